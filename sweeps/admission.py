@@ -9,7 +9,7 @@ import csv
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bench.config.validation import complete_hyper, shown
 from bench.errors import UserError
@@ -19,13 +19,20 @@ from bench.results.results import CellView, RunView, dataset_name, task_name
 from bench.settings import Settings
 from bench.store.store import FINISHED
 from sweeps.space import Dimension, own_dimensions
-from sweeps.study import FINALISTS, Arm, Study, values_text
+from sweeps.study import FINALISTS, Arm, Study, drawn, values_text
 
 LIST = "SHA256SUMS"
 """Beside the entries that come with the harness: their checksums."""
 NOTHING_CHOSEN = "none: no trial came to its end"
 """What `tuning.csv` says of a task on which tuning chose no setting."""
 _BOUND = "centralized"
+Division = Literal["tuned", "default"]
+"""Tuned with the league's budget, or the method's own defaults and the cell's one learning rate."""
+
+
+def standing(study: str, division: Division) -> str:
+    """Name of a league's division: of its runs' folder and of its entries."""
+    return study if division == "tuned" else f"{study}_{division}"
 
 
 class Admission:
@@ -37,20 +44,32 @@ class Admission:
             checked when their checksums were listed.
         data_root: folder of the data files.
         whole: whether an entry needs every task; of each that it has it needs every seed.
+        division: entries of the default division have no tables of tuning.
     """
 
     def __init__(
-        self, study: Study, names: Mapping[str, Path], data_root: Path = Path("data"), *, whole: bool = True
+        self,
+        study: Study,
+        names: Mapping[str, Path],
+        data_root: Path = Path("data"),
+        *,
+        whole: bool = True,
+        division: Division = "tuned",
     ) -> None:
-        self._data_root, self._whole = data_root, whole
+        self._data_root, self._whole, self._tuned = data_root, whole, division == "tuned"
         self._listed = _listed({file.parent for file in names.values()})
-        self._name = study.name
-        self._arms = {_task(arm.cells[0]): arm for arm in study.arms}
+        self._name = standing(study.name, division)
+        self._draws = study.report_draws if self._tuned else []
+        self._most = FINALISTS if study.final_seeds else 1
         self._searched = [dimension for dimension in study.arms[0].dimensions if "." not in dimension.key]
+        self._untuned = study.arms[0].cells[0].model_dump(include={one.key for one in self._searched})
+        arms = study.arms if self._tuned else [arm for arm in study.arms if arm.draw <= 1]
+        seeds = {arm: arm.report_seeds if self._tuned else tuple(study.file.default_seeds) for arm in arms}
+        self._seeds = {arm: sorted(of_arm) for arm, of_arm in seeds.items()}
+        self._tasks = {_task(arm.cells[0]): arm.task for arm in arms}
+        self._arms = {(_task(arm.cells[0]), seed): arm for arm in arms for seed in seeds[arm]}
         self._cells = {
-            (_task(cell), cell.seed): self._fixed(cell)
-            for arm in study.arms
-            for cell in arm.reported({}, study.file.report_seeds)
+            (_task(cell), cell.seed): self._fixed(cell) for arm in arms for cell in arm.reported({}, seeds[arm])
         }
         self._files = dict(names)
 
@@ -79,6 +98,8 @@ class Admission:
             )
         for cell in run.cells:
             self._check_cell(file, cell)
+        if (draws := run.info.get("draws", [])) != self._draws:
+            raise UserError(f"{file}: its draws of tuning are {draws}, and those of {self._name} are {self._draws}")
         try:
             self._check_tuning(file, run, labels[0])
         except (csv.Error, LookupError, TypeError, ValueError) as error:
@@ -89,16 +110,40 @@ class Admission:
         self._files[labels[0]] = file
 
     def _check_tuning(self, file: Path, run: RunView, label: str) -> None:
-        """Check that all cells are there, with the setting that the tables of trials choose."""
+        """Check that all cells are there, with the setting that the tables of trials choose, or with the defaults."""
         dimensions = self._dimensions(file, run.cells, label)
+        if not self._tuned:
+            self._check_complete(file, run.cells, [(arm, {"chosen": ""}) for arm in self._expected(run.cells)])
+            for cell in run.cells:
+                self._check_defaults(f"{file}: {cell.name}", cell.settings)
+            return
         self._check_settings(file, run.cells)
         budgets = self._check_budget(file, run, dimensions)
         self._check_complete(file, run.cells, budgets)
         for number, (arm, budget) in enumerate(budgets):
-            cell = next((cell for cell in run.cells if _task(cell.settings) == _task(arm.cells[0])), None)
-            if cell:
-                self._check_chosen(f"{file}: {arm.task}", cell.settings, dimensions, budget)
-                self._check_trials(f"{file}: {arm.task}", run.path, number, cell.settings, dimensions, budget)
+            settings = next((cell.settings for cell in run.cells if self._arm(cell.settings) is arm), None)
+            if settings is not None:
+                self._check_chosen(f"{file}: {arm.title}", settings, dimensions, budget)
+                self._check_trials(f"{file}: {arm.title}", run.path, number, settings, dimensions, budget)
+
+    def _arm(self, settings: Settings) -> Arm | None:
+        return self._arms.get((_task(settings), settings.seed))
+
+    def _expected(self, cells: list[CellView]) -> list[Arm]:
+        """The tasks that an entry needs, in each draw: all, or those that it has cells of."""
+        tasks = {_task(cell.settings) for cell in cells}
+        return [arm for arm in self._seeds if self._whole or _task(arm.cells[0]) in tasks]
+
+    def _check_defaults(self, where: str, cell: Settings) -> None:
+        """Check that nothing was tuned: the method's defaults, and the cell's one value of what a league searches."""
+        defaults, _ = complete_hyper(METHODS, cell.method, {})
+        values = {**cell.hp, **cell.model_dump(include=set(self._untuned))}
+        for name, value in {**defaults, **self._untuned}.items():
+            if values.get(name) != value:
+                raise UserError(
+                    f"{where}: {name} = {shown(values.get(name))} is not {shown(value)}; in the default division "
+                    "nothing is tuned"
+                )
 
     def _dimensions(self, file: Path, cells: list[CellView], label: str) -> list[Dimension]:
         """Dimensions that are searched for a method, whose name must be the entry's."""
@@ -117,12 +162,13 @@ class Admission:
 
     def _check_cell(self, file: Path, cell: CellView) -> None:
         settings, where = cell.settings, f"{file}: {cell.name}"
-        if _task(settings) not in self._arms:
-            tasks = ", ".join(arm.task for arm in self._arms.values())
+        if _task(settings) not in self._tasks:
+            tasks = ", ".join(self._tasks.values())
             raise UserError(f"{where}: {self._name} has no such task. Its tasks: {tasks}")
         defined, fixed = self._cells.get((_task(settings), settings.seed)), self._fixed(settings)
         if defined is None:
-            raise UserError(f"{where}: {self._name} has the seeds {_list(self._seeds())} only")
+            seeds = sorted({seed for task, seed in self._cells if task == _task(settings)})
+            raise UserError(f"{where}: {self._name} has the seeds {_list(seeds)} only")
         if different := [name for name in defined if fixed[name] != defined[name]]:
             values = "; ".join(f"{name} is {shown(fixed[name])}, not {shown(defined[name])}" for name in different)
             raise UserError(f"{where}: not a cell of {self._name}: {values}")
@@ -133,15 +179,16 @@ class Admission:
                 )
 
     def _check_settings(self, file: Path, cells: list[CellView]) -> None:
-        """Check that all seeds of a task have the one setting that its tuning chose."""
-        chosen: dict[tuple[str, str], Settings] = {}
+        """Check that all seeds of a task and draw have the one setting that its tuning chose."""
+        chosen: dict[str, Settings] = {}
         names = {"method", "hp", *(dimension.key for dimension in self._searched)}
         for cell in cells:
-            first = chosen.setdefault(_task(cell.settings), cell.settings)
+            arm = self._arms[_task(cell.settings), cell.settings.seed]
+            first = chosen.setdefault(arm.name, cell.settings)
             if first.model_dump(include=names) != cell.settings.model_dump(include=names):
                 raise UserError(
                     f"{file}: {cell.name}: its settings are not those of seed {first.seed}; tuning chooses one setting "
-                    "for all seeds of a task"
+                    f"for all seeds of a task{' in a draw' if arm.draw else ''}"
                 )
 
     def _check_budget(self, file: Path, run: RunView, dimensions: list[Dimension]) -> list[tuple[Arm, dict[str, str]]]:
@@ -149,17 +196,18 @@ class Admission:
         if not (table := run.path / TUNING.name).exists():
             raise UserError(f"{file} has no {TUNING.name}: it was not tuned with the budget of {self._name}")
         budgets = _budgets(table)
-        tasks = {_task(cell.settings) for cell in run.cells}
-        for arm in (arm for task, arm in self._arms.items() if self._whole or task in tasks):
+        for arm in self._expected(run.cells):
             row = next((budgets[name] for name in _names(arm) if name in budgets), None)
             if row is None:
-                raise UserError(f"{file}: {arm.task}: {TUNING.name} has no line of it, so it was not tuned")
+                raise UserError(f"{file}: {arm.title}: {TUNING.name} has no line of it, so it was not tuned")
             if row["trials"] != str(arm.trials):
-                raise UserError(f"{file}: {arm.task}: tuned with {row['trials']} trials; {self._name} has {arm.trials}")
+                raise UserError(
+                    f"{file}: {arm.title}: tuned with {row['trials']} trials; {self._name} has {arm.trials}"
+                )
             for dimension in dimensions:
                 if (range_text := f"{dimension.name}: {dimension.text}") not in row["range"].split("; "):
-                    raise UserError(f"{file}: {arm.task}: tuned over {row['range']}; {self._name} has {range_text}")
-        arms = {name: arm for arm in self._arms.values() for name in _names(arm)}
+                    raise UserError(f"{file}: {arm.title}: tuned over {row['range']}; {self._name} has {range_text}")
+        arms = {name: arm for arm in self._seeds for name in _names(arm)}
         return [(arms[name], row) for name, row in budgets.items() if name in arms]
 
     def _check_complete(self, file: Path, cells: list[CellView], budgets: list[tuple[Arm, dict[str, str]]]) -> None:
@@ -169,12 +217,12 @@ class Admission:
                 reason = f"{cell.status.state}; {cell.status.reason}".rstrip("; ")
                 raise UserError(f"{file}: {cell.name} is not done ({reason}); `bench league run` again computes it")
         for arm, budget in budgets:
-            seeds = sorted(cell.settings.seed for cell in cells if _task(cell.settings) == _task(arm.cells[0]))
+            seeds = sorted(cell.settings.seed for cell in cells if self._arm(cell.settings) is arm)
             left_out = not seeds and (not self._whole or budget["chosen"] == NOTHING_CHOSEN)
-            if seeds != self._seeds() and not left_out:
+            if seeds != self._seeds[arm] and not left_out:
                 raise UserError(
-                    f"{file}: {arm.task}: it has {f'the seeds {_list(seeds)}' if seeds else 'no cell'}; an entry of "
-                    f"{self._name} has the seeds {_list(self._seeds())} of every task"
+                    f"{file}: {arm.title}: it has {f'the seeds {_list(seeds)}' if seeds else 'no cell'}; an entry of "
+                    f"{self._name} has the seeds {_list(self._seeds[arm])} of every task"
                 )
 
     def _check_chosen(self, where: str, cell: Settings, dimensions: list[Dimension], budget: dict[str, str]) -> None:
@@ -215,11 +263,9 @@ class Admission:
         if not figures:
             raise UserError(f"{where}: no trial of {name} that came to its end has the setting of its cells")
         better = {setting for setting, pm in complete if pm > max(figures)}
-        if len(better) >= FINALISTS:
-            raise UserError(
-                f"{where}: {len(better)} settings of {name} are better than that of its cells; one of the best "
-                f"{FINALISTS} is chosen"
-            )
+        if len(better) >= self._most:
+            chosen = "the best is chosen" if self._most == 1 else f"one of the best {self._most} is chosen"
+            raise UserError(f"{where}: {len(better)} settings of {name} are better than that of its cells; {chosen}")
 
     def _check_files(self, file: Path, run: RunView) -> None:
         """Check files as `bench verify --cells 0` does; a listed file of the harness was checked before."""
@@ -236,9 +282,6 @@ class Admission:
         """The settings that every entry has in common."""
         return settings.model_dump(exclude={"method", "label", "hp", *(dimension.key for dimension in self._searched)})
 
-    def _seeds(self) -> list[int]:
-        return sorted({seed for _, seed in self._cells})
-
 
 def _task(settings: Settings) -> tuple[str, str]:
     """A task of the league: its data set and its case's name."""
@@ -248,7 +291,7 @@ def _task(settings: Settings) -> tuple[str, str]:
 def _names(arm: Arm) -> tuple[str, ...]:
     """Names that `tuning.csv` may give a task: some shipped entries are older than the present naming of labels."""
     cell = arm.cells[0]
-    return task_name(cell), f"{dataset_name(cell)} {cell.case}"
+    return drawn(task_name(cell), arm.draw), drawn(f"{dataset_name(cell)} {cell.case}", arm.draw)
 
 
 def _value(cell: Settings, dimension: Dimension) -> Any:

@@ -67,13 +67,14 @@ def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path) -> li
         trials = studies[arm.name].get_trials(deepcopy=False)
         ended = tuple(trial for trial in trials if trial.state.is_finished())
         best = finalists(ended)
-        values = {trial.number: final_values(study, arm, trial, folder) for trial in best}
+        again = best if arm.final_seeds else []
+        values = {trial.number: final_values(study, arm, trial, folder) for trial in again}
         finals = {number: figures for number, figures in values.items() if figures is not None}
         if finals:
             best = [trial for trial in best if trial.number in finals]
             best.sort(key=lambda trial: -sum(finals[trial.number]))
         counts = Counter(trial.state.name.lower() for trial in trials if trial.state != TrialState.WAITING)
-        further = [cell for trial in finalists(ended) for cell in final_cells(study, arm, trial)]
+        further = [cell for trial in finalists(ended) for cell in final_cells(arm, trial)]
         ids = {cell for trial in trials for cell in trial.user_attrs.get("cells", [])}
         further_ids = [cell_id(settings, declared_checksum(settings)) for settings in further]
         spent = _spent([folder / cell for cell in (*ids, *further_ids)])
@@ -82,20 +83,14 @@ def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path) -> li
 
 
 def cells_again(study: Study, choices: Sequence[Chosen]) -> list[Settings]:
-    """The further runs of all finalists.
+    """The further runs of all finalists; none where the study has no seeds for them.
 
     Raises:
         UserError: no trial of any method came to its end.
     """
-    return _some(
-        study,
-        [
-            cell
-            for choice in choices
-            for trial in finalists(choice.trials)
-            for cell in final_cells(study, choice.arm, trial)
-        ],
-    )
+    best = [(choice.arm, trial) for choice in choices for trial in finalists(choice.trials)]
+    cells = [cell for arm, trial in best for cell in final_cells(arm, trial)]
+    return cells if best and not study.final_seeds else _some(study, cells)
 
 
 def _spent(folders: Sequence[Path]) -> tuple[int, float]:
@@ -117,7 +112,7 @@ def reported_cells(study: Study, choices: Sequence[Chosen]) -> list[Settings]:
             cell
             for choice in choices
             if choice.best
-            for cell in choice.arm.reported(choice.best.params, study.file.report_seeds)
+            for cell in choice.arm.reported(choice.best.params, choice.arm.report_seeds)
         ],
     )
 
@@ -141,10 +136,9 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
     unequal = "The budgets differ: the methods did not have the same number of trials, or not of the same length."
     caption = (
         f"Tuned by validation {choices[0].arm.score} ({' and '.join(name.upper() for name in study.metrics)}, the "
-        f"best round of the mean over the seeds {_list(study.file.seeds)}); trials have no test split. The best "
-        f"{FINALISTS} trials of each method ran again on the seeds {_list(study.final_seeds)}, and the best over all "
-        f"seeds is chosen. It was run anew on the seeds {_list(study.file.report_seeds)}: all test figures are of "
-        "those runs."
+        f"best round of the mean over the seeds {_list(study.file.seeds)}); trials have no test split. "
+        f"{_chosen_text(study)} It was run anew on the seeds {_list(study.file.report_seeds)}: all test figures are "
+        "of those runs."
     )
     notes = (
         *([equal if equal_budgets else unequal] if len(choices) > 1 else []),
@@ -158,6 +152,19 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
     return Table(
         "tuning", "Tuning budgets and chosen settings", caption, "Method", tuple(map(Column, heads)), rows, notes
     )
+
+
+def _chosen_text(study: Study) -> str:
+    """Say how a setting is chosen, and in how many draws."""
+    choice = (
+        f"The best {FINALISTS} trials of each method ran again on the seeds {_list(study.final_seeds)}, and the best "
+        "over all seeds is chosen."
+        if study.final_seeds
+        else "The best trial is chosen."
+    )
+    if study.file.draws == 1:
+        return choice
+    return f"Each task was tuned in {study.file.draws} independent draws, which share these seeds evenly. {choice}"
 
 
 def _caveats(study: Study, choices: Sequence[Chosen]) -> list[str]:
@@ -174,7 +181,7 @@ def _caveats(study: Study, choices: Sequence[Chosen]) -> list[str]:
             f"TPE draws at random until {STARTUP_TRIALS} trials of a method have ended; with few more than that the "
             "search is mostly random."
         )
-    if any(choice.best and not choice.finals for choice in choices):
+    if study.final_seeds and any(choice.best and not choice.finals for choice in choices):
         notes.append("Where no finalist ran again, the best trial is chosen by the trials' own seeds.")
     return notes
 
@@ -184,7 +191,7 @@ def _entries(study: Study, choice: Chosen) -> tuple[TableEntry, ...]:
     figures = choice.finals.get(best.number, best.values) if best else None
     ranges = "; ".join(f"{dimension.name}: {dimension.text}" for dimension in arm.dimensions)
     return (
-        words(arm.task),
+        words(arm.title),
         number(choice.ended, decimals=0),
         number(choice.counts.get("pruned", 0), decimals=0),
         number(sum(choice.counts.values()) - choice.ended, decimals=0),
@@ -205,7 +212,7 @@ def trials_table(choice: Chosen, name: str) -> Table:
         (str(trial.number), (*(_value(trial.params[dimension.key]) for dimension in dimensions), *_result(trial)))
         for trial in choice.trials
     )
-    title = f"Trials of {choice.arm.label}, {choice.arm.task}"
+    title = f"Trials of {choice.arm.label}, {choice.arm.title}"
     caption = f"Validation {choice.arm.score} in percent at the best round of the mean over the tuning seeds."
     return Table(name, title, caption, "Trial", tuple(map(Column, heads)), rows)
 

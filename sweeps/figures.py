@@ -25,7 +25,7 @@ _TREES = 64
 def history(study: Study, choices: Sequence[Chosen]) -> Picture:
     """Validation accuracy by trial, the best so far as a line; a pruned trial stands at its last value."""
     metric = study.metrics[0]
-    with drawing([f"{choice.arm.label}, {choice.arm.task}" for choice in choices], 1) as (canvas, axes):
+    with drawing([f"{choice.arm.label}, {choice.arm.title}" for choice in choices], 1) as (canvas, axes):
         for axis, choice in zip(axes, choices, strict=True):
             complete = _complete(choice, metric)
             numbers, values = [trial.number for trial in complete], _percent(complete, metric)
@@ -39,7 +39,7 @@ def history(study: Study, choices: Sequence[Chosen]) -> Picture:
             )  # fmt: skip
             axis.locator_params("x", integer=True)
             axis.set(
-                title=f"{choice.arm.label}, {choice.arm.task}", xlabel="trial", ylabel=_label(metric, choice.arm.score)
+                title=f"{choice.arm.label}, {choice.arm.title}", xlabel="trial", ylabel=_label(metric, choice.arm.score)
             )
         score = choices[0].arm.score
         caption = f"Validation {score} of each trial, the best so far as a line. Crosses: pruned, at their last value."
@@ -58,7 +58,7 @@ def slices(choice: Chosen, name: str) -> Picture:
             _scale(axis, dimension)
             axis.set(xlabel=dimension.name, ylabel=f"validation {choice.arm.score} (%)")
         legend(canvas, {metric.upper(): {"color": _COLOUR[metric]} for metric in METRICS})
-        title = f"Slices of {choice.arm.label}, {choice.arm.task}"
+        title = f"Slices of {choice.arm.label}, {choice.arm.title}"
         caption = (
             f"Validation {choice.arm.score} of the trials that came to their end, against each searched setting alone."
         )
@@ -87,7 +87,7 @@ def parallel_coordinates(study: Study, choice: Chosen, name: str) -> Picture:
         names = [*(searched.name for searched in dimensions), f"{metric.upper()} (%)"]
         axes[0].set_xticks(range(len(columns)), names)
         axes[0].set(yticks=[], ylim=(-0.15, 1.15))
-        title = f"Parallel coordinates of {choice.arm.label}, {choice.arm.task}"
+        title = f"Parallel coordinates of {choice.arm.label}, {choice.arm.title}"
         caption = (
             f"A line for each trial that came to its end; its colour is its validation {choice.arm.score}, as on "
             "the right."
@@ -116,7 +116,7 @@ def importances(study: Study, studies: "dict[str, optuna.Study]", choices: Seque
             )
             names = [key.rpartition(".")[2] for key in reversed(shares)]
             axis.barh(names, list(reversed(shares.values())), color=_COLOUR[metric])
-            axis.set(title=f"{choice.arm.label}, {choice.arm.task}", xlabel="importance", xlim=(0, 1))
+            axis.set(title=f"{choice.arm.label}, {choice.arm.title}", xlabel="importance", xlim=(0, 1))
         caption = (
             f"Share of the variance of the {metric.upper()}'s validation {choices[0].arm.score} over the searched "
             "space that each setting explains alone (functional ANOVA, Hutter et al. 2014), of trials that came to "
@@ -136,7 +136,7 @@ def curves(choices: Sequence[Chosen]) -> Picture:
                 style: Any = {"marker": "o", "color": _COLOUR[metric], "label": metric.upper()}
                 axis.plot([x for x, _ in points], [y for _, y in points], **style)
             _scale(axis, dimension)
-            title = f"{choice.arm.label}, {choice.arm.task}"
+            title = f"{choice.arm.label}, {choice.arm.title}"
             axis.set(title=title, xlabel=dimension.name, ylabel=f"validation {choice.arm.score} (%)")
         legend(canvas, {metric.upper(): {"color": _COLOUR[metric]} for metric in METRICS})
         caption = f"Validation {choices[0].arm.score} at each value of the grid, mean over the tuning seeds."
@@ -158,7 +158,7 @@ def heat_map(choice: Chosen, name: str) -> Picture:
             axis.set(title=_label(metric, choice.arm.score), xlabel=across.name, ylabel=up.name)
             axis.grid(visible=False)
             canvas.colorbar(image, ax=axis)
-        title = f"Sensitivity of {choice.arm.label}, {choice.arm.task}"
+        title = f"Sensitivity of {choice.arm.label}, {choice.arm.title}"
         caption = f"Validation {choice.arm.score} (%) at each point of the grid, mean over the seeds."
         return finish(canvas, name, title, caption)
 
@@ -174,7 +174,7 @@ def front(choice: Chosen, name: str) -> Picture:
         axes[0].scatter(points[:, 0], points[:, 1], s=14, color=_PRUNED)
         axes[0].plot(best[:, 0], best[:, 1], "o-", color=_COLOUR["pm"])
         axes[0].set(xlabel=_label("gm", choice.arm.score), ylabel=_label("pm", choice.arm.score))
-        title = f"Pareto front of {choice.arm.label}, {choice.arm.task}"
+        title = f"Pareto front of {choice.arm.label}, {choice.arm.title}"
         return finish(canvas, name, title, "Each trial; on the line: no other one is better in both figures.")
 
 

@@ -32,15 +32,15 @@ def finalists(trials: "Sequence[FrozenTrial]") -> "list[FrozenTrial]":
     return [trial for trial in ordered if trial in different.values()][:FINALISTS]
 
 
-def final_cells(study: Study, arm: Arm, trial: "FrozenTrial") -> list[Settings]:
+def final_cells(arm: Arm, trial: "FrozenTrial") -> list[Settings]:
     """A finalist's cells on the further tuning seeds."""
     first = arm.trial(trial.number, trial.params)[0]
-    return [first.model_copy(update={"seed": seed}) for seed in study.final_seeds]
+    return [first.model_copy(update={"seed": seed}) for seed in arm.final_seeds]
 
 
 def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path) -> list[float] | None:
     """Validation scores over all tuning seeds, one per objective; None while a cell is not done, or diverged."""
-    cells = [*arm.trial(trial.number, trial.params), *final_cells(study, arm, trial)]
+    cells = [*arm.trial(trial.number, trial.params), *final_cells(arm, trial)]
     folders = [folder / cell_id(cell, declared_checksum(cell)) for cell in cells]
     if any(store.read_status(at, cell).state != "done" for at, cell in zip(folders, cells, strict=True)):
         return None

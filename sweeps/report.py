@@ -150,7 +150,7 @@ def published_points(study: Study, choices: Sequence[Chosen], printed: Published
     rows = []
     for choice in choices:
         for trial in choice.trials:
-            label = ", ".join([choice.arm.task, values_text(trial.params)])
+            label = ", ".join([choice.arm.title, values_text(trial.params)])
             rows.append(
                 (label, tuple(entry for metric in ("GM", "PM") for entry in _pair(choice, trial, metric, printed)))
             )

@@ -81,7 +81,7 @@ class _RunningTrial:
 
     @property
     def name(self) -> str:
-        return f"{self.arm.label} {self.arm.task} trial {self.trial.number}"
+        return f"{self.arm.label} {self.arm.title} trial {self.trial.number}"
 
 
 def open_studies(study: Study, storage: str) -> "dict[str, optuna.Study]":

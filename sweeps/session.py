@@ -97,8 +97,9 @@ def run_study(
     with storage_problems(storage or study_storage(folder)):
         studies = _open(folder, study, name, overrides, storage)
         write_run(
-            folder, study.described_grid, trial_cells(study, studies), session.command or call_text("bench.sweep")
-        )
+            folder, study.described_grid, trial_cells(study, studies), session.command or call_text("bench.sweep"),
+            study.report_draws,
+        )  # fmt: skip
         with _followed(folder, mirror):
             said = _quiet if quiet else _say
             outcome = tune(study, studies, folder, options=options, runner=runner, timeout=timeout, say=said)
@@ -129,7 +130,7 @@ def _finals(
         reported = plan(wanted(study, choices), session.options.data_root, download=session.options.download)
         with store.locked(folder, wait=True):
             list_cells(folder, [*trial_cells(study, studies), *reported])
-        if not session.work(runner, reported, session.cell_options(runner, len(reported)), None):
+        if reported and not session.work(runner, reported, session.cell_options(runner, len(reported)), None):
             raise Stopped
     return reported
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Annotated, Any, Literal
@@ -13,6 +13,7 @@ from bench.config import yaml_lines
 from bench.config.grid import Grid, load_grid, read_grid
 from bench.config.grid_file import name_problem
 from bench.config.identity import cell_id, declared_checksum
+from bench.config.listed import write_listed
 from bench.config.named_files import NamedFiles
 from bench.config.validation import check_field, shown
 from bench.config.yaml_lines import Document
@@ -43,8 +44,12 @@ class StudyFile(BaseModel):
         trials: for every method and task; sampler `grid`: by default every point once.
         seeds: of the trials.
         final_seeds: of the further runs of the best three trials, before one is chosen; by default as many as `seeds`,
-            the next numbers that neither they nor the report has.
+            the next numbers that neither they nor the report has; `[]`: none run again.
         report_seeds: of the reported runs of the best setting.
+        draws: independent draws of tuning. The three lists of seeds are cut into as many parts, in their order; each
+            draw tunes on its own parts and reports the setting that it chose on its own part, so that the luck of
+            tuning is in the spread of the results.
+        default_seeds: of a league's default division: runs of the methods' defaults, untuned.
         objective: of which model the validation accuracy, or the score of the grid's `select_by`, is tuned for; both:
             their Pareto front.
     """
@@ -60,14 +65,16 @@ class StudyFile(BaseModel):
     pruner: Literal["none", "median", "halving"] = "median"
     trials: int | None = Field(None, ge=1)
     seeds: list[Seed] = Field(min_length=2)
-    final_seeds: list[Seed] | None = Field(None, min_length=1)
+    final_seeds: list[Seed] | None = None
     report_seeds: list[Seed] = Field(min_length=1)
+    draws: int = Field(1, ge=1)
+    default_seeds: list[Seed] = Field(default_factory=list)
     objective: Metric | list[Metric] = "pm"
 
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """One method on one task: what one Optuna study tunes.
+    """One method on one task, in one draw of tuning: what one Optuna study tunes.
 
     Attributes:
         name: of the Optuna study; it ends with a digest of everything but the number of trials.
@@ -76,6 +83,9 @@ class Arm:
         dimensions: what is searched.
         points: sampler `grid`: the settings to try, in order; else empty.
         trials: how many.
+        final_seeds: of the further runs of the best trials.
+        report_seeds: of the reported runs.
+        draw: number of the draw, from 1; 0: the study has a single one.
     """
 
     name: str
@@ -85,6 +95,14 @@ class Arm:
     dimensions: tuple[Dimension, ...]
     points: tuple[dict[str, Any], ...]
     trials: int
+    final_seeds: tuple[int, ...]
+    report_seeds: tuple[int, ...]
+    draw: int = 0
+
+    @property
+    def title(self) -> str:
+        """The task and the draw, as tables name them."""
+        return drawn(self.task, self.draw)
 
     @property
     def draws(self) -> str:
@@ -93,7 +111,7 @@ class Arm:
         The method's name and code are not in it: one method under two names is tuned alike, a change of code that
         alters no number alters no trial, and methods with the same ranges try the same settings first.
         """
-        return json.dumps([self.task, [[dimension.name, dimension.text] for dimension in self.dimensions]])
+        return json.dumps([self.title, [[dimension.name, dimension.text] for dimension in self.dimensions]])
 
     @property
     def score(self) -> str:
@@ -121,7 +139,7 @@ class Arm:
             settings_at(cell, values).model_copy(update={"case": f"{cell.case} {text}".strip()}) for cell in self.cells
         ]
 
-    def reported(self, values: dict[str, Any], seeds: list[int]) -> list[Settings]:
+    def reported(self, values: dict[str, Any], seeds: Sequence[int]) -> list[Settings]:
         """Make the cells that are reported for a setting, one per seed."""
         cell = settings_at(self.cells[0], values)
         return [cell.model_copy(update={"seed": seed, "protocol": "honest"}) for seed in seeds]
@@ -153,15 +171,45 @@ class Study:
     @property
     def final_seeds(self) -> list[int]:
         """Tuning seeds of the best three trials' further runs."""
-        if self.file.final_seeds is not None:
-            return self.file.final_seeds
-        first = max(*self.file.seeds, *self.file.report_seeds) + 1
-        return list(range(first, first + len(self.file.seeds)))
+        return _final_seeds(self.file)
+
+    @property
+    def report_draws(self) -> list[list[int]]:
+        """The reported seeds of each draw of tuning; empty where there is a single one."""
+        return parts(self.file.report_seeds, self.file.draws) if self.file.draws > 1 else []
+
+    def default_grid(self, name: str) -> Grid:
+        """The cells of the default division: the method's defaults and the cell's one learning rate, untuned.
+
+        Args:
+            name: of the grid.
+        """
+        arms = [arm for arm in self.arms if arm.draw <= 1]
+        cells = [cell for arm in arms for cell in arm.reported({}, self.file.default_seeds)]
+        return Grid(name, self.file.description, None, write_listed(name, self.file.description, cells), cells)
 
     @property
     def described_grid(self) -> Grid:
         """The grid under the study's name, as `run.json` describes it."""
         return replace(self.grid, name=self.name, description=self.file.description, source=self.source)
+
+
+def parts(seeds: Sequence[int], draws: int) -> list[list[int]]:
+    """Cut seeds into as many parts as there are draws of tuning, in their order."""
+    size = len(seeds) // draws
+    return [list(seeds[draw * size : (draw + 1) * size]) for draw in range(draws)]
+
+
+def drawn(task: str, draw: int) -> str:
+    """Name a task in one draw of tuning, from 1; 0: there is a single one."""
+    return f"{task}, draw {draw}" if draw else task
+
+
+def _final_seeds(content: StudyFile) -> list[int]:
+    if content.final_seeds is not None:
+        return content.final_seeds
+    first = max(*content.seeds, *content.report_seeds, *content.default_seeds) + 1
+    return list(range(first, first + len(content.seeds)))
 
 
 def builtin_studies() -> list[str]:
@@ -214,17 +262,19 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
     if problem := name_problem(name):
         document.complain(("name",), f"the name {shown(name)} of the study {problem}")
     finals = content.final_seeds or []
-    reused = [seed for seed in content.report_seeds if seed in (*content.seeds, *finals)]
-    for axis in ("seeds", "final_seeds", "report_seeds"):
+    tuning = (*content.seeds, *finals)
+    for axis in ("seeds", "final_seeds", "report_seeds", "default_seeds"):
         seeds = getattr(content, axis) or []
         if len(set(seeds)) < len(seeds):
             document.complain((axis,), f"{axis} = {shown(seeds)} has a seed twice")
+        if len(seeds) % content.draws and axis != "default_seeds":
+            document.complain(
+                (axis,), f"{axis} has {len(seeds)} seeds, which {content.draws} draws cannot share evenly"
+            )
+        if axis in ("report_seeds", "default_seeds") and (reused := [seed for seed in seeds if seed in tuning]):
+            document.complain((axis,), f"{axis} has tuning seeds ({shown(reused)}); results need fresh ones")
     if set(finals) & set(content.seeds):
         document.complain(("final_seeds",), "final_seeds has seeds of the trials; a second look needs others")
-    if reused:
-        document.complain(
-            ("report_seeds",), f"report_seeds has tuning seeds ({shown(reused)}); results need fresh ones"
-        )
     _check_methods_of_search(document, content)
     settings = [f"{where}={json.dumps(value)}" for where, value in content.set.items()]
     fixed = [f"seeds={json.dumps(content.seeds or [0])}", "protocol=tuning"]
@@ -302,8 +352,9 @@ def _arms(
         if "." in where and where.partition(".")[0] not in methods:
             document.complain(("space", where), f"{where!r} concerns none of the grid's methods")
     arms = []
+    finals, reports = (parts(seeds, content.draws) for seeds in (_final_seeds(content), content.report_seeds))
     for (label, task), group in groupby(grid.cells, key=lambda cell: (cell.name, task_name(cell))):
-        cells = tuple(group)
+        cells = list(group)
         with document.noting(("space",)):
             dimensions = _dimensions(cells[0].method, space)
             points = _points(dimensions) if content.sampler == "grid" else ()
@@ -311,19 +362,15 @@ def _arms(
                 raise UserError("`trials` is missing: how many for each method and task")
             for value in (end for dimension in dimensions for end in _ends(dimension)):
                 settings_at(cells[0], value)
-            ids = [cell_id(cell, declared_checksum(cell)) for cell in cells]
-            digest = _digest(ids, dimensions, content, cells[0].select_by)
-            arms.append(
-                Arm(
-                    f"{study} {label} {task} {digest}",
-                    label,
-                    task,
-                    cells,
-                    dimensions,
-                    points,
-                    min(trials or len(points), len(points) or MAX_POINTS),
-                )
-            )
+            count = min(trials or len(points), len(points) or MAX_POINTS)
+            for draw, seeds in enumerate(parts(range(len(cells)), content.draws)):
+                chosen = tuple(cells[at] for at in seeds)
+                ids = [cell_id(cell, declared_checksum(cell)) for cell in chosen]
+                digest = _digest(ids, dimensions, content, cells[0].select_by)
+                number = draw + 1 if content.draws > 1 else 0
+                name = f"{study} {label} {drawn(task, number)} {digest}"
+                seeds_of = tuple(finals[draw]), tuple(reports[draw])
+                arms.append(Arm(name, label, task, chosen, dimensions, points, count, *seeds_of, number))
     return tuple(arms)
 
 

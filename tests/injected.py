@@ -294,7 +294,7 @@ FAULTS = [
     Fault(
         "chosen settings are reported on the seeds of tuning",
         "sweeps/fair.py",
-        "choice.arm.reported(choice.best.params, study.file.report_seeds)",
+        "choice.arm.reported(choice.best.params, choice.arm.report_seeds)",
         "choice.arm.reported(choice.best.params, study.file.seeds)",
         "sweeps/test_report.py",
     ),

@@ -62,7 +62,7 @@ def arm_lines(
     lines = []
     for arm, (settings, cells), cost in zip(study.arms, runs, costs, strict=True):
         text = _text_of([(cost, cells)]) if cost else "no estimate"
-        lines.append(f"{arm.label} {arm.task}: {cells:.0f} cells of {settings.rounds} rounds, {text}")
+        lines.append(f"{arm.label} {arm.title}: {cells:.0f} cells of {settings.rounds} rounds, {text}")
     return lines
 
 

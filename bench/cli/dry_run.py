@@ -35,7 +35,7 @@ def print_study_outline(study: "Study", data_root: Path) -> None:
     """Print the same of a study: numbers of its cells and rounds by purpose, and the tasks' clients."""
     counts, rounds = Counter[str](), Counter[str]()
     for arm in study.arms:
-        for name, count in _study_cells(study, arm).items():
+        for name, count in _study_cells(arm).items():
             counts[name] += count
             rounds[name] += count * arm.cells[0].rounds
     for name, count in counts.items():
@@ -104,7 +104,7 @@ def print_study_forecast(
     from bench.runs.workers import worker_count
 
     workers, device_kind = worker_count(jobs, device), choose_device(device)
-    runs = [(arm.cells[0], float(sum(_study_cells(study, arm).values()))) for arm in study.arms]
+    runs = [(arm.cells[0], float(sum(_study_cells(arm).values()))) for arm in study.arms]
     total, rounds = sum(int(cells) for _, cells in runs), sum(int(cells) * arm.rounds for arm, cells in runs)
     side_by_side = min(workers, total)
     forecast = _Forecast(runs, data_root, device_kind, side_by_side, workers)
@@ -248,14 +248,14 @@ def _group(settings: "Settings") -> str:
     return settings.model_dump_json(include=same)
 
 
-def _study_cells(study: "Study", arm: "Arm") -> dict[str, int]:
-    """Numbers of cells that a study runs of one method on one task, by purpose."""
+def _study_cells(arm: "Arm") -> dict[str, int]:
+    """Numbers of cells that a study runs of one method on one task in one draw, by purpose."""
     from sweeps.study import FINALISTS
 
     return {
         "trials": arm.trials * len(arm.cells),
-        "best trials again": min(FINALISTS, arm.trials) * len(study.final_seeds),
-        "results": len(study.file.report_seeds),
+        "best trials again": min(FINALISTS, arm.trials) * len(arm.final_seeds),
+        "results": len(arm.report_seeds),
     }
 
 

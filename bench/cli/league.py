@@ -3,8 +3,9 @@
 import shlex
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,16 +14,93 @@ from bench.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from bench.results.results import RunView
-    from sweeps.admission import Admission
+    from sweeps.admission import Admission, Division
 
 VERSION = "league_1"
-Tier = Annotated[Literal["small", "full"], typer.Option(help="small: two CPU cores; full: a GPU.")]
+"""The standing league; the next one, league_2, is being computed."""
+League = Annotated[Literal["1", "2"], typer.Option(help="Version of the league.")]
+Tier = Annotated[
+    Literal["small", "full", "photos"], typer.Option(help="small: two CPU cores; full: a GPU; photos: league-2's.")
+]
+DivisionOption = Annotated[
+    Literal["tuned", "default"],
+    typer.Option(help="default: the method's own defaults and one learning rate, no tuning; league-2's."),
+]
 MethodOption = Annotated[
     str, typer.Option(metavar="NAME_OR_FILE", help="A method's id, or the .py file that registers one method.")
 ]
-Out = Annotated[Path | None, typer.Option(help="Where entries lie; default: runs/league_1_TIER.", show_default=False)]
+Out = Annotated[
+    Path | None, typer.Option(help="Where entries lie; default: runs/league_LEAGUE_TIER.", show_default=False)
+]
 
 DataRoot = Annotated[Path, typer.Option(help="Where data files lie.")]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A division of a league's tier.
+
+    Attributes:
+        league, tier, division: as the options have them.
+    """
+
+    league: str
+    tier: str
+    division: "Division"
+
+    @classmethod
+    def of(cls, league: str, tier: str, division: "Division") -> "Standing":
+        """The division with these options.
+
+        Raises:
+            UserError: the league has no such tier or division.
+        """
+        from sweeps.study import builtin_studies
+
+        prefix = f"league_{league}_"
+        tiers = [name.removeprefix(prefix) for name in builtin_studies() if name.startswith(prefix)]
+        if tier not in tiers:
+            raise UserError(f"--tier {tier}: league-{league} has the tiers {', '.join(tiers)}; see also --league")
+        if division == "default" and league == "1":
+            raise UserError("--division default: league-1 has none; add --league 2")
+        return cls(league, tier, division)
+
+    @property
+    def study(self) -> str:
+        """Name of the study that defines it."""
+        return f"league_{self.league}_{self.tier}"
+
+    @property
+    def name(self) -> str:
+        """Name of its runs and of the folder of its entries."""
+        from sweeps.admission import standing
+
+        return standing(self.study, self.division)
+
+    @property
+    def folder(self) -> Path:
+        """Where a user's entries lie."""
+        return Path("runs") / self.name
+
+    @property
+    def options(self) -> list[str]:
+        """The options that lead to it, without those that have their defaults."""
+        given = {"--league": (self.league, "1"), "--tier": (self.tier, "small"), "--division": (self.division, "tuned")}
+        return [f"{option} {value}" for option, (value, default) in given.items() if value != default]
+
+    @property
+    def title(self) -> str:
+        """For the page."""
+        division = ", default division" if self.division == "default" else ""
+        return f"league-{self.league}, {self.tier} tier{division}"
+
+    @property
+    def shipped(self) -> list[Path]:
+        """The entries that come with the harness."""
+        from reports.league.page import shipped
+
+        return shipped(self.name)
+
 
 app = typer.Typer(help="The league: a standing comparison that anyone can recompute and join.", no_args_is_help=True)
 
@@ -31,6 +109,8 @@ app = typer.Typer(help="The league: a standing comparison that anyone can recomp
 def run(
     method: MethodOption,
     tier: Tier = "small",
+    league: League = "1",
+    division: DivisionOption = "tuned",
     plugin: PluginFiles = None,
     out: Out = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; default: one per core.")] = None,
@@ -40,38 +120,41 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Tune and run one method on all tasks, and pack its entry. The same command goes on where it was stopped."""
-    from bench.cli.sweep import sweep
     from bench.results.pack import SUFFIX, pack
 
-    folder, name = _folder(tier, out), _load(method, plugin)
-    sweep(
-        study=f"{VERSION}_{tier}",
-        set_=[f"methods=[{name}]"],
-        trials=None,
-        timeout=None,
-        jobs=jobs,
-        storage=None,
-        out=folder / name,
-        plugin=None,
-        device=None,
-        executor="auto",
-        data_root=data_root,
-        download=download,
-        dry_run=dry_run,
-        measure=False,
-        tracking_uri=None,
-        tracking=False,
-        page=False,
-        quiet=quiet,
-        _misplaced=None,
-    )
+    standing = Standing.of(league, tier, division)
+    folder, name = out or standing.folder, _load(method, plugin)
+    options: dict[str, Any] = {
+        "out": folder / name, "jobs": jobs, "data_root": data_root, "download": download, "dry_run": dry_run,
+        "tracking": False, "quiet": quiet,
+    }  # fmt: skip
+    if division == "default":
+        _run_defaults(standing, name, options)
+    else:
+        from bench.cli.sweep import sweep
+
+        sweep(study=standing.study, set_=[f"methods=[{name}]"], page=False, **options)
     if dry_run:
         return
     file = folder / f"{name}{SUFFIX}"
     count = pack(folder / name, file)
     plugin_files = [*(plugin or []), *([method] if method.endswith(".py") else [])]
-    command = " ".join(["bench league report", *(f"--plugin {shlex.quote(str(file))}" for file in plugin_files)])
-    print(f"{file}: {count} cells. `{command}` puts it beside the others.")
+    words = ["bench league report", *standing.options, *(f"--plugin {shlex.quote(str(file))}" for file in plugin_files)]
+    print(f"{file}: {count} cells. `{' '.join(words)}` puts it beside the others.")
+
+
+def _run_defaults(standing: "Standing", method: str, options: dict[str, Any]) -> None:
+    """Run the cells of the default division, as `bench run` runs a grid."""
+    import tempfile
+
+    from bench.cli.run import run as run_grid
+    from sweeps.study import load_study
+
+    grid = load_study(standing.study, [f"methods=[{method}]"]).default_grid(standing.name)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch, f"{grid.name}.yaml")
+        file.write_text(grid.source, encoding="utf-8")
+        run_grid(grid=str(file), **options)
 
 
 @app.command()
@@ -85,6 +168,8 @@ def report(
         typer.Option(metavar="NAME_OR_FILE", help="Begin with this entry's method against all others."),
     ] = None,
     tier: Tier = "small",
+    league: League = "1",
+    division: DivisionOption = "tuned",
     plugin: PluginFiles = None,
     out: Out = None,
     data_root: DataRoot = Path("data"),
@@ -92,22 +177,23 @@ def report(
     """Make the league's page from the shipped entries and your own. An entry that breaks the rules is refused."""
     import tempfile
 
-    from reports.league.page import shipped, write_league
+    from reports.league.page import write_league
 
-    folder, shipped_files, method_id = _folder(tier, out), shipped(f"{VERSION}_{tier}"), _load(method or "", plugin)
+    standing = Standing.of(league, tier, division)
+    folder, shipped_files, method_id = out or standing.folder, standing.shipped, _load(method or "", plugin)
     files = [
         file for file in (*sorted(folder.glob("*.tar.xz")), *(entries or [])) if file.resolve() not in shipped_files
     ]
     with tempfile.TemporaryDirectory() as scratch:
-        admission = _admission(tier, data_root)
+        admission = _admission(standing, data_root)
         user_runs = _admitted(admission, files, Path(scratch, "own"))  # first, as they are more likely to be refused
         if method_id and method_id not in admission.names:
             raise UserError(f"there is no entry of a method {method_id!r}.{did_you_mean(method_id, admission.names)}")
         runs = _admitted(admission, shipped_files, Path(scratch, "shipped")) + user_runs
         if not runs:
-            raise UserError("there are no entries yet: `bench league run --method NAME` makes one")
-        title = f"{VERSION.replace('_', '-')}, {tier} tier"
-        print(write_league(runs, folder / "report", title, method_id or None))
+            command = " ".join(["bench league run", *standing.options, "--method NAME"])
+            raise UserError(f"there are no entries yet: `{command}` makes one")
+        print(write_league(runs, folder / "report", standing.title, method_id or None))
 
 
 @app.command()
@@ -139,6 +225,8 @@ def compare(
 def export(
     method: MethodOption,
     tier: Tier = "small",
+    league: League = "1",
+    division: DivisionOption = "tuned",
     plugin: PluginFiles = None,
     out: Out = None,
     data_root: DataRoot = Path("data"),
@@ -148,20 +236,18 @@ def export(
 
     from reports.league.export import write_export
 
-    folder, study, name = _folder(tier, out), f"{VERSION}_{tier}", _load(method, plugin)
+    standing = Standing.of(league, tier, division)
+    folder, name = out or standing.folder, _load(method, plugin)
     entry = folder / f"{name}.tar.xz"
     if not entry.exists():
-        raise UserError(f"there is no {entry}: `bench league run --method {method}` makes it")
+        command = " ".join(["bench league run", *standing.options, f"--method {method}"])
+        raise UserError(f"there is no {entry}: `{command}` makes it")
     with tempfile.TemporaryDirectory() as scratch:
-        [unpacked] = _admitted(_admission(tier, data_root, whole=False), [entry], Path(scratch))
-        exported = write_export(entry, unpacked, folder / "report", folder / "export" / name, study)
+        [unpacked] = _admitted(_admission(standing, data_root, whole=False), [entry], Path(scratch))
+        exported = write_export(entry, unpacked, folder / "report", folder / "export" / name, standing.name)
     for warning in exported.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(exported.folder)
-
-
-def _folder(tier: str, out: Path | None) -> Path:
-    return out or Path("runs") / f"{VERSION}_{tier}"
 
 
 def _load(method: str, plugins: list[Path] | None) -> str:
@@ -183,15 +269,13 @@ def _load(method: str, plugins: list[Path] | None) -> str:
     return names[0]
 
 
-def _admission(tier: str, data_root: Path, *, whole: bool = True) -> "Admission":
+def _admission(standing: Standing, data_root: Path, *, whole: bool = True) -> "Admission":
     from bench.results.pack import SUFFIX
-    from reports.league.page import shipped
     from sweeps.admission import Admission
     from sweeps.study import load_study
 
-    study = f"{VERSION}_{tier}"
-    names = {file.name.removesuffix(SUFFIX): file for file in shipped(study)}
-    return Admission(load_study(study, []), names, data_root, whole=whole)
+    names = {file.name.removesuffix(SUFFIX): file for file in standing.shipped}
+    return Admission(load_study(standing.study, []), names, data_root, whole=whole, division=standing.division)
 
 
 def _admitted(admission: "Admission", files: Iterable[Path], scratch: Path) -> "list[RunView]":

@@ -80,8 +80,20 @@ def call_text(function: str) -> str:
     return f"{function}, called in {Path(sys.argv[0]).name or 'a prompt'}"
 
 
-def write_run(folder: Path, grid: Grid, planned: "Sequence[PlannedCell]", command: str | None = None) -> None:
-    """Write `run.json`: the latest grid, its cells in order, notes on their data, and every command so far."""
+def write_run(
+    folder: Path,
+    grid: Grid,
+    planned: "Sequence[PlannedCell]",
+    command: str | None = None,
+    draws: Sequence[Sequence[int]] = (),
+) -> None:
+    """Write `run.json`: the latest grid, its cells in order, notes on their data, and every command so far.
+
+    Args:
+        folder, grid, planned: the run's folder, and what runs in it.
+        command: the user's.
+        draws: seeds of each independent draw of a study's tuning: one draw is one unit of its intervals.
+    """
     cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
     notes = {"notes": texts} if (texts := data_notes(planned)) else {}
     entry = {"command": command or call_text("bench.run"), **provenance()}
@@ -90,5 +102,6 @@ def write_run(folder: Path, grid: Grid, planned: "Sequence[PlannedCell]", comman
         last_document = read_run_file(folder) or {}
         history = [*last_document.get("history", []), entry]
         created = last_document.get("created", entry["time"])
-        document = {"grid": grid.name, "published": grid.published, "created": created, **entry, **notes}
+        of_study = {"draws": [list(seeds) for seeds in draws]} if draws else {}
+        document = {"grid": grid.name, "published": grid.published, "created": created, **entry, **notes, **of_study}
         store.write_json(folder / "run.json", {**document, "source": grid.source, "history": history, "cells": cells})

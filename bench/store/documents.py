@@ -65,6 +65,7 @@ class RunFile(_Document):
     machine: dict[str, Any] | str = {}
     history: list[_Command] = []
     notes: list[str] = []
+    draws: list[list[_Count]] = []
 
 
 class _Partition(_Document):

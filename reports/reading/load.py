@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -60,7 +60,8 @@ class Cell:
         task: its column: data set, and the settings in which tasks of the run differ.
         seed: as the settings have it, with the partition's own seed where there is one (`0/1`); methods are compared
             seed by seed.
-        unit: the partition, of which seeds are repeated measurements; the seed where the task has one partition only.
+        unit: the draw of tuning that chose its setting, where its study had several; else the partition. Seeds are
+            repeated measurements of it. The seed where the task has one partition only.
     """
 
     view: CellView
@@ -261,10 +262,28 @@ def load(runs: Sequence[Path | RunView]) -> Store:
         known = copies.setdefault((view.id, view.label), view)
         if _PREFERRED.index(view.status.state) < _PREFERRED.index(known.status.state):
             copies[view.id, view.label] = view
-    cells = _named(list(copies.values()))
+    cells = _drawn(_named(list(copies.values())), views)
     _refuse_rivals(cells)
     _refuse_unpaired(cells)
     return Store(tuple(view.info for view in views), cells, _figures([tidy(view) for view in views], cells))
+
+
+def _drawn(cells: tuple[Cell, ...], runs: Sequence[RunView]) -> tuple[Cell, ...]:
+    """Make the draws of a study's tuning the units of its cells: within one, seeds share the luck of tuning.
+
+    Raises:
+        UserError: two runs have a seed in different draws.
+    """
+    draws: dict[int, str] = {}
+    for run in runs:
+        for number, seeds in enumerate(run.info.get("draws", []), start=1):
+            for seed in seeds:
+                if draws.setdefault(seed, f"draw {number}") != f"draw {number}":
+                    raise UserError(
+                        f"{run.path}: seed {seed} belongs to draw {number} of its tuning, and in another run to "
+                        f"{draws[seed]}: report the runs one by one"
+                    )
+    return tuple(replace(cell, unit=draws.get(cell.view.settings.seed, cell.unit)) for cell in cells)
 
 
 def setting_text(name: str, value: Any) -> str:
