@@ -268,9 +268,7 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
         if len(set(seeds)) < len(seeds):
             document.complain((axis,), f"{axis} = {shown(seeds)} has a seed twice")
         if len(seeds) % content.draws and axis != "default_seeds":
-            document.complain(
-                (axis,), f"{axis} has {len(seeds)} seeds, which {content.draws} draws cannot share evenly"
-            )
+            document.complain((axis,), f"{axis}: {content.draws} draws cannot share {len(seeds)} seeds evenly")
         if axis in ("report_seeds", "default_seeds") and (reused := [seed for seed in seeds if seed in tuning]):
             document.complain((axis,), f"{axis} has tuning seeds ({shown(reused)}); results need fresh ones")
     if set(finals) & set(content.seeds):

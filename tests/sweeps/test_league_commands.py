@@ -28,6 +28,22 @@ def test_an_unknown_method_is_refused_with_a_near_name(start_in: Start, tmp_path
     assert not (tmp_path / "runs").exists()
 
 
+REFUSED = {
+    "run --method fedavg --tier full --league 2": "--tier full: league-2 has the tiers photos, small; see also --league",
+    "report --tier photos": "--tier photos: league-1 has the tiers full, small; see also --league",
+    "run --method fedavg --division default": "--division default: league-1 has none; add --league 2",
+    "export --method fedavg --league 2 --division default": "there is no runs/league_2_small_default/fedavg.tar.xz: "
+    "`bench league run --league 2 --division default --method fedavg` makes it",
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_a_division_that_is_not_there_is_refused(start_in: Start, tmp_path: Path, command: str) -> None:
+    code, _, said = run(start_in, tmp_path, *command.split())
+    assert (code, said.strip()) == (2, f"bench: {REFUSED[command]}")
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.long
 def test_two_folders_are_compared_and_nothing_is_written(start_in: Start, tmp_path: Path) -> None:
     """Some of the shipped entries against all three of them; a folder without any is refused."""

@@ -11,7 +11,7 @@ from bench.errors import UserError
 from bench.settings import Settings
 from reports.reading.load import TASK_FIELDS
 from sweeps.space import NOT_SEARCHED, Dimension, own_dimensions, read_dimension, settings_at
-from sweeps.study import builtin_studies, load_study, read_study
+from sweeps.study import builtin_studies, load_study, parts, read_study
 from tests.sweeps.conftest import Write
 
 
@@ -24,7 +24,8 @@ def test_built_in_studies_are_fair(name: str) -> None:
     assert {cell.protocol for cell in study.grid.cells} == {"tuning"}
     for task in {arm.task for arm in study.arms}:
         assert len({(arm.trials, arm.cells[0].rounds) for arm in study.arms if arm.task == task}) == 1
-    assert [[cell.seed for cell in arm.cells] for arm in study.arms] == [study.file.seeds] * len(study.arms)
+    of_draws = parts(study.file.seeds, study.file.draws)
+    assert [[cell.seed for cell in arm.cells] for arm in study.arms] == of_draws * (len(study.arms) // len(of_draws))
 
 
 def test_a_study_in_another_encoding_is_refused_in_one_line(tmp_path: Path) -> None:

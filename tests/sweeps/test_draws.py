@@ -1,0 +1,242 @@
+"""Independent draws of tuning: how a study shares its seeds, what an entry of them must keep to, and its units."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bench
+from bench.config.grid import load_grid
+from bench.config.identity import cell_id, declared_checksum
+from bench.errors import UserError
+from bench.results.pack import pack, unpack
+from bench.results.results import RunView, load_run
+from reports.reading.load import load
+from reports.tables.accuracy import PM
+from reports.tables.standings import by_unit
+from sweeps.admission import Admission
+from sweeps.study import Study, load_study, parts
+from tests.reports.conftest import write_store
+from tests.sweeps.conftest import Write
+
+DRAWN: dict[str, Any] = {
+    "draws": 2, "seeds": [100, 101], "final_seeds": [], "report_seeds": [0, 1, 10, 11], "default_seeds": [0, 10],
+    "trials": 2,
+}  # fmt: skip
+FILE = Path("fedprox.tar.xz")
+
+
+def test_each_draw_has_its_own_seeds(write: Write) -> None:
+    study = load_study(str(write(**DRAWN)), [])
+    assert [([cell.seed for cell in arm.cells], arm.report_seeds, arm.final_seeds) for arm in study.arms] == [
+        ([100], (0, 1), ()),
+        ([101], (10, 11), ()),
+    ]
+    assert [arm.title for arm in study.arms] == ["blobs alpha=1, draw 1", "blobs alpha=1, draw 2"]
+    assert study.report_draws == [[0, 1], [10, 11]]
+    assert len({arm.name for arm in study.arms}) == 2
+
+
+def test_the_sampler_draws_anew_in_each_draw(write: Write) -> None:
+    """Draws with one sampler's seed would be one draw; a study of a single draw draws as before there were several."""
+    several, single = load_study(str(write(**DRAWN)), []).arms, load_study(str(write()), []).arms
+    assert len({arm.draws for arm in several}) == 2
+    assert json.loads(single[0].draws)[0] == single[0].task
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"seeds": [100, 101, 102]}, "seeds: 2 draws cannot share 3 seeds evenly"),
+        ({"report_seeds": [0, 1, 2]}, "report_seeds: 2 draws cannot share 3 seeds evenly"),
+        ({"final_seeds": [7]}, "final_seeds: 2 draws cannot share 1 seeds evenly"),
+        ({"draws": 0}, "draws = 0"),
+        ({"default_seeds": [100]}, r"default_seeds has tuning seeds \(\[100\]\); results need fresh ones"),
+        ({"default_seeds": [0, 0]}, "default_seeds = .* has a seed twice"),
+    ],
+)
+def test_refused(write: Write, changes: dict[str, object], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        load_study(str(write(**DRAWN | changes)), [])
+
+
+def test_parts_are_consecutive_and_lose_nothing() -> None:
+    assert parts([5, 3, 9, 1, 2, 8], 3) == [[5, 3], [9, 1], [2, 8]]
+
+
+def test_the_default_grid_is_read_as_the_same_cells(write: Write, tmp_path: Path) -> None:
+    """The command of the default division runs the grid's text, and resumes by the cells' ids."""
+    grid = load_study(str(write(**DRAWN)), []).default_grid("mine_default")
+    (tmp_path / "mine_default.yaml").write_text(grid.source, encoding="utf-8")
+    again = load_grid(str(tmp_path / "mine_default.yaml"))
+    assert again.name == "mine_default"
+    assert [cell_id(cell, declared_checksum(cell)) for cell in again.cells] == [
+        cell_id(cell, declared_checksum(cell)) for cell in grid.cells
+    ]
+    assert [(cell.seed, cell.protocol, cell.lr) for cell in grid.cells] == [(0, "honest", 0.1), (10, "honest", 0.1)]
+
+
+def with_draws(run: Path, draws: list[list[int]]) -> Path:
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    (run / "run.json").write_text(json.dumps(info | {"draws": draws}), encoding="utf-8")
+    return run
+
+
+def test_a_draw_is_one_unit_with_the_mean_of_its_seeds(tmp_path: Path) -> None:
+    """Four seeds in two draws: two units, each the mean of two seeds; without draws each seed is one."""
+    run = write_store(tmp_path / "run", seeds=4, alphas=(1.0,), methods=("ditto", "scd"))
+    (task,) = (before := load([run])).tasks
+    [seeds] = by_unit(before, "ditto", [task], PM, "validation")
+    [units] = by_unit(load([with_draws(run, [[0, 2], [1, 3]])]), "ditto", [task], PM, "validation")
+    assert units == pytest.approx([np.mean(seeds[[0, 2]]), np.mean(seeds[[1, 3]])])
+    assert len(set(np.round(seeds, 9))) == 4
+
+
+def test_runs_with_other_draws_are_not_merged(tmp_path: Path) -> None:
+    one = write_store(tmp_path / "one", seeds=2, alphas=(1.0,), methods=("ditto",))
+    other = write_store(tmp_path / "other", seeds=2, alphas=(1.0,), methods=("scd",))
+    runs = [with_draws(one, [[0], [1]]), with_draws(other, [[1], [0]])]
+    with pytest.raises(UserError, match="seed 1 belongs to draw 1 of its tuning, and in another run to draw 2"):
+        load(runs)
+
+
+@pytest.fixture(scope="module")
+def computed(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """A study of two draws, and the folder with its run `fedprox` and its default division's run `defaults`."""
+    folder = tmp_path_factory.mktemp("draws")
+    grid = {
+        "methods": ["fedprox"], "datasets": [{"name": "npz", "path": str(arrays)}], "alphas": [1.0],
+        "clients": 4, "model": "logistic", "lr": 0.1, "batch_size": 10, "rounds": 2,
+    }  # fmt: skip
+    space = {"lr": {"low": 0.01, "high": 1.0, "log": True}}
+    study = {"name": "mine", "grid": grid, "space": space, "pruner": "none", **DRAWN}
+    options: dict[str, Any] = {"device": "cpu", "tracking": False, "quiet": True, "jobs": 1}
+    bench.sweep(study, folder / "fedprox", page=False, **options)
+    bench.run(load_study(study, []).default_grid("mine_default"), folder / "defaults", **options)
+    return study, folder
+
+
+@pytest.fixture
+def study(computed: tuple[dict[str, Any], Path]) -> Study:
+    return load_study(computed[0], [])
+
+
+@pytest.fixture
+def entry(computed: tuple[dict[str, Any], Path], tmp_path: Path) -> RunView:
+    pack(computed[1] / "fedprox", tmp_path / FILE)
+    return unpack(tmp_path / FILE, tmp_path / "entry")
+
+
+@pytest.mark.long
+def test_an_entry_has_the_setting_of_each_draw(study: Study, entry: RunView) -> None:
+    """Of the two draws, that tried other settings, each has its own on its own seeds; nothing ran again."""
+    Admission(study, {}).admit(FILE, entry)
+    rates = {cell.settings.seed: cell.settings.lr for cell in entry.cells}
+    assert (rates[0], rates[10]) == (rates[1], rates[11])
+    tables = [(entry.path / f"trials_{at}.csv").read_text(encoding="utf-8") for at in (0, 1)]
+    assert tables[0] != tables[1]
+    assert entry.info["draws"] == [[0, 1], [10, 11]]
+    assert {cell.unit for cell in load([entry]).cells} == {"draw 1", "draw 2"}
+
+
+def swapped(entry: RunView) -> RunView:
+    """The entry whose draws have each other's settings."""
+    first, second = (next(cell.settings for cell in entry.cells if cell.settings.seed == seed) for seed in (0, 10))
+    values = {0: second, 1: second, 10: first, 11: first}
+    cells = [
+        replace(
+            cell,
+            settings=cell.settings.model_copy(
+                update={"lr": values[cell.settings.seed].lr, "hp": values[cell.settings.seed].hp}
+            ),
+        )
+        for cell in entry.cells
+    ]
+    return replace(entry, cells=cells)
+
+
+def worse(entry: RunView) -> RunView:
+    """The entry whose first draw's trials say that another setting was better than the one that has cells."""
+    table = entry.path / "trials_0.csv"
+    lines = table.read_text(encoding="utf-8").splitlines()
+    chosen = {round(cell.settings.lr, 6) for cell in entry.cells if cell.settings.seed == 0}
+    rates = {line.split(",")[0]: line for line in lines if ",lr," in line}
+    other = next(row for row, line in rates.items() if not any(f"{rate}" in line for rate in chosen))
+    edited = [_with_value(line, "99.99") if line.startswith(f"{other},") and ",PM," in line else line for line in lines]
+    table.write_text("\n".join(edited) + "\n", encoding="utf-8")
+    return entry
+
+
+def _with_value(line: str, value: str) -> str:
+    """A row of a table of trials with another number in its third column with one."""
+    fields = line.split(",")
+    at = next(i for i, field in enumerate(fields) if i > 1 and field.replace(".", "").isdigit())
+    return ",".join([*fields[:at], value, *fields[at + 1 :]])
+
+
+WRONG: dict[str, tuple[Callable[[RunView], RunView], str]] = {
+    "other draws": (
+        lambda entry: replace(entry, info=entry.info | {"draws": [[0, 10], [1, 11]]}),
+        r"its draws of tuning are \[\[0, 10\], \[1, 11\]\], and those of mine are \[\[0, 1\], \[10, 11\]\]",
+    ),
+    "no draws": (
+        lambda entry: replace(entry, info={key: value for key, value in entry.info.items() if key != "draws"}),
+        r"its draws of tuning are \[\]",
+    ),
+    "the settings of the other draw": (swapped, r"blobs alpha=1, draw 1: its cells have mu=.*, and tuning.csv chooses"),
+    "a seed of one draw": (
+        lambda entry: replace(entry, cells=[cell for cell in entry.cells if cell.settings.seed != 11]),
+        "draw 2: it has the seeds 10; an entry of mine has the seeds 10, 11 of every task",
+    ),
+    "a setting that was not the best trial's": (worse, "1 settings of trials_0.csv are better .*; the best is chosen"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("edit", "said"), WRONG.values(), ids=WRONG.keys())
+def test_an_entry_that_breaks_a_rule_of_draws_is_refused(
+    study: Study, entry: RunView, edit: Callable[[RunView], RunView], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        Admission(study, {}).admit(FILE, edit(entry))
+
+
+@pytest.mark.long
+def test_an_entry_of_the_default_division(study: Study, computed: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
+    """It has the defaults on its seeds, no tables of tuning, and no place among tuned ones, nor they among it."""
+    pack(computed[1] / "defaults", tmp_path / FILE)
+    run = unpack(tmp_path / FILE, tmp_path / "entry")
+    admission = Admission(study, {}, division="default")
+    admission.admit(FILE, run)
+
+    def changed(of: int, /, **settings: Any) -> RunView:
+        return replace(
+            run,
+            cells=[
+                replace(cell, settings=cell.settings.model_copy(update=settings))
+                if cell.settings.seed == seed
+                else cell
+                for cell in run.cells
+            ],
+        )
+
+    for edited, said in (
+        (changed(10, lr=0.2), "lr = 0.2 is not 0.1; in the default division nothing is tuned"),
+        (changed(0, hp={"mu": 0.5}), r"mu = 0\.5 is not .*; in the default division nothing is tuned"),
+        (changed(0, seed=1), "mine_default has the seeds 0, 10 only"),
+        (replace(run, cells=run.cells[:1]), "it has the seeds 0; an entry of mine_default has the seeds 0, 10"),
+    ):
+        with pytest.raises(UserError, match=said):
+            Admission(study, {}, division="default").admit(FILE, edited)
+    with pytest.raises(UserError, match="its draws of tuning are"):
+        Admission(study, {}).admit(FILE, run)
+    shutil.rmtree(tmp_path / "entry")
+    pack(computed[1] / "fedprox", tmp_path / FILE)
+    with pytest.raises(UserError, match="its draws of tuning are"):
+        admission.admit(FILE, unpack(tmp_path / FILE, tmp_path / "entry"))
+    assert load_run(computed[1] / "defaults").info.get("draws", []) == []
