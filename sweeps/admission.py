@@ -18,8 +18,8 @@ from bench.results.pack import TUNING
 from bench.results.results import CellView, RunView, dataset_name, task_name
 from bench.settings import Settings
 from bench.store.store import FINISHED
-from sweeps.space import Dimension, own_dimensions
-from sweeps.study import FINALISTS, Arm, Study, drawn, values_text
+from sweeps.space import Dimension
+from sweeps.study import FINALISTS, Arm, Study, drawn, searched_dimensions, values_text
 
 LIST = "SHA256SUMS"
 """Beside the entries that come with the harness: their checksums."""
@@ -60,6 +60,7 @@ class Admission:
         self._listed = _listed({file.parent for file in names.values()})
         self._name = standing(study.name, division)
         self._draws = study.report_draws if self._tuned else []
+        self._own_ranges = study.file.own_ranges
         self._most = FINALISTS if study.final_seeds else 1
         self._searched = [dimension for dimension in study.arms[0].dimensions if "." not in dimension.key]
         self._untuned = study.arms[0].cells[0].model_dump(include={one.key for one in self._searched})
@@ -158,7 +159,7 @@ class Admission:
             )
         if getattr(METHODS.declaration(label), "bound", False) and label != _BOUND:
             raise UserError(f"{file}: {label} sees all clients' data (`bound = True`), which no method of a league may")
-        return [*own_dimensions(label), *self._searched]
+        return list(searched_dimensions(label, {one.key: one for one in self._searched}, own=self._own_ranges))
 
     def _check_cell(self, file: Path, cell: CellView) -> None:
         settings, where = cell.settings, f"{file}: {cell.name}"

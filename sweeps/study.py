@@ -41,6 +41,7 @@ class StudyFile(BaseModel):
         grid: name or path of the base grid, or the grid itself; each of its tasks and methods is tuned by itself.
         set: overrides of the grid, as `--set`.
         space: range by setting; a method of which it names nothing is searched over the ranges in its own file.
+        own_ranges: `false`: no method is searched over the ranges in its own file; what `space` names is all.
         trials: for every method and task; sampler `grid`: by default every point once.
         seeds: of the trials.
         final_seeds: of the further runs of the best three trials, before one is chosen; by default as many as `seeds`,
@@ -61,6 +62,7 @@ class StudyFile(BaseModel):
     grid: str | dict[str, Any]
     set: dict[str, Any] = Field(default_factory=dict)
     space: dict[str, Any] = Field(default_factory=dict)
+    own_ranges: bool = True
     sampler: Literal["tpe", "grid", "random", "nsga2"] = "tpe"
     pruner: Literal["none", "median", "halving"] = "median"
     trials: int | None = Field(None, ge=1)
@@ -354,7 +356,7 @@ def _arms(
     for (label, task), group in groupby(grid.cells, key=lambda cell: (cell.name, task_name(cell))):
         cells = list(group)
         with document.noting(("space",)):
-            dimensions = _dimensions(cells[0].method, space)
+            dimensions = searched_dimensions(cells[0].method, space, own=content.own_ranges)
             points = _points(dimensions) if content.sampler == "grid" else ()
             if trials is None and not points:
                 raise UserError("`trials` is missing: how many for each method and task")
@@ -372,10 +374,20 @@ def _arms(
     return tuple(arms)
 
 
-def _dimensions(method: str, space: dict[str, Dimension]) -> tuple[Dimension, ...]:
+def searched_dimensions(method: str, space: Mapping[str, Dimension], *, own: bool) -> tuple[Dimension, ...]:
+    """What is searched for a method.
+
+    Args:
+        method: its name.
+        space: dimensions by setting.
+        own: whether the ranges in the method's file count where `space` names none of its hyperparameters.
+
+    Raises:
+        UserError: that is nothing.
+    """
     ranges = [dimension for where, dimension in space.items() if where.startswith(f"{method}.")]
     common = [dimension for where, dimension in space.items() if "." not in where]
-    dimensions = [*(ranges or own_dimensions(method)), *common]
+    dimensions = [*(ranges or (own_dimensions(method) if own else [])), *common]
     if not dimensions:
         raise UserError(f"{method!r} has no ranges of its own; give `space` a setting to search, such as `lr`")
     return tuple(dimensions)

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from reports.league.rule import task_weights
+from bench.data import Floats
+from reports.league.rule import has_draws, task_weights
 from reports.page.cells import anchor
 from reports.page.sections import Section
 from reports.reading.figure import Figure, scores
 from reports.reading.load import Store
 from reports.statistics.inference import LEVEL, Summary, holm, p_value, summarise
+from reports.statistics.reference import Differences, differences
 from reports.tables.accuracy import PM
 from reports.tables.standings import Family, family
 from reports.tables.table import Column, Table, TableEntry, number, probability, words
@@ -34,6 +36,8 @@ class Measure:
         means: of each row, with Student's interval of that row by itself.
         corrected: of the rows that are compared, with intervals that hold all at once (Bonferroni), so that of the
             highest holds as well, which is chosen because it is the highest.
+
+    Where units are draws of tuning, of which there are few, both rest on the rows' moderated variances.
     """
 
     by_task: pd.DataFrame
@@ -72,7 +76,12 @@ def gains(store: Store, chosen: str) -> Gains | None:
     tested = [row for row in above if row in compared.scores]
     gain = _measure(store, above, tested)
     weights = task_weights(store, store.tasks)
-    p = holm([p_value((above[row] @ weights).dropna().to_numpy()) for row in tested])
+    by_itself = (
+        _moderated(above, tested, store.tasks, weights).p_values()
+        if has_draws(store) and len(tested) > 1
+        else [p_value((above[row] @ weights).dropna().to_numpy()) for row in tested]
+    )
+    p = holm(by_itself)
     bound = next((row for row in store.rows if methods[row] == BOUND), None)
     score = None if bound is None else _measure(store, _scores(above, above[bound]), tested)
     return Gains(compared, gain, dict(zip(tested, p, strict=True)), score)
@@ -97,7 +106,28 @@ def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame], tested: Sequence
         row: (values[tasks] @ weights).dropna().to_numpy() if tasks else np.array([]) for row, values in by_seed.items()
     }
     corrected = {row: summarise(values[row], LEVEL / len(tested)) for row in tested}
-    return Measure(by_task, {row: summarise(means) for row, means in values.items()}, corrected)
+    means = {row: summarise(of_row) for row, of_row in values.items()}
+    if has_draws(store) and len(tested) > 1 and tasks:
+        together = _moderated(by_seed, tested, tasks, weights)
+        means |= _within(means, tested, together.half(LEVEL))
+        corrected = _within(means, tested, together.half(LEVEL / len(tested)))
+    return Measure(by_task, means, corrected)
+
+
+def _moderated(
+    by_seed: Mapping[str, pd.DataFrame], rows: Sequence[str], tasks: Sequence[str], weights: Floats
+) -> Differences:
+    """The rows' differences from 0, with variances that all rows determine together."""
+    tables = [np.array([by_seed[row][task].dropna().to_numpy() for row in rows]) for task in tasks]
+    return differences(tables, [np.zeros(table.shape[1]) for table in tables], weights)
+
+
+def _within(means: Mapping[str, Summary], rows: Sequence[str], halves: Floats) -> dict[str, Summary]:
+    """The rows' means with intervals of these half widths."""
+    return {
+        row: replace(means[row], low=means[row].mean - half, high=means[row].mean + half)
+        for row, half in zip(rows, halves.tolist(), strict=True)
+    }
 
 
 def by_seed(store: Store, row: str, figure: Figure, chosen: str) -> pd.DataFrame:

@@ -31,6 +31,11 @@ def by_case(store: Store) -> Store:
     return Store(store.runs, cells, store.figures.assign(task=store.figures["task"].map(names)))
 
 
+def has_draws(store: Store) -> bool:
+    """Whether the units of intervals are independent draws of tuning, as since league-2, and not seeds."""
+    return any(run.get("draws") for run in store.runs)
+
+
 def data_families(store: Store, tasks: Sequence[str]) -> list[str]:
     """The data set behind each task: its tasks count together as much as another data set's."""
     datasets = {cell.task: cell.view.settings.dataset for cell in store.cells}

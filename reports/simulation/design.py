@@ -191,7 +191,7 @@ def power(parts: Components, design: Design, repeats: int) -> Power:
     upper = np.triu(np.ones_like(apart), 1).astype(bool)
     rows = []
     for _ in range(repeats):
-        tables = list(_league(rng, parts, outcomes, design))
+        tables = list(league(rng, parts, outcomes, design))
         mean, half = ranking.pair_intervals(tables, parts.families)
         seen = mean[:, None] - mean[None]
         held = bool((np.abs(seen - differences) <= half + 1e-12)[upper].all())
@@ -202,7 +202,7 @@ def power(parts: Components, design: Design, repeats: int) -> Power:
     return Power(half_width, tier, told, covered, -100 * point * float((weights @ outcomes.mean(axis=2)).mean()))
 
 
-def _league(rng: np.random.Generator, parts: Components, outcomes: Floats, design: Design) -> Iterator[Floats]:
+def league(rng: np.random.Generator, parts: Components, outcomes: Floats, design: Design) -> Iterator[Floats]:
     """Accuracies in percent of every task, `[methods, units]`: means over a draw's seeds, or seeds of a single draw."""
     tasks, methods = parts.levels.shape
     drawn = rng.integers(outcomes.shape[2], size=(tasks, methods, design.draws))

@@ -218,9 +218,7 @@ def test_an_entry_of_the_default_division(study: Study, computed: tuple[dict[str
         return replace(
             run,
             cells=[
-                replace(cell, settings=cell.settings.model_copy(update=settings))
-                if cell.settings.seed == seed
-                else cell
+                replace(cell, settings=cell.settings.model_copy(update=settings)) if cell.settings.seed == of else cell
                 for cell in run.cells
             ],
         )
@@ -240,3 +238,12 @@ def test_an_entry_of_the_default_division(study: Study, computed: tuple[dict[str
     with pytest.raises(UserError, match="its draws of tuning are"):
         admission.admit(FILE, unpack(tmp_path / FILE, tmp_path / "entry"))
     assert load_run(computed[1] / "defaults").info.get("draws", []) == []
+
+
+def test_own_ranges_can_be_left_out(write: Write) -> None:
+    """The photographs tier tunes every method over the learning rate alone, and an entry must say so."""
+    file = str(write(own_ranges=False))
+    assert [one.key for one in load_study(file, []).arms[0].dimensions] == ["lr"]
+    assert [one.key for one in load_study(str(write()), []).arms[0].dimensions] == ["fedprox.mu", "lr"]
+    with pytest.raises(UserError, match="'fedprox' has no ranges of its own"):
+        load_study(str(write(own_ranges=False, space={})), [])

@@ -29,7 +29,8 @@ def test_an_unknown_method_is_refused_with_a_near_name(start_in: Start, tmp_path
 
 
 REFUSED = {
-    "run --method fedavg --tier full --league 2": "--tier full: league-2 has the tiers photos, small; see also --league",
+    "run --method fedavg --tier full --league 2": "--tier full: league-2 has the tiers photos, small; see also "
+    "--league",
     "report --tier photos": "--tier photos: league-1 has the tiers full, small; see also --league",
     "run --method fedavg --division default": "--division default: league-1 has none; add --league 2",
     "export --method fedavg --league 2 --division default": "there is no runs/league_2_small_default/fedavg.tar.xz: "

@@ -1,0 +1,125 @@
+"""Coverage of what a league's page prints, simulated with the fitted components of a design.
+
+`python -m reports.simulation.coverage --repeats 200` prints the table of docs/league.md for league-2's design: four
+draws of eight trials on one seed each, seven result seeds in a draw. Beside the entries' methods stand a clone of the
+first, whose truth is the same and whose noise and luck are its own, and an entry of noise, which guesses.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import special
+
+from bench.data import Floats
+from bench.rng import generator
+from reports.simulation.design import Components, Design, components, league, tuning_outcomes, with_tasks
+from reports.statistics import ranking
+from reports.statistics.inference import LEVEL
+from reports.statistics.reference import differences
+
+LEAGUE_2 = Design(draws=4, trials=8, tuning_seeds=1, finals=False, seeds=7)
+TASKS = 6
+"""Of a data family, at most: six of digits, as in league-2; both of `synthetic` stand for its two other families."""
+_MANY = 2000  # draws from which the truth is taken
+_CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Shares of simulated leagues, or of methods in them, that hold.
+
+    Attributes:
+        pairs: leagues in which the simultaneous intervals of all pairs hold the true differences.
+        ranks: leagues in which all rank intervals hold the true ranks.
+        gains: leagues in which all corrected gains over a reference hold the true ones.
+        winner: leagues in which the corrected gain of the method that leads holds; `alone`: its own interval.
+        each: methods whose gain by itself holds.
+        clone: leagues in which a clone's rank interval overlaps that of the method that it is.
+        noise: leagues in which an entry of noise has a rank interval that holds the last rank.
+    """
+
+    pairs: float
+    ranks: float
+    gains: float
+    winner: float
+    alone: float
+    each: float
+    clone: float
+    noise: float
+
+
+def with_guests(parts: Components) -> Components:
+    """The components with a clone of the first method and an entry of noise, as the last two."""
+    guess = np.full((len(parts.levels), 1), special.logit(1 / _CLASSES))
+    levels = np.hstack([parts.levels, parts.levels[:, :1], guess])
+    noise = np.hstack([parts.noise, parts.noise[:, :1], np.median(parts.noise, axis=1, keepdims=True)])
+    trials = [[*task, task[0], guess[0]] for task in parts.trials]
+    return Components(levels, noise, trials, parts.families, np.hstack([parts.seconds, parts.seconds[:, :2]]))
+
+
+def coverage(parts: Components, design: Design, repeats: int) -> Coverage:
+    """Simulate leagues of a design, with guests, and count what holds. The reference of gains is the first method."""
+    rng = generator("simulate", "coverage", *vars(design).values())
+    outcomes = tuning_outcomes(parts, design)
+    outcomes[:, -2] = outcomes[:, 0]
+    weights = ranking.family_weights(parts.families)
+    many = list(league(rng, parts, outcomes, replace(design, draws=_MANY)))
+    logits = weights @ np.array([special.logit(task / 100).mean(axis=1) for task in many])
+    true_gains = weights @ np.array([task.mean(axis=1) - task[0].mean() for task in many])
+    logits[-2], true_gains[-2] = logits[0], 0.0
+    rows = [
+        _held(list(league(rng, parts, outcomes, design)), parts.families, logits, true_gains) for _ in range(repeats)
+    ]
+    return Coverage(*np.mean(np.array(rows, dtype=float), axis=0).tolist())
+
+
+def _held(tables: Sequence[Floats], families: Sequence[str], truth: Floats, true_gains: Floats) -> tuple[float, ...]:
+    """What holds in one league, in the order of `Coverage`."""
+    mean, half = ranking.pair_intervals(tables, families)
+    misses = np.abs((mean[:, None] - mean[None]) - (truth[:, None] - truth[None])) > half + 1e-12
+    places = ranking.rank(tables, families)
+    ranks = 1 + (truth[None] > truth[:, None] + 1e-12).sum(axis=1)
+    others = [table[1:] for table in tables]
+    gains = differences(others, [table[0] for table in tables], ranking.family_weights(families))
+    wrong = np.abs(gains.mean - true_gains[1:])
+    corrected, alone = wrong <= gains.half(LEVEL / len(wrong)), wrong <= gains.half(LEVEL)
+    leader = int(gains.mean.argmax())
+    first, clone, noise = places[0], places[-2], places[-1]
+    return (
+        not misses[np.triu_indices(len(mean), 1)].any(),
+        all(place.first <= rank <= place.last for place, rank in zip(places, ranks, strict=True)),
+        bool(corrected.all()),
+        bool(corrected[leader]),
+        bool(alone[leader]),
+        float(alone.mean()),
+        first.first <= clone.last and clone.first <= first.last,
+        noise.last == len(mean),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table in Markdown."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=LEAGUE_2.seeds, help="result seeds of a draw")
+    options = parser.parse_args(arguments)
+    design = replace(LEAGUE_2, seeds=options.seeds)
+    held = coverage(with_guests(with_tasks(components(), TASKS)), design, options.repeats)
+    print(f"| what should hold, {options.repeats} leagues | percent |\n|---|---:|")
+    for name, share in (
+        ("all pairs' differences at once", held.pairs),
+        ("all rank intervals at once", held.ranks),
+        ("all corrected gains at once", held.gains),
+        ("the leader's corrected gain", held.winner),
+        ("the leader's gain, its interval by itself", held.alone),
+        ("a gain, its interval by itself", held.each),
+        ("a clone's rank interval overlaps the method's", held.clone),
+        ("noise may be last", held.noise),
+    ):
+        print(f"| {name} | {100 * share:.1f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Differences of many methods from one reference, and the coverage of what a league of draws prints."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from reports.league.gain import gains
+from reports.league.rule import by_case
+from reports.reading.load import load
+from reports.simulation.coverage import coverage, with_guests
+from reports.simulation.design import Design
+from reports.statistics.reference import differences
+from reports.tables.accuracy import selection
+from tests.reports import conftest
+from tests.reports.conftest import name_cases, write_store
+from tests.reports.test_design import parts
+
+
+def test_one_method_on_one_task_is_student_s_paired_interval() -> None:
+    """Two rows are one pair, with nothing to be moderated by."""
+    x, reference = np.array([[90.0, 91.5, 89.0, 92.0]]), np.array([88.0, 91.0, 88.5, 90.0])
+    together = differences([x], [reference], np.ones(1))
+    known = stats.ttest_rel(x[0], reference)
+    assert together.mean == pytest.approx([(x[0] - reference).mean()])
+    low, high = known.confidence_interval(0.95)
+    assert together.half(0.05) == pytest.approx([(high - low) / 2])
+    assert together.p_values() == pytest.approx([known.pvalue])
+
+
+def test_tasks_count_by_their_weights() -> None:
+    tasks = [np.array([[80.0, 82.0]]), np.array([[60.0, 60.0]])]
+    together = differences(tasks, [np.array([80.0, 80.0]), np.array([50.0, 50.0])], np.array([0.25, 0.75]))
+    assert together.mean == pytest.approx([0.25 * 1 + 0.75 * 10])
+
+
+def test_all_intervals_hold_at_once_and_each_by_itself() -> None:
+    """Sixty methods, two tasks, four units, a shared reference: as often as they claim, and far narrower than Student's
+    three degrees of freedom would have them."""
+    rng = np.random.default_rng(1)
+    at_once, single, ratio = 0, [], []
+    for _ in range(300):
+        scale = np.exp(rng.uniform(-0.5, 0.5, (2, 60, 1)))
+        tasks = list(scale * rng.normal(size=(2, 60, 4)))
+        reference = list(rng.normal(size=(2, 4)))
+        together = differences(tasks, reference, np.full(2, 0.5))
+        wrong = np.abs(together.mean)
+        at_once += bool((wrong <= together.half(0.05 / 60)).all())
+        single.append((wrong <= together.half(0.05)).mean())
+        ratio.append(np.median(together.half(0.05 / 60) / together.error))
+    assert at_once / 300 >= 0.92
+    assert np.mean(single) == pytest.approx(0.95, abs=0.03)
+    assert np.mean(ratio) < 5 < stats.t.ppf(1 - 0.05 / 120, 3)
+
+
+def test_rows_that_do_not_differ_have_no_width() -> None:
+    same = np.array([[1.0, 2.0, 3.0]])
+    together = differences([np.vstack([same, same])], [same[0]], np.ones(1))
+    assert together.half(0.05).tolist() == [0.0, 0.0]
+    assert together.p_values() == [1.0, 1.0]
+
+
+def test_a_league_of_draws_corrects_the_leader_s_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With draws the units are four, and a corrected interval is wider than one by itself, around the same mean."""
+    monkeypatch.setitem(conftest.LEVELS, "finetune", conftest.LEVELS["fedavg"])
+    run = write_store(tmp_path / "run", seeds=8, methods=("local", "finetune", "ditto", "scd"), alphas=(1.0, 0.1))
+    name_cases(run)
+    plain = load([run])
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    (run / "run.json").write_text(json.dumps(info | {"draws": [[0, 1], [2, 3], [4, 5], [6, 7]]}), encoding="utf-8")
+    store = by_case(load([run]))
+    measured = gains(store, selection(store))
+    seeds = gains(by_case(plain), selection(plain))
+    assert measured is not None
+    assert seeds is not None
+    for row, corrected in measured.gain.corrected.items():
+        alone = measured.gain.means[row]
+        assert alone.n == 4
+        assert corrected.low < alone.low < alone.mean < alone.high < corrected.high
+        assert alone.mean == pytest.approx(corrected.mean)
+        assert seeds.gain.means[row].n == 8
+        assert alone.mean == pytest.approx(seeds.gain.means[row].mean)
+
+
+@pytest.mark.long
+def test_what_the_page_prints_holds_in_simulated_leagues() -> None:
+    """A clone ties, noise is last or undecided, and intervals hold, with the luck of tuning in them."""
+    held = coverage(with_guests(parts(0.1)), Design(4, 8, 1, False, 7), 100)
+    assert held.pairs >= 0.9
+    assert held.ranks >= held.pairs
+    assert held.winner >= held.gains >= 0.9
+    assert held.each == pytest.approx(0.95, abs=0.04)
+    assert (held.clone, held.noise) == (1.0, 1.0)
