@@ -82,11 +82,11 @@ class Standing:
         """Where a user's entries lie."""
         return Path("runs") / self.name
 
-    @property
-    def options(self) -> list[str]:
-        """The options that lead to it, without those that have their defaults."""
+    def command(self, name: str, *arguments: str) -> str:
+        """Command of `bench league` for it; options that have their defaults are left out."""
         given = {"--league": (self.league, "1"), "--tier": (self.tier, "small"), "--division": (self.division, "tuned")}
-        return [f"{option} {value}" for option, (value, default) in given.items() if value != default]
+        options = [f"{option} {value}" for option, (value, default) in given.items() if value != default]
+        return " ".join(["bench league", name, *options, *arguments])
 
     @property
     def title(self) -> str:
@@ -139,8 +139,8 @@ def run(
     file = folder / f"{name}{SUFFIX}"
     count = pack(folder / name, file)
     plugin_files = [*(plugin or []), *([method] if method.endswith(".py") else [])]
-    words = ["bench league report", *standing.options, *(f"--plugin {shlex.quote(str(file))}" for file in plugin_files)]
-    print(f"{file}: {count} cells. `{' '.join(words)}` puts it beside the others.")
+    command = standing.command("report", *(f"--plugin {shlex.quote(str(file))}" for file in plugin_files))
+    print(f"{file}: {count} cells. `{command}` puts it beside the others.")
 
 
 def _run_defaults(standing: "Standing", method: str, options: dict[str, Any]) -> None:
@@ -191,9 +191,9 @@ def report(
             raise UserError(f"there is no entry of a method {method_id!r}.{did_you_mean(method_id, admission.names)}")
         runs = _admitted(admission, shipped_files, Path(scratch, "shipped")) + user_runs
         if not runs:
-            command = " ".join(["bench league run", *standing.options, "--method NAME"])
-            raise UserError(f"there are no entries yet: `{command}` makes one")
-        print(write_league(runs, folder / "report", standing.title, method_id or None))
+            raise UserError(f"there are no entries yet: `{standing.command('run', '--method NAME')}` makes one")
+        defaults = _default_runs(standing, out, data_root, Path(scratch, "defaults"))
+        print(write_league(runs, folder / "report", standing.title, method_id or None, defaults))
 
 
 @app.command()
@@ -240,8 +240,7 @@ def export(
     folder, name = out or standing.folder, _load(method, plugin)
     entry = folder / f"{name}.tar.xz"
     if not entry.exists():
-        command = " ".join(["bench league run", *standing.options, f"--method {method}"])
-        raise UserError(f"there is no {entry}: `{command}` makes it")
+        raise UserError(f"there is no {entry}: `{standing.command('run', f'--method {method}')}` makes it")
     with tempfile.TemporaryDirectory() as scratch:
         [unpacked] = _admitted(_admission(standing, data_root, whole=False), [entry], Path(scratch))
         exported = write_export(entry, unpacked, folder / "report", folder / "export" / name, standing.name)
@@ -267,6 +266,51 @@ def _load(method: str, plugins: list[Path] | None) -> str:
             f"{method} registers {len(names)} methods: choose one, for instance --method {names[0]} --plugin {method}"
         )
     return names[0]
+
+
+@app.command()
+def submit(
+    method: MethodOption,
+    tier: Tier = "small",
+    league: League = "1",
+    division: DivisionOption = "tuned",
+    plugin: PluginFiles = None,
+    out: Out = None,
+    cells: Annotated[int, typer.Option(min=1, help="How many cells to compute again.")] = 3,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; default: one per core.")] = None,
+    data_root: DataRoot = Path("data"),
+) -> None:
+    """Make what a pull request needs: entry, plug-in, environment, and a verification with its output."""
+    import tempfile
+
+    from reports.league.submission import write_submission
+
+    standing = Standing.of(league, tier, division)
+    folder, name = out or standing.folder, _load(method, plugin)
+    entry = folder / f"{name}.tar.xz"
+    if not entry.exists():
+        raise UserError(f"there is no {entry}: `{standing.command('run', f'--method {method}')}` makes it")
+    with tempfile.TemporaryDirectory() as scratch:
+        [unpacked] = _admitted(_admission(standing, data_root), [entry], Path(scratch))
+        submission = write_submission(
+            entry, unpacked, folder / "submit" / name, standing.name, cells=cells, jobs=jobs, data_root=data_root
+        )
+    print(submission)
+
+
+def _default_runs(standing: Standing, out: Path | None, data_root: Path, scratch: Path) -> "list[RunView] | None":
+    """Entries of the default division that a page of tuned ones compares with; None where a league has none.
+
+    They lie beside the tuned ones' folder, which `--out` may name, and with the harness.
+    """
+    if standing.league == "1":
+        return None
+    if standing.division == "default":
+        return []
+    other = Standing.of(standing.league, standing.tier, "default")
+    folder = other.folder if out is None else out.with_name(f"{out.name}_default")
+    files = {file.resolve(): file for file in (*sorted(folder.glob("*.tar.xz")), *other.shipped)}
+    return _admitted(_admission(other, data_root), files.values(), scratch)
 
 
 def _admission(standing: Standing, data_root: Path, *, whole: bool = True) -> "Admission":

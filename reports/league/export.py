@@ -47,9 +47,9 @@ def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -
         UserError: the method's code here is not what the entry was computed with, or the page is not there.
     """
     name = run.cells[0].label
-    _check_code(entry, run)
+    check_code(entry, run)
     tables = {figure: _beside(page / f"main_{figure}.csv", name, figure, study) for figure in ("pm", "gm")}
-    code = _own_files(run.cells[0].settings.method)
+    code = own_files(run.cells[0].settings.method)
     out.mkdir(parents=True, exist_ok=True)
     inside.replace(out / entry.name, entry.read_bytes())
     for file, place in code.items():
@@ -57,7 +57,7 @@ def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -
         inside.replace(out / place, file.read_bytes())
     facts = _facts(run) | {"entry": entry.name, "study": study, "plugin": next(iter(code.values()), None)}
     texts = {f"table_{figure}.tex": to_latex(table) for figure, table in tables.items()}
-    texts |= {"settings.yaml": _settings(run), "environment.txt": _installed()}
+    texts |= {"settings.yaml": _settings(run), "environment.txt": installed()}
     engine = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -70,7 +70,7 @@ def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -
     return Exported(out, tuple(facts["warnings"]))
 
 
-def _check_code(entry: Path, run: RunView) -> None:
+def check_code(entry: Path, run: RunView) -> None:
     """Refuse code under which the cells would have other ids: nobody could verify the entry with it."""
     for cell in run.cells:
         if cell_id(cell.settings, declared_checksum(cell.settings)) != cell.id:
@@ -80,7 +80,7 @@ def _check_code(entry: Path, run: RunView) -> None:
             )
 
 
-def _own_files(method: str) -> dict[Path, Path]:
+def own_files(method: str) -> dict[Path, Path]:
     """List the files of a plug-in's method and their places in the folder, its own first; none for a method that is
     installed."""
     item = METHODS.get(method)
@@ -141,7 +141,8 @@ def _settings(run: RunView) -> str:
     return head + yaml.safe_dump(chosen, sort_keys=False)
 
 
-def _installed() -> str:
+def installed() -> str:
+    """The installed packages with their versions, a line each."""
     names = sorted(f"{package.name}=={package.version}" for package in importlib.metadata.distributions())
     return "".join(f"{name}\n" for name in names)
 

@@ -149,7 +149,7 @@ def _gain_table(store: Store, comparison: Gains) -> Table:
         "Percentage points of PM accuracy above the better of training alone (`local`) and FedAvg with fine-tuning "
         "(`finetune`) on each task, each tuned with the same budget. Below 0, a method is not worth its trouble there. "
         "Which of the two is better is read off the same seeds, so gains are understated if anything. Mean: over the "
-        "tasks of a data family, then over families. 95 %: Student's interval of that mean over seeds, paired by seed, "
+        f"tasks of a data family, then over families. 95 %: {_interval_text(store)}, "
         f"of each method by itself: of many, some miss. {_CORRECTED} p: that the mean is 0, with Holm's correction "
         "over the methods."
     )
@@ -159,6 +159,12 @@ def _gain_table(store: Store, comparison: Gains) -> Table:
     )
     columns = _columns(*_INTERVALS, "p (Holm)", *store.tasks)
     return Table("gain", "Gain over what needs no method", caption + _BRACKETS, "Method", columns, tested)
+
+
+def _interval_text(store: Store) -> str:
+    if has_draws(store):
+        return "an interval over draws of tuning, paired, with variances that all methods determine together"
+    return "Student's interval of that mean over seeds, paired by seed"
 
 
 def _score_table(store: Store, compared: Family, score: Measure) -> Table:

@@ -11,11 +11,12 @@ import numpy as np
 
 from bench.results.results import RunView
 from bench.runs.progress import steps
+from reports.league.answers import answers
 from reports.league.findings import findings
 from reports.league.gain import BOUND, gain_section, gains
 from reports.league.method import method_section
 from reports.league.pictures import heat_map, means, rank_picture
-from reports.league.rule import by_case, evaluations_on_tests, family_mean, ranked
+from reports.league.rule import by_case, evaluations_on_tests, family_mean, ranked, units_of
 from reports.league.trials import best_by_trials, trials_picture, trials_table
 from reports.league.wins import win_matrix, wins
 from reports.page.cells import Recompute, anchor, cells_section
@@ -38,7 +39,13 @@ _HERE = Path(__file__).resolve().parent
 _LEADERS = 3  # methods that are named per task
 
 
-def write_league(runs: Sequence[Path | RunView], out: Path, title: str, method: str | None = None) -> Path:
+def write_league(
+    runs: Sequence[Path | RunView],
+    out: Path,
+    title: str,
+    method: str | None = None,
+    defaults: Sequence[Path | RunView] | None = None,
+) -> Path:
     """Write the page of unpacked entries and return the path of its `index.html`.
 
     Args:
@@ -46,6 +53,8 @@ def write_league(runs: Sequence[Path | RunView], out: Path, title: str, method: 
         out: the page's folder.
         title: of the page.
         method: of one of the entries; the page begins with it against all others.
+        defaults: entries of the default division, for what tuning is worth; None: a league without one, whose page
+            has no first answers.
 
     Raises:
         UserError: a folder is not a run, or entries contradict each other.
@@ -55,8 +64,10 @@ def write_league(runs: Sequence[Path | RunView], out: Path, title: str, method: 
         store = by_case(load(runs))
         chosen = selection(store)
         comparison = gains(store, chosen)
+        untuned = by_case(load(defaults)) if defaults else None
         parts: dict[str, Callable[[], Iterable[Section]]] = {
             "in short": lambda: [findings(store, chosen, comparison)],
+            **({} if defaults is None else {"answers": lambda: [answers(store, chosen, untuned)]}),
             **({} if method is None else {method: lambda: [method_section(store, method, chosen)]}),
             **{figure.text: partial(_by_figure, store, figure, chosen, method) for figure in (PM, GM)},
             "is it worth it?": lambda: [gain_section(store, comparison)],
@@ -136,7 +147,7 @@ def _standing(store: Store, figure: Figure, chosen: str) -> Section:
         odds = words("–") if place is None else number(place.mean)
         rows.append((row, (tier, interval, average, odds, *figures)))
     name, columns = figure.name.lower(), tuple(map(Column, ("tier", "rank", "mean", "log-odds", *store.tasks)))
-    title, caption = f"{figure.name} with standard deviations over seeds", _caption(figure)
+    title, caption = f"{figure.name} with standard deviations over {units_of(store)}", _caption(store, figure)
     whole = Table(f"spread_{name}", title, caption, "Method", columns, tuple(rows))
     short = tuple((row, tuple(replace(entry, spread=None) for entry in entries)) for row, entries in rows)
     table = replace(whole, id=f"main_{name}", title=f"{figure.name}: tiers and ranks", rows=short)
@@ -157,15 +168,15 @@ def _order(place: Ranked | None, mean: float) -> tuple[float, ...]:
     return (math.isnan(value), -value)
 
 
-def _caption(figure: Figure) -> str:
+def _caption(store: Store, figure: Figure) -> str:
     generic = "= GM: on that task every client's model has as many samples right as the generic one, in all seeds. "
     return (
         f"{figure.text}, percent; a number leads to its settings. Tier: methods whose rank intervals overlap that of "
         "the tier's first. Rank: an interval that holds the true rank of every method at once with 95 % probability "
-        "over seeds. Mean: over the tasks of a data family, then over families. Log-odds: of the accuracies, averaged "
-        "alike; ranks are of this mean, and rows are in its order. It can differ from that of the accuracies: from 98 "
-        "to 99 % the log-odds rise as much as from 50 to 67 %. Bold, ≈, †: the task's best, equivalent to it, "
-        f"undecided. {generic if figure == PM else ''}[ ]: a generic model on the clients' "
+        f"over {units_of(store)}. Mean: over the tasks of a data family, then over families. Log-odds: of the "
+        "accuracies, averaged alike; ranks are of this mean, and rows are in its order. It can differ from that of the "
+        "accuracies: from 98 to 99 % the log-odds rise as much as from 50 to 67 %. Bold, ≈, †: the task's best, "
+        f"equivalent to it, undecided. {generic if figure == PM else ''}[ ]: a generic model on the clients' "
         "tests, or `centralized`, which no method may do; shown below the others and not ranked. A method without a "
         "cell, or that does not train this model, has no rank."
     )

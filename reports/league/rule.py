@@ -36,6 +36,11 @@ def has_draws(store: Store) -> bool:
     return any(run.get("draws") for run in store.runs)
 
 
+def units_of(store: Store) -> str:
+    """What the units of intervals are, for captions."""
+    return "draws of tuning, each with its own seeds" if has_draws(store) else "seeds"
+
+
 def data_families(store: Store, tasks: Sequence[str]) -> list[str]:
     """The data set behind each task: its tasks count together as much as another data set's."""
     datasets = {cell.task: cell.view.settings.dataset for cell in store.cells}

@@ -47,7 +47,7 @@ def differences(tasks: Sequence[Floats], reference: Sequence[Floats], weights: F
     """Compare methods with a reference, unit by unit.
 
     Args:
-        tasks: for each task, `[methods, units]`; two units at least in one of them, in one order where tasks share them.
+        tasks: for each task, `[methods, units]`; two units at least in one of them, in one order where they are shared.
         reference: for each task, `[units]`.
         weights: of the tasks.
     """

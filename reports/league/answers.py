@@ -1,0 +1,220 @@
+"""What a league's page answers first, with intervals: what beats fine-tuning, where, and what tuning is worth."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from bench.data import Floats
+from reports.league.gain import BOUND
+from reports.league.rule import task_weights
+from reports.page.sections import Section
+from reports.reading.load import Store
+from reports.statistics.best import moderate, pair_variances
+from reports.statistics.inference import LEVEL, summarise
+from reports.statistics.reference import Differences, differences
+from reports.tables.accuracy import PM
+from reports.tables.cost import budget_table, totals
+from reports.tables.standings import by_unit, complete, derived_rows, family
+from reports.tables.table import Column, Table, TableEntry, number, words
+
+SIMPLE = "finetune"
+"""What a personalized method has to beat: FedAvg's model, fine-tuned by every client."""
+_INTERVAL = (Column("points"), Column("95 % low"), Column("95 % high"))
+_AT_ONCE = "Intervals hold for all methods at once, so also for the one that leads."
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Methods beside fine-tuning, in percent.
+
+    Attributes:
+        rows: the methods.
+        tasks: for each task, `[methods, units]`.
+        simple: for each task, `[units]` of fine-tuning.
+        weights: of the tasks.
+    """
+
+    rows: list[str]
+    tasks: list[Floats]
+    simple: list[Floats]
+    weights: Floats
+
+    def over_tasks(self) -> Differences:
+        """Differences from fine-tuning, averaged over tasks."""
+        return differences(self.tasks, self.simple, self.weights)
+
+    def on(self, task: int) -> Differences:
+        """Differences from fine-tuning on one task."""
+        return differences([self.tasks[task]], [self.simple[task]], np.ones(1))
+
+
+def answers(store: Store, chosen: str, defaults: Store | None = None) -> Section:
+    """Section of the first answers.
+
+    Args:
+        store: cells of a league.
+        chosen: which round is reported.
+        defaults: the same methods' cells of the default division.
+    """
+    compared, tables, points = _compared(store, chosen), list[Table](), list[str]()
+    if compared is not None:
+        tables += [_beating(store, compared), _by_task(store, compared)]
+        points += _beating_text(compared)
+    needed = _needed(store, chosen)
+    tables += [needed] if needed.rows else []
+    if defaults is not None and (worth := _worth(store, defaults, chosen)) is not None:
+        tables.append(worth[0])
+        points.append(worth[1])
+    costs = totals(store)
+    more = () if costs.empty else (budget_table(store, chosen, costs),)
+    return Section("answers", "First answers", points=tuple(points), tables=tuple(tables), more=more)
+
+
+def _compared(store: Store, chosen: str) -> _Compared | None:
+    group = family(store, store.tasks, PM, chosen)
+    scores = {row: units for row, units in group.scores.items() if row != SIMPLE}
+    if SIMPLE not in group.scores or not scores or len(group.scores[SIMPLE][0]) < 2:
+        return None
+    tasks = [np.array(rows) for rows in zip(*scores.values(), strict=True)]
+    return _Compared(list(scores), tasks, group.scores[SIMPLE], task_weights(store, store.tasks))
+
+
+def _beating(store: Store, compared: _Compared) -> Table:
+    """Table of the methods against fine-tuning over all tasks, and where each is surely ahead."""
+    together, sure = compared.over_tasks(), _surely_ahead(store, compared)
+    halves = together.half(LEVEL / len(compared.rows))
+    rows = tuple(
+        (compared.rows[at], (*_interval(together.mean[at], halves[at]), words(", ".join(sure[at]) or "–")))
+        for at in np.argsort(-together.mean, kind="stable")
+    )
+    caption = (
+        "Points of PM accuracy above FedAvg with fine-tuning, mean over tasks of a family, then over families. "
+        f"{_AT_ONCE} Surely ahead on: tasks whose own interval, corrected for methods and tasks, lies above 0."
+    )
+    return Table("beats", "Who beats fine-tuning?", caption, "Method", (*_INTERVAL, Column("surely ahead on")), rows)
+
+
+def _surely_ahead(store: Store, compared: _Compared) -> list[list[str]]:
+    """For each method the tasks on which it is surely ahead of fine-tuning."""
+    by_task = [compared.on(at) for at in range(len(store.tasks))]
+    level = LEVEL / (len(compared.rows) * len(store.tasks))
+    lows = [of_task.mean - of_task.half(level) for of_task in by_task]
+    return [
+        [task for task, low in zip(store.tasks, lows, strict=True) if low[method] > 0]
+        for method in range(len(compared.rows))
+    ]
+
+
+def _by_task(store: Store, compared: _Compared) -> Table:
+    """Table of the method that leads on each task, and its distance from fine-tuning."""
+    rows = []
+    for at, task in enumerate(store.tasks):
+        on = compared.on(at)
+        first = int(on.mean.argmax())
+        half = on.half(LEVEL / len(compared.rows))[first]
+        rows.append((task, (words(compared.rows[first]), *_interval(on.mean[first], half))))
+    caption = f"The method with the highest PM accuracy on each task, in points above fine-tuning there. {_AT_ONCE}"
+    return Table(
+        "for_which",
+        "Which method for which heterogeneity?",
+        caption,
+        "Task",
+        (Column("first"), *_INTERVAL),
+        tuple(rows),
+    )
+
+
+def _needed(store: Store, chosen: str) -> Table:
+    """Table of the best generic model against the best personalized ones on the clients' own tests, by task."""
+    methods = {cell.row: cell.view.settings.method for cell in store.cells}
+    rows = []
+    for task in store.tasks:
+        personal = family(store, [task], PM, chosen).scores
+        generic = {
+            row: by_unit(store, row, [task], PM, chosen)
+            for row in derived_rows(store, [task], PM)
+            if methods[row] != BOUND and complete(store, row, task, PM, chosen)
+        }
+        if not personal or not generic or len(next(iter(personal.values()))[0]) < 2:
+            continue
+        best = [max(group, key=lambda row: float(group[row][0].mean())) for group in (generic, personal)]
+        table = np.array([units for group in (generic, personal) for (units,) in group.values()])
+        names = [*generic, *personal]
+        moderated = moderate(*pair_variances([table], np.ones(1)))
+        pair = names.index(best[0]), len(generic) + list(personal).index(best[1])
+        quantile = float(stats.t.ppf(1 - LEVEL / (2 * len(generic) * len(personal)), moderated.freedom))
+        half = quantile * float(moderated.variance[pair]) ** 0.5
+        means = table.mean(axis=1)
+        rows.append((task, (*map(words, best), *_interval(means[pair[0]] - means[pair[1]], half))))
+    caption = (
+        "The best generic model minus the best personalized one, on the clients' own tests. Where the interval, "
+        "corrected for all such pairs, holds 0, one model for all may do as well."
+    )
+    heads = (Column("generic"), Column("personalized"), *_INTERVAL)
+    return Table("needed", "Is a personalized model needed?", caption, "Task", heads, tuple(rows))
+
+
+def _worth(store: Store, defaults: Store, chosen: str) -> tuple[Table, str] | None:
+    """Table of what tuning brings each method, on the seeds that both divisions have, and the sentence about it."""
+    units = {(cell.task, cell.seed): cell.unit for cell in store.cells}
+    by_row = {row: _tuned_minus_default(store, defaults, row, units, chosen) for row in store.rows}
+    gains = {row: tables for row, tables in by_row.items() if tables is not None}
+    if len(gains) < 2:
+        return None
+    tables = [np.array(rows) for rows in zip(*gains.values(), strict=True)]
+    weights = task_weights(store, store.tasks)
+    together = differences(tables, [np.zeros(table.shape[1]) for table in tables], weights)
+    halves, names = together.half(LEVEL / len(gains)), list(gains)
+    order = np.argsort(-together.mean, kind="stable")
+    rows = tuple((names[at], _interval(together.mean[at], halves[at])) for at in order)
+    overall = summarise(np.tensordot(weights, np.array([table.mean(axis=0) for table in tables]), 1))
+    caption = (
+        "Points of PM accuracy (of derived ones, too) that tuning with the league's budget adds to a method's own "
+        f"defaults and the one learning rate, on the seeds that both divisions have. {_AT_ONCE}"
+    )
+    sentence = (
+        f"Tuning is worth {overall.mean:+.2f} points [{overall.low:.2f}, {overall.high:.2f}] to the mean method "
+        f"({len(gains)} methods, {overall.n} draws of tuning), most to {names[order[0]]} "
+        f"({together.mean[order[0]]:+.2f} [{together.mean[order[0]] - halves[order[0]]:.2f}, "
+        f"{together.mean[order[0]] + halves[order[0]]:.2f}])."
+    )
+    return Table("worth", "What is tuning worth?", caption, "Method", _INTERVAL, rows), sentence
+
+
+def _tuned_minus_default(
+    store: Store, defaults: Store, row: str, units: dict[tuple[str, str], str], chosen: str
+) -> list[Floats] | None:
+    """Differences by task, `[draws]`; None where a task or a draw has none."""
+    by_task = []
+    for task in store.tasks:
+        tuned, plain = (
+            of.by_seed(row, task, PM.metric, PM.on, PM.mean, chosen) if row in of.rows and task in of.tasks else {}
+            for of in (store, defaults)
+        )
+        draws: dict[str, list[float]] = {}
+        for seed in sorted(tuned.keys() & plain.keys()):
+            draws.setdefault(units[task, seed], []).append(tuned[seed] - plain[seed])
+        if len(draws) < max(2, len({unit for (of_task, _), unit in units.items() if of_task == task})):
+            return None
+        by_task.append(np.array([np.mean(draws[unit]) for unit in sorted(draws)]))
+    return by_task
+
+
+def _beating_text(compared: _Compared) -> Iterator[str]:
+    """Say which methods surely beat fine-tuning over all tasks."""
+    together = compared.over_tasks()
+    lows = together.mean - together.half(LEVEL / len(compared.rows))
+    sure = [compared.rows[at] for at in np.argsort(-together.mean, kind="stable") if lows[at] > 0]
+    first = int(together.mean.argmax())
+    half = float(together.half(LEVEL / len(compared.rows))[first])
+    yield (
+        f"{len(sure)} of {len(compared.rows)} methods surely beat fine-tuning over all tasks"
+        f"{': ' + ', '.join(sure) if sure else ''}. The highest mean has {compared.rows[first]}, "
+        f"{together.mean[first]:+.2f} points [{together.mean[first] - half:.2f}, {together.mean[first] + half:.2f}]."
+    )
+
+
+def _interval(mean: float, half: float) -> tuple[TableEntry, ...]:
+    return tuple(number(float(value), signed=True) for value in (mean, mean - half, mean + half))

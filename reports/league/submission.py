@@ -1,0 +1,93 @@
+"""What a pull request needs of an entry: files at their places, and a verification (docs/league.md)."""
+
+import hashlib
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.errors import UserError
+from bench.results.results import RunView
+from bench.store import inside
+from reports.league.export import check_code, installed, own_files
+
+ENTRIES = Path("reports", "league", "entries")
+"""Where entries lie in the repository, each with its plug-in beside it."""
+_PASSED = (0, 3)
+"""Exit statuses of a verification: all is as it was; or on this kind of processor no drawn cell could be confirmed."""
+
+
+def write_submission(
+    entry: Path, run: RunView, out: Path, standing: str, *, cells: int, jobs: int | None, data_root: Path
+) -> Path:
+    """Gather in a folder what a pull request adds, and `SUBMISSION.md` for its text.
+
+    The cells that are computed again are drawn by the entry's checksum: who made it did not choose them.
+
+    Args:
+        entry: the packed run.
+        run: the same unpacked, and admitted.
+        out: the folder.
+        standing: name of the folder of entries.
+        cells: how many cells are computed again, blind.
+        jobs: cells side by side; None: one per core.
+        data_root: where data files lie.
+
+    Returns:
+        `SUBMISSION.md`.
+
+    Raises:
+        UserError: the method's code here is not what the entry was computed with, or the verification fails.
+    """
+    check_code(entry, run)
+    code = own_files(run.cells[0].settings.method)
+    places = {entry: ENTRIES / standing / entry.name}
+    places |= {file: ENTRIES / standing / place for file, place in code.items()}
+    for file, place in places.items():
+        inside.make_folder(out, (out / place).parent)
+        inside.replace(out / place, file.read_bytes())
+    plugins, seed = list(code)[:1], int(hashlib.sha256(entry.read_bytes()).hexdigest()[:7], 16)
+    command = verification(out / places[entry], plugins, cells, seed)
+    command += [f"--data-root={data_root}", *([f"--jobs={jobs}"] if jobs else [])]
+    verified = subprocess.run([sys.executable, "-m", "bench.cli", *command], capture_output=True, text=True)
+    if verified.returncode not in _PASSED:
+        said = f"{verified.stdout}{verified.stderr}".rstrip()
+        raise UserError(f"{entry}: its verification fails, so nothing is ready to submit:\n{said}")
+    inside.replace(out / "environment.txt", installed().encode())
+    text = _TEXT.format(
+        method=run.cells[0].label,
+        standing=standing,
+        files="\n".join(f"- `{place}`" for place in places.values()),
+        computed=run.info.get("command", "-"),
+        commit=run.info.get("commit") or "-",
+        machine=run.info.get("machine", "-"),
+        command=shlex.join(["bench", *verification(places[entry], [places[file] for file in plugins], cells, seed)]),
+        status=verified.returncode,
+        output=verified.stdout.rstrip(),
+    )
+    inside.replace(out / "SUBMISSION.md", text.encode())
+    return out / "SUBMISSION.md"
+
+
+def verification(entry: Path, plugins: Sequence[Path], cells: int, seed: int) -> list[str]:
+    """The arguments of `bench` that compute drawn cells of an entry again, blind."""
+    files = [f"--plugin={file}" for file in plugins]
+    return ["verify", str(entry), f"--cells={cells}", f"--seed={seed}", "--blind", *files]
+
+
+_TEXT = """# {method} in {standing}
+
+Copy this folder's `reports/` into the repository, and in `reports/league/entries/{standing}/` run
+`sha256sum *.tar.xz > SHA256SUMS`. The pull request adds:
+
+{files}
+
+Computed by `{computed}` at commit {commit} on {machine}; installed packages: `environment.txt`.
+
+`{command}` (exit status {status}; 3: on this kind of processor no drawn cell could be confirmed):
+
+```
+{output}
+```
+"""

@@ -1,0 +1,99 @@
+"""The first answers of a league's page: what beats fine-tuning, and what tuning is worth, from made-up leagues."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from reports.league.answers import answers
+from reports.league.page import write_league
+from reports.league.rule import by_case
+from reports.reading.load import Store, load
+from reports.tables.accuracy import selection
+from reports.tables.table import Table
+from tests.reports import conftest
+from tests.reports.conftest import name_cases, write_store
+
+METHODS = ("finetune", "ditto", "scd", "fedavg")
+DRAWS = [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def write(folder: Path, methods: tuple[str, ...] = METHODS, draws: list[list[int]] | None = None) -> Path:
+    run = write_store(folder, seeds=8, methods=methods, alphas=(1.0, 0.1))
+    name_cases(run)
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    (run / "run.json").write_text(json.dumps(info | ({"draws": draws} if draws else {})), encoding="utf-8")
+    return run
+
+
+@pytest.fixture
+def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setitem(conftest.LEVELS, "finetune", conftest.LEVELS["fedavg"])
+    return write(tmp_path / "tuned", draws=DRAWS)
+
+
+def table(section_of: Store, name: str, defaults: Store | None = None) -> Table:
+    section = answers(section_of, selection(section_of), defaults)
+    return next(table for table in section.tables if table.id == name)
+
+
+def values(shown: Table, row: str) -> list[float]:
+    entries = next(entries for of_row, entries in shown.rows if of_row == row)
+    return [entry.value for entry in entries if isinstance(entry.value, float)]
+
+
+def test_a_method_beats_fine_tuning_where_its_interval_says_so(tuned: Path) -> None:
+    """SCD's level is points above fine-tuning's: mean and interval are above 0, and the sentence counts it."""
+    store = by_case(load([tuned]))
+    mean, low, high = values(table(store, "beats"), "scd")
+    expected = [
+        sum(store.scores("scd", task, "pm", "local", "train_size", selection(store)).values()) / 4
+        - sum(store.scores("finetune", task, "pm", "local", "train_size", selection(store)).values()) / 4
+        for task in store.tasks
+    ]
+    assert mean == pytest.approx(sum(expected) / len(expected))
+    assert low < mean < high
+    assert mean - low == pytest.approx(high - mean)
+    [sentence] = answers(store, selection(store)).points
+    sure = [row for row in ("ditto", "scd") if values(table(store, "beats"), row)[1] > 0]
+    assert sentence.startswith(f"{len(sure)} of 2 methods surely beat fine-tuning over all tasks")
+
+
+def test_who_leads_on_a_task_is_shown_with_its_distance(tuned: Path) -> None:
+    store = by_case(load([tuned]))
+    shown = table(store, "for_which")
+    assert [task for task, _ in shown.rows] == store.tasks
+    for task, (first, *_) in shown.rows:
+        means = {
+            row: sum(store.scores(row, task, "pm", "local", "train_size", selection(store)).values())
+            for row in ("ditto", "scd")
+        }
+        assert first.note == max(means, key=lambda row: means[row])
+
+
+def test_tuning_is_worth_nothing_where_it_changed_nothing(tuned: Path, tmp_path: Path) -> None:
+    """The default division has the same numbers, of some of the seeds; then two points less."""
+    defaults = write(tmp_path / "default")
+    store = by_case(load([tuned]))
+    same = table(store, "worth", by_case(load([defaults])))
+    assert {row for row, _ in same.rows} == set(METHODS)
+    assert all(values(same, row)[0] == pytest.approx(0.0, abs=1e-9) for row in METHODS)
+
+
+def test_only_methods_of_both_divisions_are_compared(tuned: Path, tmp_path: Path) -> None:
+    defaults = by_case(load([write(tmp_path / "default", methods=("ditto", "fedavg"))]))
+    assert {row for row, _ in table(by_case(load([tuned])), "worth", defaults).rows} == {"ditto", "fedavg"}
+
+
+@pytest.mark.long
+def test_the_page_of_a_league_of_draws_says_what_its_units_are(tuned: Path, tmp_path: Path) -> None:
+    page = write_league([tuned], tmp_path / "page", "test", None, [write(tmp_path / "default")])
+    text = page.read_text(encoding="utf-8")
+    assert text.find('<section id="short"') < text.find('<section id="answers"') < text.find('id="standing_pm"')
+    assert "over draws of tuning, each with its own seeds" in text
+    with open(page.parent / "tables" / "worth.csv", encoding="utf-8") as file:
+        assert {row["row"] for row in csv.DictReader(file)} == set(METHODS)
+    plain = write_league([write(tmp_path / "plain")], tmp_path / "other", "test").read_text(encoding="utf-8")
+    assert 'id="answers"' not in plain
+    assert "draws of tuning" not in plain
