@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.config.validation import check_setting, complete_hyper, hyper_class, shown, unknown
+from bench.config.completion import check_setting
+from bench.config.validation import complete_hyper, hyper_class, shown, unknown
 from bench.errors import UserError
 from bench.plugin import METHODS
 from bench.settings import Settings

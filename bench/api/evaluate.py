@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bench.api.arguments import refuse_text
-from bench.config.validation import check_tests
+from bench.config.completion import check_tests
 from bench.errors import UserError
 from bench.plugin import METRICS
 from bench.results.results import CellView, RunView, load_run

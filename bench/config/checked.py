@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from bench.config.validation import completed
+from bench.config.completion import completed
 from bench.settings import Settings
 
 

@@ -14,18 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.config import yaml_lines
+from bench.config.completion import completed
 from bench.config.grid_file import AXES, Choice, GridEntry, Layer, Plan, name_problem, read_plan
 from bench.config.listed import read_listed, write_listed
 from bench.config.named_files import NamedFiles
-from bench.config.validation import (
-    Problems,
-    complete_hyper,
-    complete_options,
-    completed,
-    conflicts,
-    shown,
-    unknown,
-)
+from bench.config.validation import Problems, complete_hyper, complete_options, conflicts, shown, unknown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import UserError
 from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, Registry, load_named

@@ -5,7 +5,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from bench.config.validation import check_server, check_setting, complete_options, shown
+from bench.config.completion import check_server, check_setting
+from bench.config.validation import complete_options, shown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import did_you_mean
 from bench.plugin import DATASETS, METHODS, Registry

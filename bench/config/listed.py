@@ -5,7 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bench.config.validation import completed, unknown
+from bench.config.completion import completed
+from bench.config.validation import unknown
 from bench.config.yaml_lines import Document, dump
 from bench.plugin import loaded_files
 from bench.settings import Settings

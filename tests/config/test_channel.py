@@ -11,9 +11,9 @@ import yaml
 
 import bench
 import bench.plugin
+from bench.config.completion import check_channel
 from bench.config.grid import load_grid
 from bench.config.identity import cell_id
-from bench.config.validation import check_channel
 from bench.errors import UserError
 from bench.plugin import CHANNELS
 from bench.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.channel.operation import Update
-from bench.config.validation import check_channel
+from bench.config.completion import check_channel
 from bench.errors import UserError
 from bench.federation.channel import STATE, _origin
 from bench.federation.federation import Federation

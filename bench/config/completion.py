@@ -1,0 +1,212 @@
+"""Completion of a cell's settings: what a user named is known and fits, and what was left out has its default.
+
+Messages do not give a setting's place in the file; the code that reads a grid file adds it.
+"""
+
+import importlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from bench.config.validation import (
+    Problems,
+    check_field,
+    complete_hyper,
+    complete_options,
+    conflicts,
+    hyper_class,
+    shown,
+    unknown,
+)
+from bench.errors import UserError
+from bench.plugin import (
+    CHANNELS,
+    DATASETS,
+    METHODS,
+    METRICS,
+    MODELS,
+    PARTITIONS,
+    SELECTIONS,
+    SERVER_RULES,
+    SHIFTS,
+    Registry,
+)
+from bench.settings import DataChange, FurtherTest, Settings
+
+_STAGES = ("change", "select", "encode")
+"""What operations of a channel do, in the order in which they may follow each other; but for the first, one of each."""
+
+
+def completed(cell: Settings) -> dict[str, Any]:
+    """Fill in what a user left out of the settings of a cell: hyperparameters and options, with their defaults.
+
+    Returns:
+        New values by the setting's name.
+
+    Raises:
+        UserError: an unknown method, hyperparameter, data set, option or other name, a value that it cannot have, or
+            settings that do not go together.
+    """
+    parts = {
+        "hp": complete_hyper(METHODS, cell.method, cell.hp),
+        "dataset_options": complete_options(DATASETS, cell.dataset, cell.dataset_options),
+        "model_options": complete_options(MODELS, cell.model, cell.model_options),
+        "partition_options": complete_options(PARTITIONS, cell.partition, cell.partition_options),
+    }
+    further = [complete_options(MODELS, model, {})[1] for model in cell.architectures]
+    if cell.public is not None:
+        further.append(complete_options(DATASETS, cell.public.name, cell.public.options)[1])
+    SELECTIONS.declaration(cell.selection)
+    for name in cell.metrics:
+        METRICS.declaration(name)
+    server, shifts, channel = check_server(cell.server), check_shifts(list(cell.shifts)), check_channel([*cell.channel])
+    tests, timeline = check_tests(list(cell.tests)), check_timeline(list(cell.timeline))
+    for problems in (*(problems for _, problems in parts.values()), *further, conflicts(cell)):
+        for problem in problems.values():
+            raise UserError(problem)
+    return {key: value for key, (value, _) in parts.items()} | {
+        "server": server,
+        "shifts": tuple(shifts),
+        "channel": tuple(channel),
+        "tests": tuple(tests),
+        "timeline": tuple(timeline),
+    }
+
+
+def check_setting(key: str, value: Any) -> Any:
+    """The checked value of a setting in a grid: a field of `Settings`, or a method's `name.hyperparameter`.
+
+    Raises:
+        UserError: unknown key, wrong type, or out of range.
+    """
+    method, dot, name = key.partition(".")
+    if dot:
+        model = hyper_class(METHODS, method)
+        if name not in model.model_fields:
+            raise UserError(unknown("hyperparameter", name, list(model.model_fields), repr(method)))
+        return check_field(model, name, value)
+    if key == "selection" and isinstance(value, str):
+        SELECTIONS.declaration(value)
+    if key == "shifts":
+        return check_shifts(value)
+    if key == "channel":
+        return check_channel(value)
+    if key == "tests":
+        tests = check_tests([FurtherTest.model_validate(test) for test in check_field(Settings, key, value)])
+        return [test.model_dump(mode="json") for test in tests]
+    if key == "timeline":
+        changes = check_timeline([DataChange.model_validate(change) for change in check_field(Settings, key, value)])
+        return [change.model_dump(mode="json") for change in changes]
+    if key == "metrics":
+        names = check_field(Settings, key, value)
+        for metric in names:
+            METRICS.declaration(metric)
+        return names
+    return check_server(value) if key == "server" else check_field(Settings, key, value)
+
+
+def check_server(value: Any) -> dict[str, Any] | None:
+    """A server rule, given as a name or a mapping, in the form of `Settings` with all hyperparameters.
+
+    Raises:
+        UserError: wrong shape, unknown rule, or wrong hyperparameters.
+    """
+    if value is None:
+        return None
+    rule = {"name": value} if isinstance(value, str) else value
+    if not isinstance(rule, dict) or not isinstance(rule.get("name"), str):
+        raise UserError(f"server = {shown(value)} should be the name of a rule or a mapping with `name`")
+    hyperparameters = {key: part for key, part in rule.items() if key != "name"}
+    hyper, problems = complete_hyper(SERVER_RULES, rule["name"], hyperparameters)
+    if problems:
+        raise UserError(next(iter(problems.values())))
+    return {"name": rule["name"], **hyper}
+
+
+def check_shifts(value: Any) -> list[dict[str, Any]]:
+    """Shifts, each given as a name or a mapping with `name`, in the form of `Settings` with all options.
+
+    Raises:
+        UserError: wrong shape, an unknown shift, wrong options, or the same shift twice.
+    """
+    return _check_list(complete_options, SHIFTS, "shifts", value)
+
+
+def check_channel(value: Any) -> list[dict[str, Any]]:
+    """The operations of a channel, each given as a name or a mapping with `name`, in the form of `Settings` with all
+    hyperparameters.
+
+    Raises:
+        UserError: wrong shape, an unknown operation, wrong hyperparameters, the same operation twice, or an order in
+            which operations cannot follow each other (`bench.channel.operation.ChannelOperation.stage`).
+    """
+    complete = _check_list(complete_hyper, CHANNELS, "channel", value)
+    names = [operation["name"] for operation in complete]
+    stages = [getattr(CHANNELS.declaration(name), "stage", "") for name in names]
+    for name, stage in zip(names, stages, strict=True):
+        if stage not in _STAGES:
+            raise UserError(f"channel {name!r}: stage = {stage!r} should be {' or '.join(map(repr, _STAGES))}")
+    for (first, stage), (second, following) in itertools.pairwise(zip(names, map(_STAGES.index, stages), strict=True)):
+        if following < stage:
+            raise UserError(f"channel = {shown(value)}: {second} should come before {first}")
+        if following == stage > 0:
+            raise UserError(f"channel = {shown(value)}: {first} and {second} cannot both be there; take one out")
+    return complete
+
+
+def _check_list(
+    complete: Callable[[Registry[Any], str, dict[str, Any]], tuple[dict[str, Any], Problems]],
+    registry: Registry[Any],
+    key: str,
+    value: Any,
+) -> list[dict[str, Any]]:
+    """The entries of a setting that is a list of names or of mappings with `name`, completed."""
+    listed: list[Any] = value if isinstance(value, list) else [None]
+    entries = [{"name": entry} if isinstance(entry, str) else entry for entry in listed]
+    if not all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in entries):
+        raise UserError(f"{key} = {shown(value)} should be a list of names, or of mappings with `name`")
+    names = [entry["name"] for entry in entries]
+    if len(set(names)) < len(names):
+        raise UserError(f"{key} = {shown(value)}: every {registry.kind} should stand there once")
+    completed_entries = []
+    for entry in entries:
+        options, problems = complete(registry, entry["name"], {k: part for k, part in entry.items() if k != "name"})
+        if problems:
+            raise UserError(next(iter(problems.values())))
+        completed_entries.append({"name": entry["name"], **options})
+    return completed_entries
+
+
+def check_tests(tests: list[FurtherTest]) -> list[FurtherTest]:
+    """Further tests with all options: the kinds of corruptions, the options of shifts.
+
+    Raises:
+        UserError: an unknown corruption or shift, wrong options, or two tests of one name.
+    """
+    known = list(importlib.import_module("datasets.corruptions").KINDS)
+    complete = []
+    for test in tests:
+        for kind in test.kinds:
+            if kind not in known:
+                raise UserError(unknown("corruption", kind, known))
+        kinds = (test.kinds or tuple(known)) if test.name == "corrupted" else ()
+        shifts = tuple(check_shifts(list(test.shifts))) if test.shifts else ()
+        complete.append(test.model_copy(update={"kinds": kinds, "shifts": shifts}))
+    labels = [label for test in complete for label in test.labels]
+    if repeated := [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
+        raise UserError(f"tests: {repeated[0]!r} stands there twice")
+    return complete
+
+
+def check_timeline(changes: list[DataChange]) -> list[DataChange]:
+    """Changes of the data with all options of their shifts.
+
+    Raises:
+        UserError: an unknown shift, wrong options, or the same shift twice in a change.
+    """
+    return [
+        change
+        if change.shifts is None
+        else change.model_copy(update={"shifts": tuple(check_shifts(list(change.shifts)))})
+        for change in changes
+    ]
