@@ -1,5 +1,7 @@
 """Clipping of updates, which bounds what one client can change."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,9 +24,46 @@ class Clip(ChannelOperation):
     Models"); one that is short enough is not touched."""
 
     Hyper = ClipHyper
+    bounds = True
 
     def send(self, update: Update, state: State, rng: np.random.Generator) -> tuple[Update, State]:
-        length = float(torch.linalg.vector_norm(update.values))
-        if length <= self.hp.norm:
-            return update, state
-        return replace(update, values=update.values * (self.hp.norm / length)), state
+        return _clipped(update, self.hp.norm)[0], state
+
+
+class AdaptiveClipHyper(Hyperparameters):
+    """Settings of `adaptive_clip`: the first norm, the share of updates that are to be shorter, how fast the norm
+    moves, and the noise on their count, as a share of the clients of a round."""
+
+    norm: float = hp(0.1, gt=0, allow_inf_nan=False)
+    quantile: float = hp(0.5, ge=0, le=1)
+    rate: float = hp(0.2, ge=0, allow_inf_nan=False)
+    count_noise: float = hp(0.05, ge=0, allow_inf_nan=False)
+
+
+@CHANNELS.register("adaptive_clip")
+class AdaptiveClip(ChannelOperation):
+    """Clip to a norm that follows a quantile of the updates' norms (Andrew et al. 2021, "Differentially Private
+    Learning with Adaptive Clipping", algorithm 1).
+
+    Each client sends one bit more: whether its update was short enough. After each version the server multiplies the
+    norm by exp(-rate (share of such updates - quantile)); the share has Gaussian noise.
+    """
+
+    Hyper = AdaptiveClipHyper
+    bounds = True
+
+    def send(self, update: Update, state: State, rng: np.random.Generator) -> tuple[Update, State]:
+        clipped, short = _clipped(update, update.shared.get("norm", self.hp.norm))
+        return replace(clipped, answer=float(short), extra=update.extra + 1), state
+
+    def close(self, shared: State, answers: Sequence[float], rng: np.random.Generator) -> State:
+        share = sum(answers) / len(answers) + self.hp.count_noise * rng.standard_normal()
+        return {"norm": shared.get("norm", self.hp.norm) * math.exp(-self.hp.rate * (share - self.hp.quantile))}
+
+
+def _clipped(update: Update, norm: float) -> tuple[Update, bool]:
+    """The update of this norm at most, and whether it had no larger one: then its numbers are not touched."""
+    length = float(torch.linalg.vector_norm(update.values))
+    if length <= norm:
+        return replace(update, bound=norm), True
+    return replace(update, values=update.values * (norm / length), bound=norm), False

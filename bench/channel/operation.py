@@ -6,7 +6,8 @@ machines make no difference.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -27,6 +28,10 @@ class Update:
         size: how many numbers the update has.
         bits: bits of one sent number.
         extra: bits of what is sent beside the numbers, such as positions and scales.
+        bound: the norm that no client's update exceeds here, whatever its data; None: there is no such norm.
+        clients: how many clients send an update of this kind in the round.
+        shared: what `ChannelOperation.close` returned last for this value, which all clients know.
+        answer: a number for `ChannelOperation.close`, which travels beside the update.
     """
 
     values: Tensor
@@ -34,6 +39,10 @@ class Update:
     size: int
     bits: int
     extra: int = 0
+    bound: float | None = None
+    clients: int = 1
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    answer: float | None = None
 
     @classmethod
     def of(cls, values: Tensor) -> "Update":
@@ -61,10 +70,14 @@ class ChannelOperation:
         Hyper: the class of its settings.
         stage: its place in a channel: operations that `change` an update come first, then one at most that may `select`
             the numbers that are sent, then one at most that may `encode` them in fewer bits.
+        bounds: whether it sets `Update.bound`.
+        needs_bound: whether the operation before it has to.
     """
 
     Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
     stage: ClassVar[Stage] = "change"
+    bounds: ClassVar[bool] = False
+    needs_bound: ClassVar[bool] = False
 
     def __init__(self, hyper: Any) -> None:
         self.hp = hyper
@@ -73,12 +86,22 @@ class ChannelOperation:
         """Send an update: the update that arrives, and what the client keeps for its next one.
 
         Args:
-            update: the update; one that is returned itself arrives as it was sent, bit for bit.
+            update: the update; if the returned one has its very `values`, it arrives as it was sent, bit for bit.
             state: what the last call for this client and value returned, an empty dict at first; the same kinds of
                 values as in a client's state. It is replaced, never changed in place.
             rng: the generator at the address (seed, round, client, message, value, operation).
         """
         raise NotImplementedError(f"{type(self).__name__} has no send")
+
+    def close(self, shared: State, answers: Sequence[float], rng: np.random.Generator) -> State:
+        """The server's part, at the end of a version: what all clients know of a value in the next one.
+
+        Args:
+            shared: what the last call for this value returned, an empty dict at first; plain values.
+            answers: `Update.answer` of the clients that gave one.
+            rng: the generator at the address (seed, round, value, operation).
+        """
+        return shared
 
 
 def width(values: Tensor) -> int:
@@ -89,3 +112,8 @@ def width(values: Tensor) -> int:
 def drawn_uniformly(values: Tensor, rng: np.random.Generator) -> Tensor:
     """Numbers drawn uniformly from [0, 1), of the shape, type and device of `values`."""
     return values.new_tensor(rng.random(values.shape))
+
+
+def drawn_normally(values: Tensor, rng: np.random.Generator) -> Tensor:
+    """Numbers drawn from the standard normal distribution, of the shape, type and device of `values`."""
+    return values.new_tensor(rng.standard_normal(values.shape))

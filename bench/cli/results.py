@@ -221,6 +221,8 @@ def print_summary(run: Path, metric: str = "accuracy") -> None:
         for label, row in entries.iterrows():
             table.add_row(Text(str(label)), *row)
         print_table(table)
+    for note in load_run(run).privacy_notes:
+        print(f"note: {note}")
 
 
 def _seconds_left(cells: "list[CellView]") -> float | None:

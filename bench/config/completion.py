@@ -151,6 +151,11 @@ def check_channel(value: Any) -> list[dict[str, Any]]:
             raise UserError(f"channel = {shown(value)}: {second} should come before {first}")
         if following == stage > 0:
             raise UserError(f"channel = {shown(value)}: {first} and {second} cannot both be there; take one out")
+    kinds = [CHANNELS.declaration(name) for name in names]
+    for name, kind, before in zip(names, kinds, [None, *kinds], strict=False):
+        if getattr(kind, "needs_bound", False) and not getattr(before, "bounds", False):
+            known = [other for other in CHANNELS.names() if getattr(CHANNELS.declaration(other), "bounds", False)]
+            raise UserError(f"channel = {shown(value)}: {name} should come right after {' or '.join(known)}")
     return complete
 
 

@@ -36,8 +36,8 @@ class Sent(NamedTuple):
     encoded: int | None = None
 
 
-Passage = Callable[[dict[str, Any]], tuple[dict[str, Any], int]]
-"""A message's way to the server: from its values to those that arrive, and `Sent.encoded`."""
+Passage = Callable[[dict[str, Any], float | None], Sent]
+"""A message's way to the server: from its values and weight to what arrives."""
 
 
 @dataclass
@@ -77,8 +77,7 @@ class ProgramRun:
         """Send a message on its way."""
         if self.passage is None:
             return Sent(dict(values), weight)
-        arriving, encoded = self.passage(dict(values))
-        return Sent(arriving, weight, encoded=encoded)
+        return self.passage(dict(values), weight)
 
     @property
     def uploaded(self) -> bool:

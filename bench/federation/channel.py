@@ -7,13 +7,15 @@ travel as they are.
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from bench.channel.operation import ChannelOperation, Update
-from bench.engine.programs import Passage
+from bench.engine.programs import Passage, Sent
 from bench.errors import UserError
+from bench.federation.privacy import Releases, noise_of
 from bench.method import Client
 from bench.nested import parts
 from bench.params import Params
@@ -28,42 +30,58 @@ STATE = "bench.channel"
 class Channel:
     """The operations that a cell's uploads go through, in their order.
 
+    Args:
+        settings: settings of the cell.
+        rate: share of the clients that take part in a round.
+
     Attributes:
         notices: messages to the user about what happened so far, one line each.
+        releases: what was released with noise; None without noise.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, rate: float) -> None:
         self.notices: list[str] = []
         self._operations = [(entry["name"], _operation(entry)) for entry in settings.channel]
         self._seed = settings.seed
         self._method = settings.method
         self._sent: dict[str, bool] = {}  # by name of a value, whether it went through the operations
+        self._moving = False  # whether running statistics were sent
+        self._shared: dict[str, dict[str, Any]] = {}  # what servers tell all clients, by operation and value
+        self._answers: dict[str, list[float]] = {}  # of this version
+        self._clients = 1  # that were started last
+        noise = noise_of(settings)
+        adaptive = [operation["count_noise"] for operation in settings.channel if operation["name"] == "adaptive_clip"]
+        self._equal = noise is not None and noise["on"] == "sum"
+        self.releases = None if noise is None else Releases(noise, next(iter(adaptive), None), rate)
 
-    def passage(self, client: Client, down: Mapping[str, Any], version: int) -> Passage:
+    def passage(self, client: Client, down: Mapping[str, Any], version: int, clients: int) -> Passage:
         """The way of a client's messages of one round to the server.
 
         Args:
             client: the client, in whose state operations keep what they need.
             down: what it downloaded.
             version: number of the server version that it downloaded.
+            clients: how many clients start with it.
 
         Returns:
-            A function of a message's values, which returns the values that arrive, and the bytes that were sent but
-            for running statistics.
+            A function of a message's values and weight, which returns what arrives; with noise on the sum all weights
+            are equal.
         """
         numbers = itertools.count()
+        self._clients = clients
 
-        def send(values: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        def send(values: dict[str, Any], weight: float | None) -> Sent:
             message, arriving, sent = next(numbers), dict(values), 0
             for name, value in values.items():
                 encodes = isinstance(value, Params) and value.spec.d > 0
                 self._sent[name] = self._sent.get(name, False) or encodes
+                self._moving |= any(isinstance(p, Params) and p.buffers.numel() > 0 for p in parts(value))
                 if encodes:
                     arriving[name], size = self._encode(client, name, value, down.get(name), (version, message))
                     sent += size
                 else:
                     sent += sum(p.weights.nbytes if isinstance(p, Params) else p.nbytes for p in parts(value))
-            return arriving, sent
+            return Sent(arriving, 1.0 if self._equal else weight, encoded=sent)
 
         return send
 
@@ -72,21 +90,59 @@ class Channel:
         origin = _origin(base, value)
         if origin is None:
             self._note(name)
-        plain = update = Update.of(value.weights if origin is None else value.weights - origin)
+        plain = value.weights if origin is None else value.weights - origin
+        update = replace(Update.of(plain), clients=self._clients)
         states = dict(client.state.get(STATE, {}))
         version, message = at
         for label, operation in self._operations:
             key = f"{label} {name}"
             rng = generator("channel", self._seed, version, client.id, message, name, label)
-            update, state = operation.send(update, states.get(key, {}), rng)
+            shared = self._shared.get(key, {})
+            update, state = operation.send(replace(update, shared=shared), states.get(key, {}), rng)
+            if update.answer is not None:
+                self._answers.setdefault(key, []).append(update.answer)
+                update = replace(update, answer=None)
             if state or key in states:
                 states[key] = state
         if states:
             client.state[STATE] = states
-        if update is plain:
+        if self.releases is not None:
+            self.releases.add(client.id, (message, name))
+        if update.values is plain and update.positions is None:
             return value, update.bytes
         decoded = update.decoded()
         return value.with_weights(decoded if origin is None else origin + decoded), update.bytes
+
+    def close(self, version: int) -> None:
+        """End a version: what the server tells all clients of the next one, and what this one has released."""
+        for label, operation in self._operations:
+            for key in sorted(key for key in self._answers if key.partition(" ")[0] == label):
+                rng = generator("channel", self._seed, version, key)
+                self._shared[key] = operation.close(self._shared.get(key, {}), self._answers.pop(key), rng)
+        if self.releases is not None:
+            self.releases.close(self._clients)
+
+    @property
+    def unprotected(self) -> list[str]:
+        """What travelled without going through the operations, in words."""
+        names = [repr(name) for name, encoded in sorted(self._sent.items()) if not encoded]
+        texts = [f"{', '.join(names)}, which clients send as they are"] if names else []
+        return texts + (["running statistics of normalisation layers"] if self._moving else [])
+
+    def state(self) -> dict[str, Any]:
+        """All that a later `restore` needs beside the states of clients, in plain values."""
+        released = {} if self.releases is None else self.releases.state()
+        return {
+            "sent": self._sent, "moving": self._moving, "shared": self._shared, "answers": self._answers,
+            "released": released,
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+        self._sent, self._moving = dict(state["sent"]), state["moving"]
+        self._shared, self._answers = dict(state["shared"]), dict(state["answers"])
+        if self.releases is not None:
+            self.releases.restore(state["released"])
 
     def _note(self, name: str) -> None:
         text = (

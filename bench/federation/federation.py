@@ -31,6 +31,7 @@ from bench.federation.features import Shelf, can_take_their_place, computed, put
 from bench.federation.further_scores import failure
 from bench.federation.in_flight import InFlight
 from bench.federation.participants import Clients, ServerState, as_model
+from bench.federation.privacy import client_statement
 from bench.federation.scores import Evaluation
 from bench.federation.selection import Selector
 from bench.federation.setup import check_batch_size, divide_clients, make_method, make_selection, warnings
@@ -149,7 +150,8 @@ class Federation:
         archs = {i: self.server.architecture(i) for i in ids}
         self._clock = Clock(settings.clock, settings.seed, archs, settings.stragglers)
         self._selector = Selector(selection, self.method, self.server, self._clock, settings)
-        self._channel = Channel(settings) if settings.channel else None
+        rate = 1.0 if self.method.everyone else self._selector.count / len(ids)
+        self._channel = Channel(settings, rate) if settings.channel else None
         self._traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
         self._timer = Timer(self._clock, self._traffic, ids, wait_free=settings.wait_free)
         self._unselected = Unselected(
@@ -204,6 +206,8 @@ class Federation:
                 self._aggregate(inbox)
         except Diverged as error:
             raise Diverged(error.what, self.version) from None
+        if self._channel is not None:
+            self._channel.close(self.version)
         self._collect_notices()
         self.version += 1
         self.work = _work_since(earlier, self.engine.done)
@@ -302,7 +306,7 @@ class Federation:
             self._unselected.note_download(i, down)
             client = self.clients.copy(i)
             program = self.method.client_round(client, down)
-            passage = self._channel.passage(client, down, self.version) if self._channel else None
+            passage = self._channel.passage(client, down, self.version, len(ids)) if self._channel else None
             running = ProgramRun(i, program, DrawAddress(self.settings.seed, self.version, i), passage=passage)
             computed.append(ComputedRound(client, running, down, self._traffic.download(down)))
         budget: Budget | None = None
@@ -374,6 +378,13 @@ class Federation:
         sizes = dict(sorted(self.server.sizes.items()))
         return {"clients": list(sizes), "n_train": list(sizes.values()), "matrices": matrices} if matrices else {}
 
+    def privacy(self) -> list[dict[str, Any]]:
+        """What the noise so far is worth and what it does not cover, in plain values; empty without noise."""
+        channel = self._channel
+        if channel is None or channel.releases is None:
+            return []
+        return [client_statement(self.settings, self.method, channel.releases, channel.unprotected)]
+
     @property
     def path(self) -> dict[str, str | int]:
         """The recorded path: device, precision, threads, kernels and versions that the numbers were computed with.
@@ -409,6 +420,7 @@ class Federation:
             "free": self._timer.free,
             "ledger": self.ledger,
             "unattended": self._unselected.steps,
+            **({} if self._channel is None else {"channel": self._channel.state()}),
         }
         server = packer.pack(self.server.state, "server")
         # A group of its own for each client: what did not change is not written again.
@@ -442,6 +454,8 @@ class Federation:
         self.server.state = back(plain["server"])
         self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})
         self._local_models = {int(i): back(w) for i, w in plain["local"].items()}
+        if self._channel is not None and "channel" in known:
+            self._channel.restore(known["channel"])
         self._unselected.downloads = underway["held"]
         self._in_flight = [InFlight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from bench.buffers import statistics
 from bench.data import TokenShape
 from bench.errors import UserError
+from bench.federation.privacy import check_privacy
 from bench.method import Arrivals, Everyone, Method, Selection, ServerRule
 from bench.model_call import SingleValueError, keep_still, refuse_single_values
 from bench.models import adapters
@@ -144,7 +145,8 @@ def make_method(settings: Settings) -> Method:
 
     Raises:
         UserError: the method is unknown; its aggregation is not a mean that a server rule could replace; its learning
-            rate would decay with every upload; or it does not go with the clock's dropouts or `pm_until_broadcast`.
+            rate would decay with every upload; or it does not go with the clock's dropouts, `pm_until_broadcast`, or
+            the channel's noise.
     """
     kind = METHODS.get(settings.method)
     method: Method = kind(kind.Hyper(**settings.hp))
@@ -168,6 +170,7 @@ def make_method(settings: Settings) -> Method:
         raise UserError(f"{settings.method} needs all clients in every round; leave out the clock's `dropout`")
     if settings.pm_until_broadcast and not (isinstance(method.trigger, Everyone) and settings.wait_free):
         raise UserError("`pm_until_broadcast` needs a synchronous server and `wait_free: on`")
+    check_privacy(settings, method)
     return method
 
 

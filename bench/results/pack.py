@@ -23,8 +23,9 @@ FILES = (
     "settings.json", "status.json", "timing.json", "partition.json",
     *(f"{name}.csv" for name in COLUMNS if name not in LEFT_OUT),
 )  # fmt: skip
-"""What is packed of a finished cell, beside `relations.json`, which some methods leave, and `evaluated.csv`."""
-PACKED = (*FILES, "relations.json", "evaluated.csv")
+"""What is packed of a finished cell, beside `relations.json` and `privacy.json`, which some cells leave, and
+`evaluated.csv`."""
+PACKED = (*FILES, "relations.json", "privacy.json", "evaluated.csv")
 MOST_FILES, MOST_BYTES = 50_000, 2_000_000_000
 """Limits of an archive, as a small one may hold any number of bytes."""
 TUNING = Path("report", "tables", "tuning.csv")

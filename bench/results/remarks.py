@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bench.data import Dataset, Indices, Partition
+from bench.results.privacy import privacy_notes
 from bench.results.results import CellView, task_name
 from bench.settings import RECORDED, Settings
 from bench.store import documents
@@ -46,11 +47,13 @@ def gathered(remarks: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
 
 
 def run_remarks(cells: Sequence[CellView]) -> list[str]:
-    """Return the remarks on a run, read from its folder: on data and partitions, and on what its cells did."""
+    """Return the remarks on a run, read from its folder: on data and partitions, on what its cells did, and on what
+    their noise covers."""
     folders = dict.fromkeys(cell.folder.parent for cell in cells)
     notes = dict.fromkeys(note for run in folders for note in (documents.read_run_file(run) or {}).get("notes", ()))
     partitions = gathered((cell.settings, _of_file(cell)) for cell in cells)
-    return [*notes, *partitions, *end_remarks(cells), *untimed(cells)]
+    noise = privacy_notes((cell.label, cell.privacy) for cell in cells)
+    return [*notes, *partitions, *end_remarks(cells), *untimed(cells), *noise]
 
 
 def end_remarks(cells: Sequence[CellView]) -> list[str]:

@@ -16,6 +16,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
+from bench.results.privacy import PROTECTED, Statement, epsilons, privacy_notes
 from bench.results.reported_round import (
     WINDOW,
     Curves,
@@ -54,6 +55,7 @@ FIGURE_COLUMNS = (
     "round",
     "value",
     "derived",
+    *(f"epsilon_{kind}" for kind in PROTECTED),
 )
 
 ALL = -1
@@ -123,6 +125,14 @@ class CellView:
         return load_model(self, client, data_root)
 
     @property
+    def privacy(self) -> list[Statement]:
+        """What the cell's noise is worth and what it does not cover; empty without noise, or if it is not done."""
+        if "privacy.json" not in self.status.checksums:
+            return []
+        statements: list[Statement] = documents.read(self.folder, "privacy.json")["statements"]
+        return statements
+
+    @property
     def name(self) -> str:
         """The name of the cell, e.g. `scd digits alpha=0.1 seed=0`."""
         return cell_name(self.settings)
@@ -154,7 +164,7 @@ class RunView:
 
     def _repr_html_(self) -> str:
         """The table that a notebook shows: accuracies in percent by label and task, as `bench results` prints them."""
-        return to_html(self.path, self.results)
+        return to_html(self.path, self.results, self.privacy_notes)
 
     def __repr__(self) -> str:
         """The folder, how many cells are in which state, and the first lines of the results."""
@@ -162,7 +172,13 @@ class RunView:
 
         states = Counter(cell.status.state for cell in self.cells)
         counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
-        return "\n".join([f"<run {self.path}: {len(self.cells)} cells, {counts}>", *to_lines(self.results)])
+        lines = [f"<run {self.path}: {len(self.cells)} cells, {counts}>", *to_lines(self.results), *self.privacy_notes]
+        return "\n".join(lines)
+
+    @property
+    def privacy_notes(self) -> list[str]:
+        """What the epsilons in the results mean and what they do not cover, one line each; empty without noise."""
+        return privacy_notes((cell.label, cell.privacy) for cell in self.cells)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -258,7 +274,8 @@ def tidy(run: Path | RunView, quantity: str = "accuracy") -> pd.DataFrame:
     """One row per cell and figure (accuracies in 0 .. 1); a cell that is not done has one row without a figure.
 
     Columns: `FIGURE_COLUMNS`. `round` is the round the value is from, `derived` whether the metric follows from SCD's
-    Remark 4.1 instead of the method itself.
+    Remark 4.1 instead of the method itself. `epsilon_client` and `epsilon_sample` are what noise is worth (nan: there
+    is none, inf: it is 0).
 
     Args:
         run: the run.
@@ -332,6 +349,7 @@ def _rows(cell: CellView, figures: list[dict[str, Any]]) -> list[dict[str, Any]]
         "label": cell.label,
         "status": cell.status.state,
         "protocol": settings.protocol,
+        **{f"epsilon_{kind}": value for kind, value in epsilons(cell.privacy).items()},
     }
     nothing = {"metric": "", "on": "", "mean": "", "selection": "", "round": None, "value": None, "derived": False}
     return [{**common, **figure} for figure in figures or [nothing]]

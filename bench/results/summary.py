@@ -2,10 +2,12 @@
 
 import html
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
+
+from bench.results.privacy import PROTECTED, epsilon_text
 
 _REPORTED = {"honest": "validation", "paper": "best"}
 
@@ -16,7 +18,7 @@ def summary(figures: pd.DataFrame, quantity: str = "accuracy") -> Iterator[tuple
     Accuracies are in percent, other scores as they are.
 
     Means and standard deviations are over seeds; square brackets mark what is derived by SCD's Remark 4.1, as in
-    reports, where round ones hold notes.
+    reports, where round ones hold notes. Where a cell has noise, columns have the largest epsilon of the seeds.
 
     Args:
         figures: the rows of `bench.results.results.tidy`.
@@ -55,10 +57,11 @@ def to_lines(figures: pd.DataFrame, rows: int = 8) -> list[str]:
     return lines
 
 
-def to_html(run: Path, figures: pd.DataFrame) -> str:
-    """The summary for a notebook."""
+def to_html(run: Path, figures: pd.DataFrame, notes: Sequence[str] = ()) -> str:
+    """The summary for a notebook, with notes below."""
     texts = [f"<b>{html.escape(str(run))}</b>", html.escape(undone(figures))]
     texts += [f"{html.escape(title)}{table.to_html(border=0)}" for title, table in summary(figures)]
+    texts += map(html.escape, notes)
     return "<br>".join(text for text in texts if text)
 
 
@@ -67,6 +70,7 @@ def _table(figures: pd.DataFrame, *, percent: bool) -> pd.DataFrame:
     names = [data_and_case(*both) for both in zip(figures["dataset"], figures["case"], strict=True)]
     figures["task"] = pd.Series(names, figures.index, dtype=str) + alpha
     tasks = list(dict.fromkeys(figures["task"]))
+    noisy = [kind for kind in PROTECTED if figures[f"epsilon_{kind}"].notna().any()]
     entries = {}
     for label, rows in figures.groupby("label", sort=False):
         by_task = [(task, rows[rows["task"] == task]) for task in tasks]
@@ -74,6 +78,10 @@ def _table(figures: pd.DataFrame, *, percent: bool) -> pd.DataFrame:
             f"{task} {metric.upper()}": _entry(rows_of_task, metric, on, percent=percent)
             for task, rows_of_task in by_task
             for metric, on in (("gm", "global"), ("pm", "local"))
+        } | {
+            f"{task} ε {kind}": epsilon_text(rows_of_task[f"epsilon_{kind}"]) or "–"
+            for kind in noisy
+            for task, rows_of_task in by_task
         }
     return pd.DataFrame.from_dict(entries, orient="index")
 

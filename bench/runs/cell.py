@@ -105,7 +105,7 @@ def run_cell(
         has_begun = status.state != "waiting" or (folder / "checkpoint").exists()
         if has_begun and store.identity_fault(folder, status, settings):
             store.clear(folder, keep=("lock", "log.txt"))  # or another cell's checkpoint would be gone on with
-        for name in ("error.txt", "samples.json", "relations.json", "evaluated.csv"):
+        for name in ("error.txt", "samples.json", "relations.json", "privacy.json", "evaluated.csv"):
             (folder / name).unlink(missing_ok=True)
         store.write_json(folder / "settings.json", settings.model_dump())
         with logged(folder / "log.txt"):
@@ -319,6 +319,8 @@ class _Run:
         self.tables.sync()
         if relations := federation.relations():
             store.write_json(self.folder / "relations.json", relations)
+        if statements := federation.privacy():
+            store.write_json(self.folder / "privacy.json", {"statements": statements})
         if self.settings.further_tests and not self.options.blind:
             self._score_tests(federation, data)
         if self.options.keep in ("none", "best"):

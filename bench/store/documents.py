@@ -9,7 +9,7 @@ import functools
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -146,6 +146,24 @@ class _Relations(_Document):
         return self
 
 
+class _Statement(_Document):
+    """What one kind of noise is worth, in `privacy.json`; no epsilon is an infinite one."""
+
+    protects: Literal["client", "sample"]
+    epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    adjacency: str
+    sampling: str
+    accountant: str
+    unprotected: list[str]
+
+
+class _Privacy(_Document):
+    """`privacy.json`."""
+
+    statements: Annotated[list[_Statement], Field(min_length=1)]
+
+
 class _Timing(_Document):
     """`timing.json`."""
 
@@ -158,6 +176,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "tests.json": _Tests,
     "samples.json": _Samples,
     "relations.json": _Relations,
+    "privacy.json": _Privacy,
     "timing.json": _Timing,
 }
 

@@ -61,7 +61,7 @@ have none), `ledger` bytes and simulated seconds (`seconds`: when a version was 
 before it was kept have none), `timeline` what clients did in the first versions, in simulated seconds; none has
 wall time."""
 
-RECORDS = ("settings.json", "partition.json", "tests.json", "samples.json", "relations.json")
+RECORDS = ("settings.json", "partition.json", "tests.json", "samples.json", "relations.json", "privacy.json")
 """Files of a cell that its checksums cover beside the tables, where it has them (cells from before that have none of
 them). How long it took, `timing.json`, is no result and differs after an interruption."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.results.privacy import PROTECTED, epsilon_text
 from bench.results.reported_round import WINDOW
 from reports.reading.figure import Figure, scores
 from reports.reading.load import Store
@@ -19,6 +20,11 @@ GM = Figure("GM", "gm", "global", "")
 PM = Figure("PM", "pm", "local", "train_size")
 PM_EQUAL = Figure("PM", "pm", "local", "equal")
 HEADLINE = (GM, PM)
+
+EPSILON = "ε"
+"""How columns begin that say what noise is worth."""
+
+_EPSILON = "ε: the largest of the runs; smaller is more private, and the remarks say what it covers. "
 
 SELECTION = {"honest": "validation", "paper": "best"}
 """Round that a protocol reports."""
@@ -63,21 +69,35 @@ def main_table(
     """
     columns = [(task, figure) for task in store.tasks for figure in figures]
     usual = max((len(scores(store, row, *column, chosen)) for row in store.rows for column in columns), default=0)
-    by_column = [
-        _column(store, task, figure, chosen, usual, marked=not tuned or figure.metric in tuned)
-        for task, figure in columns
-    ]
-    rows = tuple((row, tuple(entries[row] for entries in by_column)) for row in store.rows)
-    heads = tuple(Column(figure.name, task) for task, figure in columns)
+    noise = epsilons(store)
+    by_column: dict[Column, dict[str, TableEntry]] = {}
+    for task in store.tasks:
+        for figure in figures:
+            marked = not tuned or figure.metric in tuned
+            by_column[Column(figure.name, task)] = _column(store, task, figure, chosen, usual, marked=marked)
+        by_column |= {column: entries for column, entries in noise.items() if column.group == task}
+    rows = tuple((row, tuple(entries[row] for entries in by_column.values())) for row in store.rows)
     caption = (
         f"Test accuracy in percent, mean ± standard deviation (ddof 1) over {_units(store, usual)} unless another n is "
         "printed; a diverged cell counts as chance level. "
-        f"{'; '.join(figure.text for figure in figures)}. "
+        f"{'; '.join(figure.text for figure in figures)}. {_EPSILON if noise else ''}"
         f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}{_exceptions(store, chosen)}. Data and settings: "
         f"{described(store)}."
     )
     note = f"Tuned for {' and '.join(metric.upper() for metric in tuned)}: only these are marked."
-    return Table(name, title, caption, "Method", heads, rows, (LEGEND, note) if tuned else (LEGEND,))
+    return Table(name, title, caption, "Method", tuple(by_column), rows, (LEGEND, note) if tuned else (LEGEND,))
+
+
+def epsilons(store: Store) -> dict[Column, dict[str, TableEntry]]:
+    """What noise is worth, in a column for each task and kind of protection: the largest epsilon of a row's cells."""
+    columns = {}
+    for kind in PROTECTED:
+        known = store.figures[store.figures[f"epsilon_{kind}"].notna()]
+        for task in (task for task in store.tasks if (known["task"] == task).any()):
+            of_task = known[known["task"] == task]
+            texts = {row: epsilon_text(of_task[of_task["row"] == row][f"epsilon_{kind}"]) for row in store.rows}
+            columns[Column(f"{EPSILON} {kind}", task)] = {row: words(text or "–") for row, text in texts.items()}
+    return columns
 
 
 def all_figures_table(store: Store) -> Table:

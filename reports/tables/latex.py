@@ -12,7 +12,7 @@ from typing import Literal
 from bench.errors import UserError
 from bench.plugin import METHODS
 from reports.reading.load import Store
-from reports.tables.accuracy import HEADLINE
+from reports.tables.accuracy import EPSILON, HEADLINE
 from reports.tables.table import Column, Table
 
 
@@ -49,12 +49,12 @@ def arranged(table: Table, options: Latex) -> Table:
     keep = [
         at
         for at, column in enumerate(table.columns)
-        if options.figures in (column.name.lower(), "both")
+        if (options.figures in (column.name.lower(), "both") or column.name.startswith(EPSILON))
         and (not options.columns or any(part in column.group for part in options.columns))
     ]
     columns = [table.columns[at] for at in keep]
     if options.figures != "both":
-        columns = [Column(column.group) for column in columns]
+        columns = [column if column.name.startswith(EPSILON) else Column(column.group) for column in columns]
     names = options.names or {}
     rows = [(names.get(row, row), tuple(entries[at] for at in keep)) for row, entries in table.rows]
     caption = table.caption

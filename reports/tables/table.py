@@ -247,6 +247,8 @@ _TEX = {
     "≈": r"$\approx$",
     "†": r"$\dagger$",
     "α": r"$\alpha$",
+    "ε": r"$\varepsilon$",
+    "∞": r"$\infty$",
     "τ": r"$\tau$",
     "λ": r"$\lambda$",
     "ρ": r"$\rho$",

@@ -71,6 +71,11 @@ def test_an_empty_channel_is_no_part_of_the_id_and_the_order_of_operations_is() 
         ([{"name": "top_k", "share": 0}], "share = 0 should be greater than 0"),
         ([{"name": "top_k", "k": 3}], "unknown hyperparameter 'k' of 'top_k'"),
         ([{"name": "cast", "to": "fp8"}], "to = \"fp8\" should be 'fp16', 'bf16' or 'int8'"),
+        (["gaussian"], "gaussian should come right after adaptive_clip or clip"),
+        (["gaussian", "clip"], "gaussian should come right after adaptive_clip or clip"),
+        (["clip", "adaptive_clip", "gaussian", "gaussian"], "every channel should stand there once"),
+        ([{"name": "clip"}, {"name": "gaussian", "noise": -1}], "noise = -1 should be greater than or equal to 0"),
+        ([{"name": "clip"}, {"name": "gaussian", "on": "all"}], "on = \"all\" should be 'sum' or 'each'"),
         ([{"name": "quantise", "bits": 1}], "bits = 1 should be greater than or equal to 2"),
     ],
 )

@@ -111,7 +111,8 @@ class Judge:
             store.write_json(scored / f"{name}.json", record)
         tables = Tables(scored, store.optional_tables(cell.settings))
         tables.restart()
-        for name in (*(f"{table}.csv" for table in store.COLUMNS if table not in _SCORED), "relations.json"):
+        left = (*(f"{table}.csv" for table in store.COLUMNS if table not in _SCORED), "relations.json", "privacy.json")
+        for name in left:
             if (folder / name).exists():
                 shutil.copyfile(folder / name, scored / name)
         for version in range(1, min(rounds, cell.settings.rounds) + 1):

@@ -74,12 +74,12 @@ def _compare(cell: CellView, folder: Path) -> Recomputed:
         return Recomputed("wrong", f"derived metrics: {old.derived} in the run, {new.derived} here")
     names = [name for name in COLUMNS if name not in FURTHER and (cell.folder / f"{name}.csv").exists()]
     other = [name for name in names if not _same(cell.folder, folder, f"{name}.csv")]
-    relations = _same(cell.folder, folder, "relations.json")
     if new.path == old.path:
         if other:
             return Recomputed("wrong", f"other numbers on the same path: {_difference(cell.folder, folder, other[0])}")
-        if not relations:
-            return Recomputed("wrong", "other numbers on the same path: relations.json")
+        for name in ("relations.json", "privacy.json"):
+            if not _same(cell.folder, folder, name):
+                return Recomputed("wrong", f"other numbers on the same path: {name}")
         if further := _other_scores(cell.folder, folder) or other_evaluation(cell, folder):
             return Recomputed("wrong", f"other numbers on the same path: {further}")
         return Recomputed("same", "the same bytes")

@@ -1,0 +1,43 @@
+"""What noise is worth and what it does not cover, as finished cells say it in their `privacy.json`."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+PROTECTED = ("client", "sample")
+"""What a statement may be about; tables have a column for each."""
+
+Statement = dict[str, Any]
+
+
+def epsilons(statements: Iterable[Statement]) -> dict[str, float]:
+    """The epsilon of each kind of protection; nan where the cell has no noise for it, infinite where the noise is 0."""
+    known = {statement["protects"]: statement["epsilon"] for statement in statements}
+    return {kind: math.inf if known.get(kind, 0) is None else known.get(kind, math.nan) for kind in PROTECTED}
+
+
+def epsilon_text(values: Iterable[float]) -> str:
+    """The largest epsilon of several cells as text; empty where they have no noise."""
+    known = [value for value in values if not math.isnan(value)]
+    return "" if not known else "∞" if math.isinf(max(known)) else f"{max(known):.2f}"
+
+
+def privacy_notes(cells: Iterable[tuple[str, Sequence[Statement]]]) -> list[str]:
+    """Say in one line for all rows alike what epsilon means, and what is not protected.
+
+    Args:
+        cells: name of a row, and the statements of one of its cells.
+    """
+    rows: dict[str, dict[str, None]] = {}
+    for name, statements in cells:
+        for statement in statements:
+            rows.setdefault(_note(statement), {})[name] = None
+    return [f"{', '.join(names)}: {text}" for text, names in rows.items()]
+
+
+def _note(statement: Statement) -> str:
+    sampling = f"; sampling {statement['sampling']}" if statement["sampling"] != "none" else ""
+    return (
+        f"ε protects a {statement['protects']} ({statement['adjacency']}, δ = {statement['delta']:g}, "
+        f"{statement['accountant']}{sampling}). Not protected: {'; '.join(statement['unprotected'])}"
+    )

@@ -1,0 +1,253 @@
+"""Noise in a federation: what it adds, what it is worth, what is counted and said, and what is refused."""
+
+import json
+import math
+import re
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from bench.config.completion import check_channel
+from bench.errors import UserError
+from bench.federation.federation import Federation
+from bench.federation.privacy import Releases, epsilon
+from bench.plugin import METHODS
+from bench.rng import generator
+from tests.engine.problems import assert_same, everything, generic, run, toy
+
+CLIP = {"name": "clip", "norm": 0.5}
+ADAPTIVE = {"name": "adaptive_clip", "norm": 0.5}
+
+
+def noisy(on: str = "sum", noise: float = 1.0, clip: dict[str, Any] = CLIP) -> tuple[dict[str, Any], ...]:
+    return tuple(check_channel([clip, {"name": "gaussian", "noise": noise, "on": on}]))
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "printed", "digits"),
+    [(1.5, 0.04, 2250, 7.32911117143, 1e-9), (1.416, 0.04, 2250, 8.0, 5e-3), (1.3562, 0.04, 2000, 8.0, 5e-3)],
+)
+def test_epsilon_is_what_opacus_prints(noise: float, rate: float, steps: int, printed: float, digits: float) -> None:
+    """Printed in `opacus/tests/accountants_test.py`, the last two as the noise (4 digits) for a target of 8."""
+    assert epsilon([(noise, rate, steps)], 1e-5) == pytest.approx(printed, abs=digits)
+
+
+def test_epsilon_of_the_gaussian_mechanism_by_hand() -> None:
+    """All clients in one round: Rényi divergence alpha / (2 noise^2), turned into epsilon order by order."""
+    for noise in (0.5, 5.0, 80.0):
+        orders = [1 + x / 10 for x in range(1, 100)] + [*range(12, 64), 64, 80, 96, 128, 192, 256, 512, 1024]
+        by_hand = min(
+            a / (2 * noise**2) + math.log((a - 1) / a) - (math.log(1e-5) + math.log(a)) / (a - 1) for a in orders
+        )
+        assert epsilon([(noise, 1.0, 1)], 1e-5) == pytest.approx(max(0.0, by_hand), rel=1e-9)
+        both = epsilon([(noise, 1.0, 3), (2 * noise, 1.0, 4)], 1e-5)
+        assert both == pytest.approx(epsilon([(noise / 2, 1.0, 1)], 1e-5), rel=1e-9), "3 + 4 / 4 releases are 4"
+
+
+@pytest.mark.long
+def test_epsilon_is_that_of_the_whole_package() -> None:
+    """We import one file of it, and its accountant has fewer orders."""
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    for noise, rate, steps in [(1.1, 0.25, 30), (2.0, 0.1, 100), (0.7, 1.0, 3)]:
+        accountant.history = [(noise, rate, steps), (2 * noise, rate, 1)]
+        assert epsilon(accountant.history, 1e-5) == accountant.get_epsilon(1e-5)
+
+
+def test_epsilon_is_infinite_without_noise_and_zero_without_a_release() -> None:
+    assert epsilon([(0.0, 1.0, 1)], 1e-5) == math.inf
+    assert epsilon([(1.0, 0.1, 5), (0.0, 0.1, 1)], 1e-5) == math.inf
+
+
+def counted(on: str, noise: float, count_noise: float | None, rounds: list[dict[str, list[int]]]) -> Any:
+    """Mechanisms of rounds of 4 clients, each given as the clients that sent a value, by value."""
+    releases = Releases({"noise": noise, "on": on}, count_noise, 0.25)
+    for senders in rounds:
+        for value, clients in senders.items():
+            for client in clients:
+                releases.add(client, value)
+        releases.close(4)
+    again = Releases({"noise": noise, "on": on}, count_noise, 0.25)
+    again.restore(json.loads(json.dumps(releases.state()), object_hook=_with_numbers))
+    assert again.mechanisms() == releases.mechanisms()
+    return releases.mechanisms()
+
+
+def _with_numbers(plain: dict[str, Any]) -> dict[Any, Any]:
+    """Keys of clients as a checkpoint gives them back."""
+    return {int(key) if key.isdigit() else key: value for key, value in plain.items()}
+
+
+def test_releases_by_hand() -> None:
+    everyone, two = [0, 1, 2, 3], {"body": [0, 1, 2, 3], "head": [0, 1, 2, 3]}
+    assert counted("sum", 2.0, None, [{"w": everyone}] * 3) == [(2.0, 0.25, 3)]
+    assert counted("sum", 2.0, None, [two]) == [(pytest.approx(2 / 2**0.5), 0.25, 1)], "two values are one release"
+    assert counted("sum", 2.0, None, [{"w": [0]}]) == [(1.0, 0.25, 1)], "a quarter of the noise is there"
+    assert counted("sum", 2.0, None, [{}]) == []
+    (adaptive,) = counted("sum", 2.0, 0.5, [{"w": everyone}])
+    assert adaptive[0] == pytest.approx((1 / 4 + 1 / (2 * 0.5 * 4) ** 2) ** -0.5), "the bit's noise is 2, its half 1"
+    assert counted("sum", 2.0, 0.0, [{"w": everyone}]) == [(0.0, 0.25, 1)], "bits without noise are worth nothing"
+    assert counted("each", 2.0, None, [{"w": everyone}, {"w": [0, 1]}]) == [(1.0, 1.0, 2)]
+    assert counted("each", 0.0, None, [{"w": [0]}]) == [(0.0, 1.0, 1)]
+
+
+@pytest.mark.parametrize("on", ["sum", "each"])
+def test_the_noise_of_a_round_is_that_of_its_addresses(on: str) -> None:
+    """What the server gets is the plain clipped mean and, by hand, the noise of each client."""
+    common: dict[str, Any] = {"sizes": [9, 9, 9, 9]}
+    with_noise, without = (toy("fedavg", channel=noisy(on, noise), **common) for noise in (2.0, 0.0))
+    with_noise.advance()
+    without.advance()
+    deviation = 2.0 * 0.5 / (2 if on == "sum" else 1)
+    draws = [
+        generator("channel", with_noise.settings.seed, 0, client, 0, "model", "gaussian").standard_normal(
+            len(generic(without))
+        )
+        for client in range(4)
+    ]
+    expected = generic(without) + deviation * torch.tensor(sum(draws)) / 4
+    torch.testing.assert_close(generic(with_noise), expected, rtol=0, atol=1e-12)
+
+
+def test_noise_on_the_sum_weighs_all_clients_alike() -> None:
+    """A client with many samples moves the mean no more than its norm over the number of clients."""
+    unequal = toy("fedavg", sizes=[30, 3, 3], channel=noisy(noise=0.0, clip={"name": "clip", "norm": 1e9}), steps=1)
+    unequal.advance()
+    start = unequal.server.initial_model().weights
+    single = []
+    for version in range(3):
+        sizes = [30 if i == 0 else 3 for i in range(3)]
+        alone = toy("fedavg", sizes=sizes, steps=1)
+        computed = alone._start_clients([version], 0.0)
+        single.append(computed[0].messages[0][1]["model"].weights - start)
+    torch.testing.assert_close(generic(unequal) - start, sum(single) / 3, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "fedper"])
+def test_no_noise_and_a_norm_that_nobody_exceeds_are_the_plain_cell(method: str) -> None:
+    common: dict[str, Any] = {"model": "test_norm", "dtype": "float32", "clock": "mobile"}
+    nothing = noisy("each", 0.0, {"name": "clip", "norm": 1e9})
+    noised, plain = toy(method, channel=nothing, **common), toy(method, **common)
+    assert run(noised, 2).metrics == run(plain, 2).metrics
+    tensors, others = everything(noised), everything(plain)
+    assert tensors.keys() == others.keys()
+    assert all(tensor.numpy().tobytes() == others[name].numpy().tobytes() for name, tensor in tensors.items())
+    assert noised.ledger == plain.ledger
+    assert noised.privacy()[0]["epsilon"] is None
+
+
+OF_A_KIND = [noisy("sum"), noisy("each"), noisy("sum", clip=ADAPTIVE)]
+
+
+@pytest.mark.parametrize("channel", OF_A_KIND, ids=["sum", "each", "adaptive"])
+def test_executors_agree(channel: Any) -> None:
+    sequential, cohort = (toy("fedavg", channel=channel, executor=e) for e in ("sequential", "cohort"))
+    run(sequential, 3)
+    run(cohort, 3)
+    assert_same(everything(sequential), everything(cohort))
+    assert sequential._channel is not None
+    assert cohort._channel is not None
+    assert sequential._channel.state() == cohort._channel.state()
+
+
+@pytest.mark.parametrize("channel", OF_A_KIND, ids=["sum", "each", "adaptive"])
+def test_a_stop_in_the_middle_changes_no_byte_and_no_count(channel: Any) -> None:
+    undisturbed, first, second = (toy("fedavg", channel=channel, participation=0.5) for _ in range(3))
+    run(undisturbed, 4)
+    run(first, 2)
+    tensors, plain = first.state()
+    second.restore({name: t.clone() for name, t in tensors.items()}, json.loads(json.dumps(plain)))
+    run(second, 2)
+    assert undisturbed.state()[1] == second.state()[1]
+    both = everything(undisturbed), everything(second)
+    assert all(tensor.numpy().tobytes() == both[1][name].numpy().tobytes() for name, tensor in both[0].items())
+    assert mechanisms(undisturbed) == mechanisms(second)
+
+
+def mechanisms(federation: Federation) -> Any:
+    assert federation._channel is not None
+    assert federation._channel.releases is not None
+    return federation._channel.releases.mechanisms()
+
+
+def test_a_round_is_one_release_and_late_uploads_are_counted_with_noise_on_each() -> None:
+    half = toy("fedper", channel=noisy("sum"), participation=0.5)
+    run(half, 3)
+    assert mechanisms(half) == [(1.0, half._selector.count / len(half.clients.ids), 3)]
+    late = toy("fedavg", channel=noisy("each"), server={"name": "fedbuff", "buffer": 2, "concurrency": 3})
+    run(late, 4)
+    ((noise, rate, most),) = mechanisms(late)
+    assert (noise, rate) == (0.5, 1.0)
+    assert 2 <= most <= 8
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "texts"),
+    [
+        ("fedavg", {}, ["numbers of samples", "that a client takes part", "validation scores"]),
+        ("ditto", {}, ["personalized models, each trained on its client's data"]),
+        ("scaffold", {}, ["'control_change', which clients send as they are"]),
+        ("fedavg", {"model": "test_norm"}, ["running statistics of normalisation layers"]),
+    ],
+)
+def test_what_is_not_protected_is_said(method: str, settings: dict[str, Any], texts: list[str]) -> None:
+    federation = toy(method, channel=noisy("each"), **settings)
+    run(federation, 2)
+    (statement,) = federation.privacy()
+    assert statement["epsilon"] == pytest.approx(epsilon([(0.5, 1.0, statement["releases"])], 1e-5), abs=1e-4)
+    for text in texts:
+        assert text in "; ".join(statement["unprotected"])
+    assert ("personalized" in str(statement["unprotected"])) == (method == "ditto")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "problem"),
+    [
+        (
+            "fedavg",
+            {"server": {"name": "median"}},
+            "rule 'median' does not take a plain mean; leave out `server`",
+        ),
+        ("fedavg", {"server": {"name": "fedbuff", "buffer": 2}}, "server rule 'fedbuff' does not take a plain mean"),
+        ("fedbuff", {}, "method 'fedbuff' has a server rule of its own; take `on: each`"),
+        ("fedproto", {}, "method 'fedproto' does more with uploads than a mean; take `on: each`"),
+        ("scaffold", {}, "method 'scaffold' does more with uploads than a mean"),
+        ("ccvr", {}, "method 'ccvr' does more with uploads than a mean"),
+        ("fedavg", {"participation": 0.5, "selection": "by_size"}, "'by_size' does not draw clients uniformly"),
+    ],
+)
+def test_noise_on_a_sum_that_is_none_is_refused(method: str, settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match=re.escape(problem)):
+        toy(method, channel=noisy("sum"), **settings)
+    if method != "ccvr":
+        toy(method, channel=noisy("each"), **settings)
+
+
+@METHODS.register("test_always_everyone")
+class AlwaysEveryone(METHODS.get("fedavg")):  # type: ignore[misc]
+    """FedAvg with all clients in every round."""
+
+    everyone = True
+
+
+def test_a_method_that_has_everyone_in_each_round_cannot_be_sampled() -> None:
+    with pytest.raises(UserError, match="has all clients in every round; leave out `participation`"):
+        toy("test_always_everyone", channel=noisy("sum"), participation=0.5)
+    federation = toy("test_always_everyone", channel=noisy("sum"))
+    federation.advance()
+    assert mechanisms(federation) == [(1.0, 1.0, 1)]
+
+
+def test_bits_of_the_adaptive_norm_need_the_sum() -> None:
+    with pytest.raises(UserError, match="adaptive_clip counts bits of all clients: take `on: sum`"):
+        toy("fedavg", channel=noisy("each", clip=ADAPTIVE))
+
+
+def test_without_the_accountant_noise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    with pytest.raises(UserError, match=r"pip install 'pfleague\[privacy\]'"):
+        toy("fedavg", channel=noisy())
+    toy("fedavg", channel=tuple(check_channel(["clip"])))
