@@ -14,7 +14,7 @@ from bench.errors import UserError
 from bench.method import SERVER_RULES, Message, Params, mean
 from tests.engine.problems import generic, numbered_model, run, toy
 
-RULES = ("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_clip", "centered_clip")
+RULES = ("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_clip", "centered_clip", "bulyan")
 
 POINTS = st.lists(st.lists(st.floats(-10, 10), min_size=3, max_size=3), min_size=1, max_size=8)
 
@@ -44,9 +44,9 @@ def test_the_trimmed_mean_leaves_out_both_ends() -> None:
 
 
 @given(POINTS)
-def test_without_liars_the_trimmed_mean_and_multi_krum_are_the_mean(rows: list[list[float]]) -> None:
+def test_without_liars_three_rules_are_the_mean(rows: list[list[float]]) -> None:
     """All clients count alike."""
-    for name in ("trimmed_mean", "multi_krum"):
+    for name in ("trimmed_mean", "multi_krum", "bulyan"):
         torch.testing.assert_close(combine(name, rows, share=0.0), mean(messages(rows), "model", equal=True))
 
 
@@ -58,10 +58,21 @@ def test_krum_takes_the_upload_with_the_nearest_neighbours() -> None:
     assert combine("multi_krum", rows, share=0.4).tolist() == [1], "three uploads are left, each with one neighbour"
 
 
+def test_bulyan_by_hand() -> None:
+    """Of seven with one liar Krum selects 2, 3, 1, 4 and 0, in this order; the three nearest to their median count."""
+    assert combine("bulyan", [[0.0], [1.0], [2.0], [3.0], [4.0], [5.0], [100.0]], share=0.15).tolist() == [2]
+
+
+def test_bulyan_counts_each_number_by_itself() -> None:
+    """Without a liar far away, one number of a near upload may still be: of each column the middle ones count."""
+    rows = [[0.0, 0.0]] * 3 + [[0.1, 0.0], [0.0, 0.1], [0.0, 0.5], [9.0, 9.0]]
+    assert combine("bulyan", rows, share=0.15).tolist() == [0, 0]
+
+
 @given(st.integers(1, 7), st.lists(st.floats(-10, 10), min_size=2, max_size=2))
 def test_of_equal_uploads_every_selecting_rule_gives_that_upload(clients: int, row: list[float]) -> None:
     assert combine("krum", [row] * clients).tolist() == row
-    for name in ("median", "trimmed_mean", "multi_krum", "geometric_median"):
+    for name in ("median", "trimmed_mean", "multi_krum", "geometric_median", "bulyan"):
         torch.testing.assert_close(combine(name, [row] * clients), torch.tensor(row, dtype=torch.float64))
 
 
@@ -119,7 +130,7 @@ def test_a_liar_moves_the_server_little(name: str) -> None:
     far = 1e3 if name == "geometric_median" else 1e150
     for lie in (far, -far):
         assert combine(name, [*honest, [lie] * 4]).norm() < 11
-    if name in ("median", "trimmed_mean", "krum", "multi_krum"):
+    if name in ("median", "trimmed_mean", "krum", "multi_krum", "bulyan"):
         assert combine(name, [*honest, [math.nan] * 4]).norm() < 1
 
 

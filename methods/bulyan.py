@@ -1,0 +1,54 @@
+"""Bulyan as a rule for any method whose aggregation is a declared mean.
+
+El Mhamdi, Guerraoui and Rouault 2018, "The Hidden Vulnerability of Distributed Learning in Byzantium", section 4, with
+Krum as the rule that selects. All clients count alike, since a liar could claim any number of samples. Distances are
+between weights; running statistics are treated like these.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.method import SERVER_RULES, Message, Params, ServerRule
+from methods.robust_servers import LiarsHyper
+from methods.uploads import distances, in_rows, main, median, values_of
+
+
+@SERVER_RULES.register("bulyan")
+class Bulyan(ServerRule):
+    """Of uploads that Krum selects one after the other, each number is the mean of those nearest to the median."""
+
+    Hyper = LiarsHyper
+
+    def combine(self, old: Any, messages: Sequence[Message], name: str) -> Any:
+        """n - 2f uploads are selected, and of each number the n - 4f nearest to their median count; at least one each.
+
+        The paper's guarantee needs n >= 4f + 3.
+        """
+        values = values_of(messages, name)
+        liars = self.hp.liars(len(values))
+        chosen = _selected(in_rows([main(v) for v in values]), liars, max(1, len(values) - 2 * liars))
+        count = max(1, len(chosen) - 2 * liars)
+        weights = _middle(in_rows([main(values[i]) for i in chosen]), count)
+        if not isinstance(values[0], Params):
+            return weights.reshape(values[0].shape)
+        return Params(weights, _middle(in_rows([values[i].buffers for i in chosen]), count), values[0].spec)
+
+
+def _selected(rows: Tensor, liars: int, count: int) -> list[int]:
+    """The uploads that Krum selects one after the other, each among those that are left."""
+    squares = torch.stack([distances(rows, row) for row in rows]) ** 2
+    left, selected = list(range(len(rows))), list[int]()
+    while len(selected) < count:
+        neighbours = min(max(1, len(left) - liars - 2), len(left) - 1)
+        scores = squares[left][:, left].sort(1).values[:, 1 : 1 + neighbours].sum(1)
+        selected.append(left.pop(int(scores.sort(stable=True).indices[0])))
+    return sorted(selected)
+
+
+def _middle(rows: Tensor, count: int) -> Tensor:
+    """The mean of the numbers of each column that are nearest to its median."""
+    nearest = (rows - median(rows)).abs().sort(dim=0, stable=True).indices[:count]
+    return rows.gather(0, nearest).mean(0)
