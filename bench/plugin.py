@@ -1,9 +1,9 @@
-"""Registration of methods, data sets, partitions, shifts, models, server rules, selections, channels and metrics.
+"""Registration of methods, data sets, partitions, shifts, models, server rules, selections, channels, attacks, metrics.
 
 Those of pFLeague are in the packages beside this one. Others come from the entry-point groups `bench.methods`,
 `bench.datasets`, `bench.partitions`, `bench.shifts`, `bench.models`, `bench.serverrules`, `bench.selections`,
-`bench.channels` and `bench.metrics`, or from a file given by `--plugin FILE.py` or under `plugins:` in a grid. Each
-registers itself with a decorator:
+`bench.channels`, `bench.attacks` and `bench.metrics`, or from a file given by `--plugin FILE.py` or under `plugins:` in
+a grid. Each registers itself with a decorator:
 
     @METHODS.register("fedavg")
     class FedAvg(Method): ...
@@ -266,8 +266,9 @@ MODELS: Registry[Any] = Registry("model", "bench.models")
 SERVER_RULES: Registry[Any] = Registry("server rule", "methods")
 SELECTIONS: Registry[Any] = Registry("selection", "methods")
 CHANNELS: Registry[Any] = Registry("channel", "bench.channel")
+ATTACKS: Registry[Any] = Registry("attack", "bench.attacks")
 METRICS: Registry[Any] = Registry("metric", "bench.metrics")
-REGISTRIES = (METHODS, DATASETS, PARTITIONS, SHIFTS, MODELS, SERVER_RULES, SELECTIONS, CHANNELS, METRICS)
+REGISTRIES = (METHODS, DATASETS, PARTITIONS, SHIFTS, MODELS, SERVER_RULES, SELECTIONS, CHANNELS, ATTACKS, METRICS)
 
 
 def metric(name: str) -> Callable[[T], T]:

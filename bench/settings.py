@@ -12,6 +12,9 @@ DEFAULT_SELECTION = "uniform"
 RECORDED = ("accuracy", "loss")
 """Scores that every evaluation has, whatever `metrics` lists."""
 
+MAIN_MEANS = ("", "train_size")
+"""Means over clients of the figures that stand for a model: one pool of samples, or weighted by training size."""
+
 SCORING = frozenset({"metrics", "select_by", "tests"})
 """Settings of how a cell is scored, on which training does not depend."""
 
@@ -69,7 +72,7 @@ class FurtherTest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Literal["global", "others", "corrupted", "shifted", "file"]
+    name: Literal["global", "others", "corrupted", "shifted", "file", "triggered"]
     severity: int | None = Field(None, ge=1, le=5, description="of `corrupted`; empty: all five")
     kinds: Annotated[tuple[str, ...], Listed] = Field((), description="of `corrupted`; empty: all fifteen")
     shifts: tuple[dict[str, Any], ...] = Field((), description="of `shifted`, as a cell's")
@@ -96,6 +99,9 @@ class FurtherTest(BaseModel):
             texts = (" ".join([shift["name"], *_options_text(shift)]) for shift in self.shifts)
             return (f"shifted {' + '.join(texts)}",)
         return (f"file {PurePath(str(self.path)).stem}",) if self.name == "file" else (self.name,)
+
+
+NO_TRIGGER = "tests: triggered needs a cell with an attack that has a trigger, such as `attack: backdoor`"
 
 
 def _options_text(shift: dict[str, Any]) -> list[str]:
@@ -271,6 +277,9 @@ class Settings(BaseModel):
     channel: tuple[dict[str, Any], ...] = Field(
         (), description="what uploads go through, e.g. [{name: top_k, share: 0.01}, {name: cast, to: fp16}]"
     )
+    attack: dict[str, Any] | None = Field(
+        None, description="what malicious clients do, e.g. {name: sign_flip, share: 0.2} (docs/attacks.md)"
+    )
     unselected: Literal["idle", "broadcast", "cap"] = Field(
         "idle", description="personal training of clients that are not selected (Appendix F of the SCD paper)"
     )
@@ -335,8 +344,17 @@ class Settings(BaseModel):
 
     @property
     def further_tests(self) -> tuple[FurtherTest, ...]:
-        """The further tests of the cell's models; a trial of a sweep has none, as it sees no tests."""
-        return () if self.protocol == "tuning" else self.tests
+        """The further tests of the cell's models, with that of an attack that puts a trigger on samples; a trial of a
+        sweep has none, as it sees no tests."""
+        if self.protocol == "tuning":
+            return ()
+        missing = self.has_trigger and not any(test.name == "triggered" for test in self.tests)
+        return (*self.tests, FurtherTest(name="triggered")) if missing else self.tests
+
+    @property
+    def has_trigger(self) -> bool:
+        """Whether the cell's attack puts a trigger on samples: it then has a target class."""
+        return self.attack is not None and "target" in self.attack
 
     @property
     def name(self) -> str:

@@ -12,8 +12,8 @@ import pytest
 from tests.conftest import ROOT
 
 FLOORS = [
-    "base", "config", "models", "metrics", "channel", "engine", "federation", "store", "results", "runs", "conformance",
-    "speed", "cluster",
+    "base", "config", "models", "metrics", "channel", "attacks", "engine", "federation", "store", "results", "runs",
+    "conformance", "speed", "cluster",
     "api",
     "cli",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 from bench.config.file_digests import digest, version
 from bench.errors import UserError
 from bench.plugin import (
+    ATTACKS,
     CHANNELS,
     DATASETS,
     FILE_MODULE,
@@ -75,12 +76,14 @@ def _channel(settings: Settings) -> list[tuple[Registry[Any], str]]:
 
 
 def data_and_models(settings: Settings) -> list[tuple[Registry[Any], str]]:
-    """A cell's data sets, partition, shifts and models: each one's registry and name."""
+    """A cell's data sets, partition, shifts, attack, which may change data, and models: each registry and name."""
     parts: list[tuple[Registry[Any], str]] = [(DATASETS, settings.dataset), (PARTITIONS, settings.partition)]
     if settings.public is not None:
         parts.append((DATASETS, settings.public.name))
     later = [shift for change in settings.timeline for shift in change.shifts or ()]
     parts += [(SHIFTS, shift["name"]) for shift in (*settings.shifts, *later)]
+    if settings.attack is not None:
+        parts.append((ATTACKS, settings.attack["name"]))
     return parts + [(MODELS, name) for name in (settings.model, *settings.architectures)]
 
 
@@ -90,8 +93,8 @@ def is_own(registry: Registry[Any], name: str) -> bool:
 
 
 def own_code(settings: Settings) -> dict[str, str]:
-    """Digests of the code of the user's own data sets, partition, shifts, models and channel operations, by kind and
-    name."""
+    """Digests of the code of the user's own data sets, partition, shifts, attack, models and channel operations, by
+    kind and name."""
     parts = [*data_and_models(settings), *_channel(settings)]
     return {
         f"{registry.kind} {name}": code_digest(registry, name) for registry, name in parts if is_own(registry, name)

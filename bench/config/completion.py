@@ -20,6 +20,7 @@ from bench.config.validation import (
 )
 from bench.errors import UserError
 from bench.plugin import (
+    ATTACKS,
     CHANNELS,
     DATASETS,
     METHODS,
@@ -60,6 +61,7 @@ def completed(cell: Settings) -> dict[str, Any]:
     for name in cell.metrics:
         METRICS.declaration(name)
     server, shifts, channel = check_server(cell.server), check_shifts(list(cell.shifts)), check_channel([*cell.channel])
+    attack = check_attack(cell.attack)
     tests, timeline = check_tests(list(cell.tests)), check_timeline(list(cell.timeline))
     for problems in (*(problems for _, problems in parts.values()), *further, conflicts(cell)):
         for problem in problems.values():
@@ -68,6 +70,7 @@ def completed(cell: Settings) -> dict[str, Any]:
         "server": server,
         "shifts": tuple(shifts),
         "channel": tuple(channel),
+        "attack": attack,
         "tests": tuple(tests),
         "timeline": tuple(timeline),
     }
@@ -91,6 +94,8 @@ def check_setting(key: str, value: Any) -> Any:
         return check_shifts(value)
     if key == "channel":
         return check_channel(value)
+    if key == "attack":
+        return check_attack(value)
     if key == "tests":
         tests = check_tests([FurtherTest.model_validate(test) for test in check_field(Settings, key, value)])
         return [test.model_dump(mode="json") for test in tests]
@@ -111,16 +116,30 @@ def check_server(value: Any) -> dict[str, Any] | None:
     Raises:
         UserError: wrong shape, unknown rule, or wrong hyperparameters.
     """
+    return _check_entry(SERVER_RULES, "server", "a rule", value)
+
+
+def check_attack(value: Any) -> dict[str, Any] | None:
+    """An attack, given as a name or a mapping, in the form of `Settings` with all hyperparameters.
+
+    Raises:
+        UserError: wrong shape, unknown attack, or wrong hyperparameters.
+    """
+    return _check_entry(ATTACKS, "attack", "an attack", value)
+
+
+def _check_entry(registry: Registry[Any], key: str, what: str, value: Any) -> dict[str, Any] | None:
+    """A setting that is a name or a mapping with `name`, completed; None if there is none."""
     if value is None:
         return None
-    rule = {"name": value} if isinstance(value, str) else value
-    if not isinstance(rule, dict) or not isinstance(rule.get("name"), str):
-        raise UserError(f"server = {shown(value)} should be the name of a rule or a mapping with `name`")
-    hyperparameters = {key: part for key, part in rule.items() if key != "name"}
-    hyper, problems = complete_hyper(SERVER_RULES, rule["name"], hyperparameters)
+    entry = {"name": value} if isinstance(value, str) else value
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        raise UserError(f"{key} = {shown(value)} should be the name of {what} or a mapping with `name`")
+    hyperparameters = {name: part for name, part in entry.items() if name != "name"}
+    hyper, problems = complete_hyper(registry, entry["name"], hyperparameters)
     if problems:
         raise UserError(next(iter(problems.values())))
-    return {"name": rule["name"], **hyper}
+    return {"name": entry["name"], **hyper}
 
 
 def check_shifts(value: Any) -> list[dict[str, Any]]:

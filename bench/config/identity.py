@@ -1,9 +1,9 @@
 """The identity of a cell: a hash of everything that its result depends on, and of nothing else.
 
 It covers the scientific settings, the declared data, and the code of the method, of its server rule and selection, and
-of the user's own data sets, partitions, shifts, models and channel operations; for another package's model, the
-package's version. It leaves out the cell's names (label, case) and scores (metrics, select_by), the paths of its files,
-and the machine.
+of the user's own data sets, partitions, shifts, models, attacks and channel operations; for another package's model,
+the package's version. It leaves out the cell's names (label, case) and scores (metrics, select_by), the paths of its
+files, and the machine.
 `RESULT_VERSION` covers the engine, the libraries and everything else in the harness.
 """
 
@@ -46,6 +46,7 @@ _ABSENT: dict[str, Any] = {
     "shifts": [],
     "channel": [],
     "timeline": [],
+    "attack": None,
     "new_client_start": "method",
 }
 """Settings added later, each with the value that means the old behaviour: it is left out, so that cells from before the

@@ -22,7 +22,7 @@ from bench.plugin import (
     PARTITIONS,
     Registry,
 )
-from bench.settings import RECORDED, Settings
+from bench.settings import NO_TRIGGER, RECORDED, Settings
 
 Problems = dict[str, str]  # messages by key; the key "" is for problems that belong to no single key
 
@@ -162,10 +162,14 @@ def conflicts(cell: Settings) -> Problems:
         problems["new_clients"] = f"new_clients = {cell.new_clients} leaves none of {cell.clients} clients to train"
     if problem := misfits(cell):
         problems["timeline"] = problem
+    if cell.timeline and cell.attack is not None:
+        problems["attack"] = "attack: clients whose data change (`timeline`) cannot be malicious; take out one of both"
     if cell.select_by not in (*RECORDED, *cell.metrics):
         problems["select_by"] = f"select_by: {cell.select_by} needs that score: add it to `metrics`"
     if cell.select_by != "accuracy" and cell.protocol == "paper":
         problems["select_by"] = "select_by: the protocol paper reports the best test accuracy; take out `select_by`"
+    if any(test.name == "triggered" for test in cell.tests) and not cell.has_trigger:
+        problems["tests"] = NO_TRIGGER
     if cell.method in METHODS.names():
         kind = METHODS.declaration(cell.method)
         if kind.public and cell.public is None:

@@ -1,4 +1,4 @@
-"""The data of a cell, from its settings: the data set, the public samples, the partition, the shifts."""
+"""The data of a cell, from its settings: the data set, the public samples, the partition, the shifts, the attack."""
 
 import functools
 import importlib
@@ -33,12 +33,17 @@ def load_all(settings: Settings, data_root: Path = Path("data")) -> CellData:
 
 
 def as_trained(settings: Settings, dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
-    """Samples and partition as a cell takes them: after its shifts, and without tests if it is a trial of a sweep.
+    """Samples and partition as a cell takes them: after its shifts and its attack, and without tests if it is a trial
+    of a sweep.
 
     Raises:
-        UserError: a shift does not fit the data.
+        UserError: a shift or an attack does not fit the data.
     """
     dataset, partition = apply_shifts(settings, dataset, partition)
+    if settings.attack is not None:
+        from bench.federation.attacks import poison  # here, as it takes torch
+
+        dataset = poison(settings, dataset, partition)
     if settings.protocol == "tuning":
         return without_tests(dataset, partition)  # what a trial does not have it cannot read
     return dataset, partition

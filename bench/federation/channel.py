@@ -87,10 +87,10 @@ class Channel:
 
     def _encode(self, client: Client, name: str, value: Params, base: Any, at: tuple[int, int]) -> tuple[Params, int]:
         """Send one model value; what arrives, and its bytes."""
-        origin = _origin(base, value)
-        if origin is None:
+        start = origin(base, value)
+        if start is None:
             self._note(name)
-        plain = value.weights if origin is None else value.weights - origin
+        plain = value.weights if start is None else value.weights - start
         update = replace(Update.of(plain), clients=self._clients)
         states = dict(client.state.get(STATE, {}))
         version, message = at
@@ -111,7 +111,7 @@ class Channel:
         if update.values is plain and update.positions is None:
             return value, update.bytes
         decoded = update.decoded()
-        return value.with_weights(decoded if origin is None else origin + decoded), update.bytes
+        return value.with_weights(decoded if start is None else start + decoded), update.bytes
 
     def close(self, version: int) -> None:
         """End a version: what the server tells all clients of the next one, and what this one has released."""
@@ -174,7 +174,7 @@ def _operation(entry: Mapping[str, Any]) -> ChannelOperation:
     return operation
 
 
-def _origin(base: Any, value: Params) -> Tensor | None:
+def origin(base: Any, value: Params) -> Tensor | None:
     """The downloaded weights `[d]` of the tensors of a value; None if they were not downloaded under its name."""
     if not isinstance(base, Params):
         return None

@@ -30,6 +30,7 @@ class Evaluator:
         engine: Engine,
         device_data: DeviceData,
         new: list[int],
+        malicious: list[int] | None = None,
     ) -> None:
         self._method = method
         self._server = server
@@ -37,12 +38,14 @@ class Evaluator:
         self._engine = engine
         self._device_data = device_data
         self.new = new
+        self._malicious = malicious
         self.meet_change()
 
     def meet_change(self) -> None:
         """Score on the samples that the clients have now."""
         data, further = self._device_data, self._engine.settings.further_metrics
-        self.scorers = Scorers(data.local.y, data.changes, self._clients.ids, self.new, further, data.stage)
+        ids, labels = self._clients.ids, data.local.y
+        self.scorers = Scorers(labels, data.changes, ids, self.new, further, data.stage, self._malicious)
 
     def outputs(self, version: int, local: dict[int, Params]) -> Evaluation:
         """Compute the outputs of generic, personalized and `local` models (right after local training), unscored."""

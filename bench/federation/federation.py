@@ -23,6 +23,7 @@ from bench.engine.engine import Engine
 from bench.engine.memory import keep_freed_memory
 from bench.engine.programs import Budget, ProgramRun, Sent, Work
 from bench.engine.recorded_steps import GraphCache
+from bench.federation.attacks import Forger, make_attack, malicious_clients
 from bench.federation.cell_data import load_all
 from bench.federation.channel import Channel
 from bench.federation.clock import Clock
@@ -65,7 +66,7 @@ class Federation:
 
     Args:
         settings: settings of the cell.
-        dataset, partition: data of the cell after its shifts, without tests if it is a trial of a sweep
+        dataset, partition: data of the cell after its shifts and its attack, without tests if it is a trial of a sweep
             (`bench.federation.cell_data.load_all`).
         public: public samples of the cell; None if it has none.
         device, executor, threads, offload, recordings, allow_fallback, lane_kernels: the way it is computed (`Engine`).
@@ -78,6 +79,7 @@ class Federation:
         work: steps and samples of the last version, of the clients and of the server.
         warnings: messages to the user about this run, one line each.
         on_features: whether samples are features and models are heads, as all that comes before is frozen.
+        malicious: ids of the malicious clients; None if the cell has no attack.
 
     Raises:
         UserError: a setting does not fit the method, the data or the device.
@@ -109,6 +111,10 @@ class Federation:
         selection = make_selection(settings, self.method)
         everybody = sorted({i for stage in partition.stages for i in stage.clients})
         ids, new = divide_clients(everybody, settings, partition.new)
+        self.malicious, attack = malicious_clients(settings, partition), make_attack(settings)
+        self._forger: Forger | None = None
+        if self.malicious and attack is not None and attack.forges:
+            self._forger = Forger(settings, attack, self.malicious, self.method)
         self._device_data = DeviceData(
             dataset,
             partition,
@@ -146,7 +152,9 @@ class Federation:
         )
         self.method.init(self.server)
         self.clients = Clients(self.method, self.server, self._device_data, local_buffers=settings.batchnorm == "local")
-        self.evaluator = Evaluator(self.method, self.server, self.clients, self.engine, self._device_data, new)
+        self.evaluator = Evaluator(
+            self.method, self.server, self.clients, self.engine, self._device_data, new, self.malicious
+        )
         archs = {i: self.server.architecture(i) for i in ids}
         self._clock = Clock(settings.clock, settings.seed, archs, settings.stragglers)
         self._selector = Selector(selection, self.method, self.server, self._clock, settings)
@@ -231,8 +239,9 @@ class Federation:
 
     def _collect_notices(self) -> None:
         self.warnings += self.engine.notices
-        if self._channel is not None:
-            self.warnings += [notice for notice in self._channel.notices if notice not in self.warnings]
+        for part in (self._channel, self._forger):
+            if part is not None:
+                self.warnings += [notice for notice in part.notices if notice not in self.warnings]
         self.engine.notices.clear()
 
     def _everyone(self) -> list[Message]:
@@ -312,9 +321,13 @@ class Federation:
         budget: Budget | None = None
         if self.settings.pm_until_broadcast:
             budget = partial(self._timer.steps_until_broadcast, computed, self.version, now, self.settings.batch_size)
-        self.engine.run([round_.program for round_ in computed], self._reply, budget)
-        if self._channel is not None and computed:
-            self._channel.check()
+        reply = self._reply if self._forger is None else self._forger.replier(computed, self.version, self._reply)
+        self.engine.run([round_.program for round_ in computed], reply, budget)
+        if self._forger is not None:
+            self._forger.forge_uploads(computed, self.version)
+        for part in (self._channel, self._forger):
+            if part is not None and computed:
+                part.check()
         for round_ in computed:
             if round_.program.result is not None:
                 as_model(round_.program.result, f"{type(self.method).__name__}.client_round")

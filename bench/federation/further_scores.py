@@ -65,5 +65,5 @@ def failure(name: str) -> str:
 
 def mean_of_present(values: Floats, shares: Floats) -> float:
     """Mean over the clients that have a value, `[clients]` each, by their shares; nan where none has."""
-    present = ~np.isnan(values)
+    present = ~np.isnan(values) & (shares > 0)
     return float(shares[present] @ values[present] / shares[present].sum()) if present.any() else math.nan

@@ -1,7 +1,7 @@
 """Accuracy, loss and further scores of generic, personalized and local models, per client and in the mean."""
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,8 @@ class Evaluation:
 
     Attributes:
         outputs: the outputs that are scored.
-        metrics: rows of metric (gm|pm|lm), on (global|local), mean (train_size|equal|""), split, quantity, value.
+        metrics: rows of metric (gm|pm|lm), on (global|local), mean (train_size|equal|benign|""), split, quantity,
+            value. `benign`, of cells with an attack, is weighted as `train_size`, over the clients that do not attack.
         clients: rows of metric, client, split, correct, samples.
         hits: rows of metric (gm|pm), on (global|local) and bits: which test samples were classified correctly, as
             `packed`, for local tests one client after another. Metrics that are derived from another have none.
@@ -76,12 +77,23 @@ class SamplePositions:
         shares: the clients' weights in each kind of mean, `[clients]`.
     """
 
-    def __init__(self, clients: list[int], samples: npt.NDArray[np.int64], at: Indices, sizes: dict[int, int]) -> None:
+    def __init__(
+        self,
+        clients: list[int],
+        samples: npt.NDArray[np.int64],
+        at: Indices,
+        sizes: dict[int, int],
+        malicious: Collection[int] | None = None,
+    ) -> None:
         self.clients = [i for i, n in zip(clients, samples.tolist(), strict=True) if n]
         self.samples = samples[samples > 0]
         self.at = at
         train = np.array([sizes[i] for i in self.clients], np.float64)
         self.shares = {"train_size": train / train.sum(), "equal": np.full(len(train), 1 / max(1, len(train)))}
+        if malicious is not None:
+            benign = np.where(np.isin(self.clients, list(malicious)), 0, train)
+            if benign.any():
+                self.shares["benign"] = benign / benign.sum()
         self._begins = np.cumsum(self.samples) - self.samples
 
     def sums(self, values: Floats) -> Floats:
@@ -102,6 +114,7 @@ class Scorer:
         labels: of all samples, on the device that the outputs lie on.
         ids: the clients.
         metrics: names of further scores.
+        malicious: the malicious ones of them; None: there are no means over benign clients.
 
     Attributes:
         needed: positions of the samples that the generic model is scored on, sorted.
@@ -109,8 +122,16 @@ class Scorer:
         further: the further scores.
     """
 
-    def __init__(self, labels: Tensor, partition: Partition, ids: Sequence[int], metrics: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        labels: Tensor,
+        partition: Partition,
+        ids: Sequence[int],
+        metrics: Sequence[str] = (),
+        malicious: Collection[int] | None = None,
+    ) -> None:
         self._labels = labels
+        self._malicious = malicious
         self.further = FurtherScores(metrics)
         self._sizes = {i: len(partition.train[i]) for i in sorted(ids)}
         ids = list(self._sizes)
@@ -122,8 +143,7 @@ class Scorer:
         self._global_at = {s: np.searchsorted(self.needed, positions) for s, positions in whole.items()}
         self._samples = {s: {i: len(parts[s][i]) for i in ids} for s in SPLITS}
         self._local_at = {
-            s: SamplePositions(ids, self._counted(s, ids), np.searchsorted(self.needed, union[s]), self._sizes)
-            for s in SPLITS
+            s: self._positions(ids, self._counted(s, ids), np.searchsorted(self.needed, union[s])) for s in SPLITS
         }
         self.own = {i: np.concatenate([parts[s][i] for s in SPLITS]) for i in ids}
         self._latest_places: tuple[list[int], dict[str, SamplePositions]] = [], {}
@@ -171,11 +191,13 @@ class Scorer:
             split = np.repeat(np.tile(np.arange(len(SPLITS)), len(ids)), np.stack(samples, axis=1).ravel())
             at = [np.flatnonzero(split == k) for k in range(len(SPLITS))]
             places = {
-                s: SamplePositions(ids, n, positions, self._sizes)
-                for s, n, positions in zip(SPLITS, samples, at, strict=True)
+                s: self._positions(ids, n, positions) for s, n, positions in zip(SPLITS, samples, at, strict=True)
             }
             self._latest_places = ids, places
         return self._latest_places[1]
+
+    def _positions(self, ids: list[int], samples: npt.NDArray[np.int64], at: Indices) -> SamplePositions:
+        return SamplePositions(ids, samples, at, self._sizes, self._malicious)
 
     def _counted(self, split: str, ids: list[int]) -> npt.NDArray[np.int64]:
         return np.array([self._samples[split][i] for i in ids], np.int64)
@@ -258,6 +280,7 @@ class Scorers:
         new: clients held out of training.
         metrics: names of further scores.
         now: the number of the stage whose data the clients have.
+        malicious: the malicious clients; None: the cell has no attack.
     """
 
     def __init__(
@@ -268,6 +291,7 @@ class Scorers:
         new: Sequence[int],
         metrics: Sequence[str] = (),
         now: int = 0,
+        malicious: Collection[int] | None = None,
     ) -> None:
         self._labels = labels
         self._changes = partition.changes
@@ -275,8 +299,8 @@ class Scorers:
         self._ids = set(ids)
         self._now = now
         self._of_stages: dict[int, Scorer] = {}
-        self.trained = Scorer(labels, self._stages[now], ids, metrics)
-        self.new = Scorer(labels, self._stages[now], new, metrics)
+        self.trained = Scorer(labels, self._stages[now], ids, metrics, malicious)
+        self.new = Scorer(labels, self._stages[now], new, metrics, malicious)
 
     def compared(self, version: int, rounds: int) -> range:
         """The stages on whose tests the models of a version are scored, too: where a stage ends, all up to the next.

@@ -19,6 +19,7 @@ from bench.data import Dataset, Indices, Partition
 from bench.engine.device_data import Pool
 from bench.engine.predict import outputs
 from bench.errors import UserError
+from bench.federation.attacks import make_attack
 from bench.federation.cell_data import CellData, apply_shifts, file_samples, load_all
 from bench.federation.features import with_features
 from bench.federation.federation import Federation
@@ -29,7 +30,7 @@ from bench.model_call import Arithmetic
 from bench.params import Params
 from bench.results.results import ALL
 from bench.results.saved_models import FOLDER
-from bench.settings import RECORDED, FurtherTest, Settings
+from bench.settings import NO_TRIGGER, RECORDED, FurtherTest, Settings
 from bench.store import checkpoint, inside, store
 from bench.store.features import FeatureFiles
 from bench.store.tables import read_table
@@ -169,6 +170,7 @@ class _Scoring:
         self._dataset, partition, _ = data
         self._partition = partition.stages[-1]
         self._ids = federation.clients.ids
+        self._malicious = federation.malicious
         self._models = models
         self._device = federation.engine.device_data.device
         self._arithmetic = Arithmetic(settings.precision == "bf16")
@@ -189,6 +191,8 @@ class _Scoring:
         dataset, partition = self._dataset, self._partition
         if kind == "corrupted":
             dataset = self._corrupted(label)
+        elif kind == "triggered":
+            dataset, partition = self._triggered()
         elif test is not None:
             dataset, partition = self._shifted(test)
         return self._local(label, dataset, partition, quantities)
@@ -212,6 +216,25 @@ class _Scoring:
         settings = self._settings.model_copy(update={"shifts": test.shifts, "timeline": ()})
         return apply_shifts(settings, self._dataset, self._partition)
 
+    def _triggered(self) -> tuple[Dataset, Partition]:
+        """The benign clients' tests of other classes than the target, with the attack's trigger and the target as
+        label: accuracy on them is the attack's success.
+
+        Raises:
+            UserError: the cell has no attack with a trigger.
+        """
+        attack = make_attack(self._settings)
+        if attack is None or self._malicious is None or not self._settings.has_trigger:
+            raise UserError(NO_TRIGGER)
+        tests = [
+            np.empty(0, np.int64) if i in self._malicious else at[self._dataset.y[at] != attack.hp.target]
+            for i, at in enumerate(self._partition.test)
+        ]
+        x, y, at = self._dataset.x.copy(), self._dataset.y.copy(), np.unique(np.concatenate(tests))
+        x[at], y[at] = attack.trigger(self._dataset.x[at], self._dataset), attack.hp.target
+        partition = replace(self._partition, test=tuple(tests), global_test=np.empty(0, np.int64))
+        return replace(self._dataset, x=x, y=y), partition
+
     def _logits(self, dataset: Dataset, tasks: Sequence[tuple[Params, Indices]]) -> list[torch.Tensor]:
         dtype = getattr(torch, self._settings.dtype)
         if self._body is None:
@@ -224,7 +247,10 @@ class _Scoring:
     def _local(self, label: str, dataset: Dataset, partition: Partition, quantities: Sequence[str]) -> _Rows:
         """Score each model on its client's tests, and the generic one on all of them."""
         nothing = tuple(np.zeros(0, np.int64) for _ in partition.train)
-        scorer = Scorer(torch.from_numpy(dataset.y), replace(partition, validation=nothing), self._ids, quantities)
+        labels, lists = torch.from_numpy(dataset.y), replace(partition, validation=nothing)
+        scorer = Scorer(labels, lists, self._ids, quantities, self._malicious)
+        if not len(scorer.needed):
+            return []
         generic, personal = self._models.generic, self._models.personal
         tasks = [] if generic is None else [(generic, scorer.needed)]
         tasks += [(personal[i], scorer.own[i]) for i in self._ids if personal]

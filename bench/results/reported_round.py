@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from bench.settings import RECORDED
+from bench.settings import MAIN_MEANS, RECORDED
 
 WINDOW = 5
 """Evaluations over which a validation curve is averaged before its best round is taken."""
@@ -78,7 +78,7 @@ def reported_round(curves: Curves, selecting: Curves, metric: str, protocol: str
     tests = [
         (on, curve)
         for (split, name, on, mean), curve in curves.items()
-        if (split, name) == ("test", metric) and mean != "equal"
+        if (split, name) == ("test", metric) and mean in MAIN_MEANS
     ]
     if not tests:
         return None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.results.privacy import PROTECTED, epsilon_text
+from bench.settings import MAIN_MEANS
 
 _REPORTED = {"honest": "validation", "paper": "best"}
 
@@ -18,7 +19,8 @@ def summary(figures: pd.DataFrame, quantity: str = "accuracy") -> Iterator[tuple
     Accuracies are in percent, other scores as they are.
 
     Means and standard deviations are over seeds; square brackets mark what is derived by SCD's Remark 4.1, as in
-    reports, where round ones hold notes. Where a cell has noise, columns have the largest epsilon of the seeds.
+    reports, where round ones hold notes. Tasks with an attack have columns of their benign clients, too. Where a cell
+    has noise, columns have the largest epsilon of the seeds.
 
     Args:
         figures: the rows of `bench.results.results.tidy`.
@@ -31,7 +33,7 @@ def summary(figures: pd.DataFrame, quantity: str = "accuracy") -> Iterator[tuple
         selection = _REPORTED[str(protocol)]
         selection = selection if selection in set(rows["selection"]) else "last"
         title = f"{quantity}{unit}, protocol {protocol}, round: {selection}, mean ± std over seeds"
-        table = rows[(rows["selection"] == selection) & (rows["mean"] != "equal")].copy()
+        table = rows[(rows["selection"] == selection) & rows["mean"].isin((*MAIN_MEANS, "benign"))].copy()
         yield title, _table(table, percent=percent)
 
 
@@ -70,18 +72,22 @@ def _table(figures: pd.DataFrame, *, percent: bool) -> pd.DataFrame:
     names = [data_and_case(*both) for both in zip(figures["dataset"], figures["case"], strict=True)]
     figures["task"] = pd.Series(names, figures.index, dtype=str) + alpha
     tasks = list(dict.fromkeys(figures["task"]))
+    benign = figures["mean"] == "benign"
+    columns = [(task, "", figures[(figures["task"] == task) & ~benign]) for task in tasks]
+    columns += [(task, " benign", figures[(figures["task"] == task) & benign]) for task in tasks]
     noisy = [kind for kind in PROTECTED if figures[f"epsilon_{kind}"].notna().any()]
     entries = {}
-    for label, rows in figures.groupby("label", sort=False):
-        by_task = [(task, rows[rows["task"] == task]) for task in tasks]
+    for label in dict.fromkeys(figures["label"]):
+        of_label = [(task, kind, rows[rows["label"] == label]) for task, kind, rows in columns if len(rows)]
         entries[str(label)] = {
-            f"{task} {metric.upper()}": _entry(rows_of_task, metric, on, percent=percent)
-            for task, rows_of_task in by_task
+            f"{task} {metric.upper()}{kind}": _entry(rows, metric, on, percent=percent)
+            for task, kind, rows in of_label
             for metric, on in (("gm", "global"), ("pm", "local"))
         } | {
-            f"{task} ε {kind}": epsilon_text(rows_of_task[f"epsilon_{kind}"]) or "–"
-            for kind in noisy
-            for task, rows_of_task in by_task
+            f"{task} ε {protected}": epsilon_text(rows[f"epsilon_{protected}"]) or "–"
+            for protected in noisy
+            for task, kind, rows in of_label
+            if not kind
         }
     return pd.DataFrame.from_dict(entries, orient="index")
 

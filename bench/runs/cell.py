@@ -192,7 +192,7 @@ class _Run:
         data = blind.read_data(self.folder) if self.options.blind else load_all(self.settings, self.options.data_root)
         federation = build(self.settings, self.options, data, FeatureFiles(self.folder))
         dataset, partition, _ = data
-        store.write_json(self.folder / "partition.json", partition_record(dataset, partition))
+        store.write_json(self.folder / "partition.json", partition_record(dataset, partition, federation.malicious))
         store.write_json(self.folder / "tests.json", tests_record(partition, federation.clients.ids))
         if self.settings.shifts and dataset.x.ndim == 4:
             store.write_json(self.folder / "samples.json", shown_samples(dataset, partition))

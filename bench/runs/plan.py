@@ -13,12 +13,13 @@ import yaml
 from bench.config.code_digests import is_own
 from bench.config.file_digests import versions
 from bench.config.identity import NORMALISED, cell_id, changes_inputs, declared_checksum
-from bench.data import Dataset
+from bench.data import Dataset, Partition
 from bench.errors import UserError, did_you_mean
 from bench.federation.cell_data import as_trained, check_tests, load_dataset, load_partition, load_public
 from bench.plugin import DATASETS, MODELS, PARTITIONS
 from bench.results.remarks import gathered, partition_remarks
 from bench.results.results import cell_name
+from bench.runs.forecast.outline import size_of
 from bench.settings import SCORING, AdapterSettings, Settings
 from bench.store.data_record import partition_record
 
@@ -32,6 +33,7 @@ _DATA_FIELDS = (
     "partition_options",
     "shifts",
     "timeline",
+    "attack",
     "clients",
     "alpha",
     "seed",
@@ -131,15 +133,17 @@ class _Planner:
             try:
                 partition = load_partition(settings, dataset)
                 cell_dataset, cell_partition = as_trained(settings, dataset, partition)
+                malicious = _malicious(settings, cell_partition)
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
             remarks = tuple(partition_remarks(cell_partition, cell_dataset))
-            self._partitions[key] = partition.hash, remarks, partition_record(cell_dataset, cell_partition)
+            self._partitions[key] = partition.hash, remarks, partition_record(cell_dataset, cell_partition, malicious)
         partition_hash, remarks, record = self._partitions[key]
         public = load_public(settings, self._data_root, download=self._download)
         notes = dataset.notes + (public.notes if public else ())
         notes += _check_models(settings, dataset, max(record["n_train"]))
         check_tests(settings, dataset)
+        _check_messages(settings, dataset)
         content = [declared_checksum(settings)]
         if is_own(DATASETS, settings.dataset):  # what its code reads or makes is known from nothing but the samples
             content += [dataset.checksum, *_marks(dataset)]
@@ -205,6 +209,27 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> tuple[s
             listed = ", ".join((*drawn[:3], "...") if len(drawn) > 3 else drawn)
             notes.append(f"pretrained {weights}: model {name!r} has {listed}, which the file has not; drawn by seed")
     return tuple(notes)
+
+
+def _malicious(settings: Settings, partition: Partition) -> list[int] | None:
+    """The malicious clients of a cell."""
+    if settings.attack is None:
+        return None
+    from bench.federation.attacks import malicious_clients  # here, as it takes torch
+
+    return malicious_clients(settings, partition)
+
+
+def _check_messages(settings: Settings, dataset: Dataset) -> None:
+    """Refuse a channel or an attack that would change nothing of what the method sends."""
+    if not settings.channel and settings.attack is None:
+        return
+    from bench.runs.forecast.rehearsal import try_messages  # here, as it takes torch
+
+    try:
+        try_messages(settings, size_of(dataset))
+    except UserError as error:
+        raise UserError(f"{cell_name(settings)}: {error}") from None
 
 
 @functools.cache

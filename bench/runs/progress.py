@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from bench.runs.events import Event
+from bench.settings import MAIN_MEANS
 from bench.store.store import CellState
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def headline(metrics: list[dict[str, Any]]) -> dict[str, float]:
     """The two accuracies that a progress line shows, by metric; for people only, nothing is chosen by them."""
     accuracies = {}
     for row in metrics:
-        if (row["split"], row["quantity"]) == ("test", "accuracy") and row["mean"] != "equal":
+        if (row["split"], row["quantity"]) == ("test", "accuracy") and row["mean"] in MAIN_MEANS:
             place = "global" if row["metric"] == "gm" else "local"
             if row["metric"] not in accuracies or row["on"] == place:
                 accuracies[row["metric"]] = float(row["value"])

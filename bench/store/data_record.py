@@ -12,10 +12,11 @@ CLIENTS = 3
 SAMPLES = 8
 
 
-def partition_record(dataset: Dataset, partition: Partition) -> dict[str, Any]:
+def partition_record(dataset: Dataset, partition: Partition, malicious: Sequence[int] | None = None) -> dict[str, Any]:
     """Make the content of `partition.json`: the hash, and the clients' numbers of samples, by class, too.
 
-    Where the data change, `changes` has the same of later data, each with its `round`.
+    Who is malicious is there if the cell has an attack. Where the data change, `changes` has the same of later data,
+    each with its `round`.
     """
     changes = [{"round": change.round, **partition_record(dataset, change.partition)} for change in partition.changes]
     counts = [np.bincount(dataset.y[indices], minlength=dataset.num_classes).tolist() for indices in partition.train]
@@ -29,6 +30,7 @@ def partition_record(dataset: Dataset, partition: Partition) -> dict[str, Any]:
         "counts": counts,
         **({"names": partition.names} if partition.names else {}),
         **({"changes": changes} if changes else {}),
+        **({} if malicious is None else {"malicious": list(malicious)}),
     }
 
 

@@ -201,10 +201,15 @@ def _headline_section(part: _Compared) -> Section | None:
 def _accuracy_section(part: _Compared) -> Section:
     store, chosen, tuned = part.store, part.chosen, part.tuned
     equal = "Personalized models, every client counting the same"
+    benign: tuple[Table, ...] = ()
+    attacked = set(store.figures["task"][store.figures["mean"] == "benign"])
+    if attacked:
+        title, tasks = "Benign clients under attack", [task for task in store.tasks if task in attacked]
+        benign = (accuracy.main_table(store, chosen, accuracy.BENIGN, "benign", title, tuned, tasks),)
     return Section(
         "accuracy",
         "Accuracy",
-        tables=(accuracy.main_table(store, chosen, tuned=tuned),),
+        tables=(accuracy.main_table(store, chosen, tuned=tuned), *benign),
         more=(
             cost.budget_table(store, chosen, part.costs),
             accuracy.main_table(store, "last", name="last", title="The same at the last round", tuned=tuned),

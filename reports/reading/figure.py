@@ -18,7 +18,12 @@ class Figure:
     def text(self) -> str:
         """Name and description for captions."""
         models = {"gm": "generic model", "pm": "personalized models", "lm": "models right after local training"}
-        means = {"train_size": ", weighted by training size", "equal": ", every client counting the same", "": ""}
+        means = {
+            "train_size": ", weighted by training size",
+            "equal": ", every client counting the same",
+            "benign": " of the benign clients, weighted by training size",
+            "": "",
+        }
         place = "common test set" if self.on == "global" else "clients' local test sets"
         return f"{self.name}: {models[self.metric]} on the {place}{means[self.mean]}"
 

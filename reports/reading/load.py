@@ -28,6 +28,7 @@ TASK_FIELDS = (
     "partition_options",
     "shifts",
     "timeline",
+    "attack",
     "alpha",
     "clients",
     "participation",
@@ -288,6 +289,8 @@ def _drawn(cells: tuple[Cell, ...], runs: Sequence[RunView]) -> tuple[Cell, ...]
 
 def setting_text(name: str, value: Any) -> str:
     """`α=0.1`, `tau=0.4`: a setting as tables name it."""
+    if name == "attack":
+        return _entry_text(dict(value)) if value else "no attack"
     if name in _LISTS:
         return " + ".join(_entry_text(dict(entry)) for entry in value) or f"no {_LISTS[name]}"
     if name == "timeline":
@@ -297,9 +300,9 @@ def setting_text(name: str, value: Any) -> str:
 
 
 def _entry_text(entry: dict[str, Any]) -> str:
-    """`label_noise share=0.4`: a shift or a channel's operation with its options, but for those that are lists."""
-    texts = [setting_text(key, value) for key, value in entry.items() if key != "name" and not isinstance(value, list)]
-    return " ".join([entry["name"], *texts])
+    """`label_noise share=0.4`: a shift, an attack or a channel's operation with its options, but for lists."""
+    options = {key: value for key, value in entry.items() if key != "name" and not isinstance(value, list | None)}
+    return " ".join([entry["name"], *(setting_text(*option) for option in options.items())])
 
 
 def _change_text(change: dict[str, Any]) -> str:
@@ -375,7 +378,7 @@ def _opened(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings with each option of the task as a setting of its own."""
     opened: dict[str, Any] = {}
     for name, value in settings.items():
-        if _of_task(name) and isinstance(value, dict):
+        if _of_task(name) and isinstance(value, dict) and name != "attack":  # which is named as a whole
             opened |= {f"{name}.{key}": option for key, option in value.items()}
         else:
             opened[name] = value

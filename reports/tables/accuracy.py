@@ -20,6 +20,7 @@ GM = Figure("GM", "gm", "global", "")
 PM = Figure("PM", "pm", "local", "train_size")
 PM_EQUAL = Figure("PM", "pm", "local", "equal")
 HEADLINE = (GM, PM)
+BENIGN = (Figure("GM benign", "gm", "local", "benign"), Figure("PM benign", "pm", "local", "benign"))
 
 EPSILON = "ε"
 """How columns begin that say what noise is worth."""
@@ -57,6 +58,7 @@ def main_table(
     name: str = "main",
     title: str = "Generic and personalized models",
     tuned: Sequence[str] = (),
+    tasks: Sequence[str] = (),
 ) -> Table:
     """Main table, methods x (task, figure): mean and standard deviation over units, the best and its equals marked.
 
@@ -66,8 +68,9 @@ def main_table(
         figures: the columns of each task.
         name, title: of the table.
         tuned: metrics that the settings were tuned for: they alone are marked; empty: nothing was tuned, all are.
+        tasks: the tasks; empty: all.
     """
-    columns = [(task, figure) for task in store.tasks for figure in figures]
+    columns = [(task, figure) for task in tasks or store.tasks for figure in figures]
     usual = max((len(scores(store, row, *column, chosen)) for row in store.rows for column in columns), default=0)
     noise = epsilons(store)
     by_column: dict[Column, dict[str, TableEntry]] = {}

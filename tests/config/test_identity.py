@@ -37,6 +37,7 @@ CHANGED: dict[str, Any] = {
     "shifts": [{"name": "rotation", "groups": 4}],
     "channel": [{"name": "top_k", "share": 0.1}],
     "timeline": [{"round": 3, "add_classes": 1}],
+    "attack": {"name": "sign_flip", "share": 0.2, "factor": 1.0},
     "alpha": 0.6,
     "clients": 21,
     "seed": 1,
@@ -321,8 +322,8 @@ def test_samples_and_lists_of_own_data_sets_and_partitions_count(
 
 
 def test_a_cell_without_a_server_rule_has_no_code_of_one() -> None:
-    unchosen = {"optimizer", "selection", "new_client_start", "shifts", "channel", "pretrained", "frozen", "adapters"}
-    unchosen |= {"timeline"}
+    unchosen = {"optimizer", "selection", "new_client_start", "shifts", "channel", "attack", "pretrained", "frozen"}
+    unchosen |= {"adapters", "timeline"}
     settings = CELL.model_dump(mode="json", exclude={*PRESENTATION, *unchosen})
     settings |= {"partition_seed": CELL.seed}
     data = declared_checksum(CELL)

@@ -10,7 +10,7 @@ import torch
 from bench.channel.operation import Update
 from bench.config.completion import check_channel
 from bench.errors import UserError
-from bench.federation.channel import STATE, _origin
+from bench.federation.channel import STATE, origin
 from bench.federation.federation import Federation
 from bench.params import Params
 from bench.plugin import CHANNELS
@@ -177,15 +177,15 @@ def test_a_part_has_its_part_of_the_download_as_its_base() -> None:
     head = whole.part("head")
     assert torch.equal(_weights(whole, head), head.weights)
     assert torch.equal(_weights(head, head), head.weights)
-    assert _origin(head, whole) is None
-    assert _origin(whole.weights, whole) is None
-    assert _origin(None, whole) is None
+    assert origin(head, whole) is None
+    assert origin(whole.weights, whole) is None
+    assert origin(None, whole) is None
 
 
 def _weights(base: Params, value: Params) -> torch.Tensor:
-    origin = _origin(base, value)
-    assert origin is not None
-    return origin
+    start = origin(base, value)
+    assert start is not None
+    return start
 
 
 def test_without_a_channel_nothing_is_in_the_way() -> None:

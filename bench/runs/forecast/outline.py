@@ -52,8 +52,13 @@ def data_size(settings: Settings, data_root: Path) -> tuple[DataSize, Dataset] |
     except UserError:
         size = _SIZES.get(settings.dataset)
         return size and (size, blank(size, size.train, size.test))
+    return size_of(dataset), dataset
+
+
+def size_of(dataset: Dataset) -> DataSize:
+    """The size of a data set that is here."""
     tests = len(dataset.y) - dataset.n_train
-    return DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests, dataset.x.itemsize), dataset
+    return DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests, dataset.x.itemsize)
 
 
 def outlined_shares(settings: Settings, data_root: Path) -> ClientShares | None:

@@ -201,6 +201,8 @@ def stand_in(
     """Build a federation of a few clients, all of which take part."""
     changes = {"clients": len(partition.train), "participation": 1.0, "new_clients": 0, "stragglers": {}}
     changes |= {"metrics": (), "tests": ()}
+    if settings.attack is not None:
+        changes["attack"] = {**settings.attack, "share": 0.5}  # of a few clients, as many may round to none
     wanted = settings.public
     public = blank(size, wanted.size or min(size.train, 5000)) if wanted else None
     cell = settings.model_copy(update=changes)
@@ -209,6 +211,32 @@ def stand_in(
         return np.zeros(shape, settings.dtype)
 
     return Federation(cell, dataset=dataset, partition=partition, public=public, features=blank_features, **execution)
+
+
+def try_messages(settings: Settings, size: DataSize) -> None:
+    """Refuse a channel or an attack for which a cell's messages have nothing, by one round of two clients that compute
+    nothing. A method that cannot be counted is let through; it is refused after its first round.
+
+    Raises:
+        UserError: the cell would be refused.
+    """
+    key = plain(settings), size
+    if key in _TRIED:
+        return
+    dataset, partition = samples(size, ClientShares(2, 2, 1, 1, 0), 2, blank)
+    shadow = Shadow()
+    shadow.tally = Tally()
+    try:
+        with without_draws(LARGE), shadow.counting():
+            stand_in(settings, size, dataset, partition, executor="sequential").advance()
+    except UserError:
+        raise
+    except Exception:
+        return
+    _TRIED.add(key)
+
+
+_TRIED: set[tuple[str, DataSize]] = set()
 
 
 def samples(

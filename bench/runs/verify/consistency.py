@@ -8,7 +8,7 @@ import base64
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,7 @@ def _means(rows: list[_Row], counts: _Counts, partition: dict[str, Any]) -> Iter
 def _expected(counts: _Counts, partition: dict[str, Any]) -> dict[tuple[str, ...], float]:
     """The accuracies that follow from the clients' counts."""
     expected: dict[tuple[str, ...], float] = {}
+    malicious = partition.get("malicious")
     for (round_, metric, split), by_client in counts.items():
         shares = {client: correct / samples for client, (correct, samples) in by_client.items()}
         record = record_of(partition, int(round_))
@@ -158,10 +159,18 @@ def _expected(counts: _Counts, partition: dict[str, Any]) -> dict[tuple[str, ...
         weighted = math.fsum(sizes[client] * share for client, share in shares.items()) / sum(sizes.values())
         expected[round_, metric, "local", "train_size", split] = weighted
         expected[round_, metric, "local", "equal", split] = math.fsum(shares.values()) / len(shares)
+        if benign := _benign(by_client, metric, malicious):
+            weighted = math.fsum(sizes[client] * shares[client] for client in benign)
+            expected[round_, metric, "local", "benign", split] = weighted / sum(sizes[client] for client in benign)
         if metric == "gm" and (split == "validation" or not record["n_global_test"]):
             correct, samples = (sum(of) for of in zip(*by_client.values(), strict=True))
             expected[round_, metric, "global", "", split] = correct / samples
     return expected
+
+
+def _benign(clients: Iterable[int], metric: str, malicious: list[int] | None) -> list[int]:
+    """The clients of the mean `benign`: none in a cell without an attack, and none of those held out of training."""
+    return [] if malicious is None or metric.startswith("new") else [i for i in clients if i not in malicious]
 
 
 def _key(row: _Row) -> tuple[str, ...]:
@@ -179,11 +188,15 @@ def _further_means(rows: list[_Row], clients: list[_Row], counts: _Counts, parti
             yield f"client_scores.csv: {quantity} of {metric}, {split}, round {round_}: not the clients of clients.csv"
             return
         present = {client: value for client, value in by_client.items() if not math.isnan(value)}
-        for mean in ("train_size", "equal"):
-            sizes = record_of(partition, int(round_))["n_train"]
-            weights = [sizes[client] if mean == "train_size" else 1 for client in present]
-            total = math.fsum(weight * value for weight, value in zip(weights, present.values(), strict=True))
-            expected[round_, metric, "local", mean, split, quantity] = total / sum(weights) if weights else math.nan
+        train = record_of(partition, int(round_))["n_train"]
+        benign = _benign(by_client, metric, partition.get("malicious"))
+        means = {"train_size": {i: train[i] for i in present}, "equal": dict.fromkeys(present, 1)}
+        means |= {"benign": {i: train[i] for i in benign if i in present}} if benign else {}
+        for mean, weights in means.items():
+            total = math.fsum(weight * present[client] for client, weight in weights.items())
+            expected[round_, metric, "local", mean, split, quantity] = (
+                total / sum(weights.values()) if weights else math.nan
+            )
     seen = {(*_key(row), row["quantity"]) for row in rows}
     for line, row in enumerate(rows, start=2):
         value, mean_value = float(row["value"]), expected.get((*_key(row), row["quantity"]), math.inf)

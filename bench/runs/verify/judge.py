@@ -11,6 +11,7 @@ import torch
 
 from bench.config.code_digests import data_and_models, method_and_rules
 from bench.errors import UserError
+from bench.federation.attacks import malicious_clients
 from bench.federation.cell_data import load_all
 from bench.federation.scores import Evaluation, Scorers
 from bench.federation.setup import divide_clients
@@ -54,7 +55,7 @@ class Judge:
         The id of a cell of a plug-in's method is not checked, because it depends on the plug-in's code.
 
         Raises:
-            UserError: data, partition, shift or model of a cell is a plug-in's, or an id cannot be a cell's.
+            UserError: data, partition, shift, attack or model of a cell is a plug-in's, or an id cannot be a cell's.
         """
         for cell in cells:
             _refuse_plugins(cell.settings)
@@ -100,8 +101,9 @@ class Judge:
         labels = torch.from_numpy(dataset.y).to(device)
         further = cell.settings.further_metrics
         ids, new = divide_clients(partition.clients, cell.settings, partition.new)
+        malicious = malicious_clients(cell.settings, partition)
         by_stage = [
-            Scorers(labels, partition, stage.clients if number else ids, new, further, number)
+            Scorers(labels, partition, stage.clients if number else ids, new, further, number, malicious)
             for number, stage in enumerate(partition.stages)
         ]
         records = {
@@ -126,7 +128,7 @@ def _refuse_plugins(settings: Settings) -> None:
     """Refuse a cell whose data the judge cannot make.
 
     Raises:
-        UserError: its data set, partition, shift or model is a plug-in's, or another package's.
+        UserError: its data set, partition, shift, attack or model is a plug-in's, or another package's.
     """
     for registry, name in data_and_models(settings):
         if name not in registry.names():

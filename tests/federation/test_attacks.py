@@ -1,0 +1,251 @@
+"""Attacks in a federation: who is malicious, what arrives, what is scored, and what is refused."""
+
+import contextlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.config.validation import check_attack
+from bench.errors import UserError
+from bench.federation.attacks import malicious_clients, poison
+from bench.federation.federation import Federation
+from bench.params import Params
+from bench.plugin import METHODS
+from bench.settings import Settings
+from tests.engine.problems import EVERY_METHOD, assert_same, everything, run, toy, toy_data, toy_partition
+
+SIZES = [9, 8, 8, 7, 6]
+FORGED = ["noise", "sign_flip", "scale", "alie", "min_max", "ipm"]
+
+
+def attack(name: str, share: float = 0.4, **settings: Any) -> dict[str, Any]:
+    return check_attack({"name": name, "share": share, **settings}) or {}
+
+
+def attacked(method: str, name: str, **settings: Any) -> Federation:
+    return toy(method, attack=attack(name), **{"sizes": SIZES, **settings})
+
+
+def test_malicious_clients_are_drawn_by_the_seed_among_those_that_train() -> None:
+    partition = toy_partition(toy_data(), [13, 7, 1, 0, 9, 5])
+    settings = Settings(method="fedavg", clients=6, new_clients=1, attack=attack("sign_flip", 0.5))
+    drawn = {seed: malicious_clients(settings.model_copy(update={"seed": seed}), partition) or [] for seed in range(40)}
+    assert {len(clients) for clients in drawn.values()} == {2}
+    assert {i for clients in drawn.values() for i in clients} == {0, 1, 2, 4, 5}
+    other = settings.model_copy(update={"method": "ditto", "attack": attack("noise", 0.5)})
+    assert malicious_clients(other, partition) == drawn[0]
+    held_out = replace(partition, new=(0,))
+    assert all(
+        0 not in (malicious_clients(settings.model_copy(update={"seed": seed}), held_out) or []) for seed in range(40)
+    )
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.05, 0), (0.95, 5)])
+def test_a_share_of_nobody_or_of_all_is_refused(share: float, count: int) -> None:
+    with pytest.raises(UserError, match=f"share = {share} of 5 clients that train is {count}; at least one should be"):
+        toy("fedavg", sizes=SIZES, attack=attack("sign_flip", share))
+
+
+@pytest.mark.parametrize("nothing", [attack("honest"), attack("sign_flip", 0.0), attack("label_flip", 0.0)])
+def test_an_attack_of_nobody_is_the_plain_cell(nothing: dict[str, Any]) -> None:
+    """To the byte, but for the means over benign clients."""
+    common: dict[str, Any] = {"model": "test_norm", "dtype": "float32", "sizes": SIZES}
+    control, plain = toy("ditto", attack=nothing, **common), toy("ditto", **common)
+    scores = run(control, 2).metrics
+    assert [row for row in scores if row["mean"] != "benign"] == run(plain, 2).metrics
+    assert any(row["mean"] == "benign" for row in scores)
+    assert_same(everything(control), everything(plain), tolerance=0)
+
+
+def test_benign_means_are_weighted_over_the_others() -> None:
+    """By hand from the clients' rows; a client without samples of a split is in no mean."""
+    federation = attacked("ditto", "label_flip")
+    evaluation = run(federation, 2)
+    assert federation.malicious is not None
+    assert len(federation.malicious) == 2
+    for metric in ("gm", "pm"):
+        rows = [r for r in evaluation.clients if (r["metric"], r["split"]) == (metric, "test")]
+        kept = [r for r in rows if r["client"] not in federation.malicious]
+        weights = [SIZES[r["client"]] for r in kept]
+        expected = sum(w * r["correct"] / r["samples"] for w, r in zip(weights, kept, strict=True)) / sum(weights)
+        (row,) = (
+            r for r in evaluation.metrics
+            if (r["metric"], r["mean"], r["split"], r["quantity"]) == (metric, "benign", "test", "accuracy")
+        )  # fmt: skip
+        assert row["on"] == "local"
+        assert row["value"] == pytest.approx(expected)
+
+
+def sent(federation: Federation) -> dict[int, dict[str, Any]]:
+    """What the server gets of the first round, by client."""
+    flights = federation._start_clients(list(federation.clients.ids), 0.0)
+    return {f.client.id: f.messages[-1][1].values for f in flights}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_lies_take_the_place_of_updates_and_nothing_else(name: str) -> None:
+    """Against the attack itself on the honest updates; running statistics and benign clients are honest."""
+    common: dict[str, Any] = {"model": "test_norm", "sizes": SIZES}
+    federation, plain = attacked("fedavg", name, **common), toy("fedavg", **common)
+    w = plain.server.initial_model().weights
+    lies, honest = sent(federation), sent(plain)
+    malicious = federation.malicious or []
+    updates = {i: values["model"].weights - w for i, values in honest.items()}
+    kind = federation._forger and federation._forger._attack
+    assert kind is not None
+    benign = torch.stack([updates[i] for i in updates if i not in malicious])
+    for i, values in lies.items():
+        assert torch.equal(values["model"].buffers, honest[i]["model"].buffers)
+        if i not in malicious:
+            assert torch.equal(values["model"].weights, honest[i]["model"].weights)
+    if name != "noise":  # whose draws are tested below
+        own = torch.stack([updates[i] for i in malicious])
+        expected = kind.forge(own, benign, np.random.default_rng(0))
+        for i, update in zip(malicious, expected, strict=True):
+            torch.testing.assert_close(lies[i]["model"].weights, w + update)
+
+
+def test_an_attack_comes_after_the_channel_and_is_sent_in_as_many_bytes() -> None:
+    channel = ({"name": "top_k", "share": 0.1},)
+    federation = attacked("fedavg", "noise", channel=channel)
+    w = federation.server.initial_model().weights
+    changed = {i: int((values["model"].weights != w).sum()) for i, values in sent(federation).items()}
+    assert {i for i, count in changed.items() if count == w.numel()} == set(federation.malicious or [])
+    lying, honest = attacked("fedavg", "noise", channel=channel), toy("fedavg", channel=channel, sizes=SIZES)
+    lying.advance()
+    honest.advance()
+    assert lying.ledger == honest.ledger
+
+
+def test_an_exchange_is_forged_too() -> None:
+    """CCVR's clients exchange their models in the last round; the mean of what the server gets has lies in it."""
+    got: dict[bool, list[Any]] = {}
+    for lying in (True, False):
+        federation = toy("ccvr", sizes=SIZES, rounds=1, attack=attack("scale") if lying else None)
+        got[lying] = []
+        answer = federation.method.reply
+
+        def record(server: Any, messages: Any, answer: Any = answer, into: list[Any] = got[lying]) -> Any:
+            into.append({m.client: m.values for m in messages})
+            return answer(server, messages)
+
+        federation.method.reply = record  # type: ignore[method-assign]
+        federation.advance()
+    for lie, honest in zip(got[True], got[False], strict=True):
+        different = {
+            i for i, values in lie.items() for name, v in values.items()
+            if isinstance(v, Params) and not torch.equal(v.weights, honest[i][name].weights)
+        }  # fmt: skip
+        models = any(isinstance(v, Params) for values in honest.values() for v in values.values())
+        assert different == (set(malicious_clients_of("ccvr")) if models else set())
+    assert got[True]
+
+
+def malicious_clients_of(method: str) -> list[int]:
+    return attacked(method, "scale").malicious or []
+
+
+def test_draws_of_noise_have_addresses() -> None:
+    """Clients and rounds have draws of their own, and the same ones in another federation."""
+    federation, again = attacked("fedavg", "noise"), attacked("fedavg", "noise")
+    first, second = sent(federation), sent(again)
+    malicious = federation.malicious or []
+    assert all(torch.equal(first[i]["model"].weights, second[i]["model"].weights) for i in malicious)
+    federation.version = again.version = 1
+    later = sent(federation)
+    seen = {tuple(values[i]["model"].weights.tolist()) for values in (first, later) for i in malicious}
+    assert len(seen) == 2 * len(malicious)
+
+
+@pytest.mark.parametrize("name", [*FORGED, "label_flip"])
+def test_executors_agree(name: str) -> None:
+    sequential, cohort = (attacked("ditto", name, executor=e) for e in ("sequential", "cohort"))
+    run(sequential, 3)
+    run(cohort, 3)
+    assert_same(everything(sequential), everything(cohort))
+
+
+@pytest.mark.parametrize("name", ["noise", "sign_flip"])
+@pytest.mark.parametrize("server", [None, {"name": "fedbuff", "buffer": 2, "concurrency": 3}])
+def test_a_stop_in_the_middle_changes_no_byte(name: str, server: Any) -> None:
+    """Lies under way are part of a checkpoint; an asynchronous server gets them one by one."""
+    undisturbed, first, second = (attacked("fedavg", name, server=server, participation=0.8) for _ in range(3))
+    run(undisturbed, 4)
+    run(first, 2)
+    tensors, plain = first.state()
+    second.restore({key: t.clone() for key, t in tensors.items()}, json.loads(json.dumps(plain)))
+    run(second, 2)
+    assert_same(everything(undisturbed), everything(second), tolerance=0)
+    assert undisturbed.ledger == second.ledger
+
+
+def test_rounds_without_malicious_or_without_benign_clients_go_on() -> None:
+    for name in FORGED:
+        federation = attacked("fedavg", name, participation=0.2)
+        run(federation, 6)
+        assert federation.version == 6
+
+
+@pytest.mark.parametrize("name", ["alie", "min_max", "ipm"])
+def test_colluding_needs_rounds(name: str) -> None:
+    with pytest.raises(UserError, match=f"attack '{name}' needs the updates of a round's clients, and the server of"):
+        attacked("fedbuff", name)
+
+
+def test_a_method_without_messages_has_attacks_by_data_only() -> None:
+    with pytest.raises(UserError, match="attack 'sign_flip': the method 'centralized' sends no messages; take an atta"):
+        attacked("centralized", "sign_flip")
+    attacked("centralized", "label_flip").advance()
+
+
+@pytest.mark.parametrize(
+    ("method", "sends"), [("local", "nothing"), ("fedproto", "no model value, only 'means', 'count'")]
+)
+def test_a_method_that_sends_no_model_has_attacks_by_data_only(method: str, sends: str) -> None:
+    with pytest.raises(UserError, match=f"attack 'noise': method '{method}' sends {sends}, which it would leave as it"):
+        attacked(method, "noise").advance()
+    attacked(method, "label_flip").advance()
+
+
+@pytest.mark.parametrize("method", EVERY_METHOD)
+def test_every_method_is_attacked_or_refused(method: str) -> None:
+    if METHODS.get(method).bound:
+        with pytest.raises(UserError, match="sends no messages"):
+            attacked(method, "scale")
+        return
+    federation, plain = attacked(method, "scale"), toy(method, sizes=SIZES)
+    with contextlib.suppress(UserError):
+        run(federation, 1)
+    if not federation.version:
+        with pytest.raises(UserError, match="take an attack by data"):
+            attacked(method, "scale").advance()
+        return
+    run(plain, 1)
+    lies, honest = everything(federation), everything(plain)
+    assert any(not torch.equal(lies[name], honest[name]) for name in lies if name in honest)
+
+
+def test_an_upload_without_a_download_of_its_name_is_said() -> None:
+    federation = attacked("fedadmm", "sign_flip")
+    run(federation, 2)
+    assert federation.warnings == [
+        "attack: method 'fedadmm' downloads no 'moved', so the attack is on its numbers and not on their change"
+    ]
+
+
+def test_poison_is_in_the_training_samples_of_malicious_clients_only() -> None:
+    data = toy_data()
+    partition = toy_partition(data, SIZES, validation=2)
+    settings = Settings(method="fedavg", clients=5, seed=3, attack=attack("label_flip"))
+    poisoned = poison(settings, data, partition)
+    malicious = malicious_clients(settings, partition) or []
+    at = np.concatenate([partition.train[i] for i in malicious])
+    assert (poisoned.y[at] == data.num_classes - 1 - data.y[at]).all()
+    others = np.setdiff1d(np.arange(len(data.y)), at)
+    assert (poisoned.y[others] == data.y[others]).all()
+    assert (poisoned.x == data.x).all()
+    assert poison(settings.model_copy(update={"attack": attack("noise")}), data, partition) is data

@@ -1,0 +1,163 @@
+"""Attacks in runs: what is refused before training, the attack's success, and summaries, reports and checks."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import bench as front_door
+from bench.errors import UserError
+from bench.federation.cell_data import load_all
+from bench.federation.scores import Evaluation, Scorers
+from bench.results.results import CellView, load_run, tidy
+from bench.results.summary import summary
+from bench.runs.cell import Options
+from bench.runs.verify.consistency import disagreement
+from reports.reading.load import load
+from reports.tables import accuracy
+from tests.runs.helpers import make_run
+
+ATTACK: dict[str, Any] = {"name": "backdoor", "share": 0.25, "target": 1, "size": 3}
+OPTIONS = Options(device="cpu", executor="sequential", keep="best")
+
+
+@pytest.fixture(scope="module")
+def made(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two cells under a backdoor."""
+    folder = tmp_path_factory.mktemp("made") / "run"
+    settings: dict[str, Any] = {"rounds": 3, "alphas": [0.3], "attack": ATTACK, "metrics": ["macro_f1"]}
+    return make_run(folder, arrays, ["fedavg", "ditto"], options=OPTIONS, **settings)
+
+
+def malicious(cell: CellView) -> list[int]:
+    record: dict[str, Any] = json.loads((cell.folder / "partition.json").read_text(encoding="utf-8"))
+    return list(record["malicious"])
+
+
+def test_the_success_of_a_backdoor_is_what_a_user_would_compute(made: Path) -> None:
+    """On benign clients' tests of other classes, with three bright pixels by three: how many are the target."""
+    for cell in load_run(made).cells:
+        dataset, partition, _ = load_all(cell.settings)
+        (liar,) = malicious(cell)
+        table = cell.table("evaluated")
+        table = table[(table["split"] == "triggered") & (table["quantity"] == "accuracy")]
+        hits, sizes = {}, {}
+        for i in set(range(4)) - {liar}:
+            at = partition.test[i][dataset.y[partition.test[i]] != 1]
+            x = dataset.x[at].copy()
+            x[..., -3:, -3:] = dataset.x.max()
+            for metric, client in (("gm", None), ("pm", i)):
+                with torch.no_grad():
+                    taken = cell.model(client=client)(torch.from_numpy(x)).argmax(1).numpy() == 1
+                hits[metric, i], sizes[i] = taken, len(partition.train[i])
+                row = table[(table["metric"] == metric) & (table["client"] == i)]
+                if metric == "pm":
+                    assert row["value"].tolist() == [pytest.approx(taken.mean())] if len(at) else not len(row)
+        pooled = np.concatenate([hits["gm", i] for i in sorted(sizes)])
+        row = table[(table["metric"] == "gm") & (table["on"] == "global")]
+        assert row["value"].tolist() == [pytest.approx(pooled.mean())]
+        scored = [i for i in sizes if len(hits["pm", i])]
+        mean = sum(sizes[i] * hits["pm", i].mean() for i in scored) / sum(sizes[i] for i in scored)
+        for of in ("train_size", "benign"):
+            row = table[(table["metric"] == "pm") & (table["mean"] == of)]
+            assert row["value"].tolist() == [pytest.approx(mean)]
+        assert liar not in set(table["client"])
+
+
+def test_summary_report_and_checks_know_benign_clients(made: Path, tmp_path: Path) -> None:
+    view = load_run(made)
+    ((_, table),) = summary(tidy(view))
+    assert [column.partition(" \N{GREEK SMALL LETTER ALPHA}=0.3 ")[2] for column in table] == [
+        "GM", "PM", "GM benign", "PM benign",
+    ]  # fmt: skip
+    store = load([view])
+    title = "Benign clients under attack"
+    benign = accuracy.main_table(store, accuracy.selection(store), accuracy.BENIGN, "benign", title)
+    cell = view.cells[1]
+    rows = cell.table("clients")
+    chosen = next(
+        f for f in tidy(view).itertuples()
+        if (f.cell, f.metric, f.mean, f.selection) == (cell.id, "pm", "benign", "validation")
+    )  # fmt: skip
+    rows = rows[(rows["metric"] == "pm") & (rows["split"] == "test") & (rows["round"] == chosen.round)]
+    rows = rows[~rows["client"].isin(malicious(cell))]
+    weights = np.array(json.loads((cell.folder / "partition.json").read_text())["n_train"])
+    shares = weights[rows["client"]] / weights[rows["client"]].sum()
+    assert chosen.value == pytest.approx(float(shares @ (rows["correct"] / rows["samples"])))
+    entries = dict(benign.rows)
+    assert entries["ditto"][1].value == pytest.approx(100 * chosen.value)
+
+
+@pytest.mark.long
+def test_the_report_has_tables_of_benign_clients_and_of_the_success(made: Path, tmp_path: Path) -> None:
+    page = front_door.report(shutil.copytree(made, tmp_path / "run")).read_text(encoding="utf-8")
+    assert "Benign clients under attack" in page
+    assert "PM triggered" in page
+
+
+@pytest.mark.parametrize("table", ["metrics", "scores"])
+def test_an_edited_mean_over_benign_clients_is_noticed(made: Path, tmp_path: Path, table: str) -> None:
+    run = Path(shutil.copytree(made, tmp_path / "run"))
+    cell = load_run(run).cells[1]
+    assert disagreement(cell) is None
+    file = cell.folder / f"{table}.csv"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    at = next(k for k, line in enumerate(lines) if ",benign," in line and ",loss," not in line)
+    lines[at] = f"{lines[at].rpartition(',')[0]},0.123456"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert f"{table}.csv, line {at + 1}" in str(disagreement(cell))
+
+
+def test_a_judge_scores_benign_clients_alike(made: Path) -> None:
+    """By what it has: settings, labels and outputs."""
+    from bench.federation.attacks import malicious_clients
+    from bench.federation.federation import Federation
+
+    cell = load_run(made).cells[1]
+    federation = Federation.of(cell.settings)
+    federation.advance()
+    dataset, partition, _ = load_all(cell.settings)
+    evaluation = Evaluation(outputs=federation.outputs().outputs)
+    liars = malicious_clients(cell.settings, partition)
+    ids, new = federation.clients.ids, federation.evaluator.new
+    Scorers(torch.from_numpy(dataset.y), partition, ids, new, ["macro_f1"], liars).score(evaluation)
+    expected = federation.evaluate()
+    assert evaluation.metrics == expected.metrics
+    assert evaluation.scores == expected.scores
+    assert any(row["mean"] == "benign" for row in evaluation.metrics)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"channel": ["top_k"]}, "fedproto .*channel: method 'fedproto' sends no model value, only 'means', 'count'"),
+        (
+            {"attack": "noise"},
+            "fedproto .*attack 'noise': method 'fedproto' sends no model value.*take an attack by data",
+        ),
+        ({"attack": {"name": "noise", "share": 0.1}}, "share = 0.1 of 4 clients that train is 0"),
+        ({"attack": {"name": "backdoor", "target": 3}}, "target = 3 is no class of"),
+        ({"methods": ["fedbuff"], "attack": "alie"}, "attack 'alie' needs the updates of a round's clients"),
+        ({"methods": ["centralized"], "attack": "ipm"}, "attack 'ipm': the method 'centralized' sends no messages"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_training(
+    settings: dict[str, Any], problem: str, arrays: Path, tmp_path: Path
+) -> None:
+    grid = {
+        "datasets": [{"name": "npz", "path": str(arrays)}], "methods": ["fedproto"], "alphas": [1], "clients": 4,
+        "model": "mlp", "rounds": 1, **settings,
+    }  # fmt: skip
+    with pytest.raises(UserError, match=problem):
+        front_door.run(grid, out=tmp_path / "run", tracking=False, quiet=True)
+    assert not list(tmp_path.glob("run/*/status.json"))
+
+
+def test_a_test_with_a_trigger_needs_an_attack_that_has_one(arrays: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", arrays, ["fedavg"], options=OPTIONS, rounds=1)
+    with pytest.raises(UserError, match="triggered needs a cell with an attack that has a trigger"):
+        front_door.evaluate(run, tests=["triggered"], quiet=True)
