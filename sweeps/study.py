@@ -117,7 +117,7 @@ class Arm:
 
     @property
     def score(self) -> str:
-        """What its trials are compared by on validation samples, larger values being better, in words."""
+        """Name of the validation score that its trials are compared by; larger values are better."""
         name = self.cells[0].select_by
         return f"minus {name}" if name in COSTS else name
 

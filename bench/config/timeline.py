@@ -1,4 +1,4 @@
-"""What cannot be in a cell's `timeline`, as far as its settings say (docs/changing-data.md); data are not read."""
+"""Refusals of changes in a cell's `timeline` that cannot be (docs/changing-data.md), by its settings alone."""
 
 import ast
 import inspect

@@ -17,7 +17,7 @@ _COLUMNS = ["row", "task", "unit", "round", "before", "after", "recovery", "forg
 
 @remembered
 def changes(store: Store) -> pd.DataFrame:
-    """What each change does to personalized models: a row for each cell that is done and each of its changes.
+    """Effects of each change on personalized models: a row for each cell that is done and each of its changes.
 
     Accuracies are in percent, means over clients weighted by training samples.
 
