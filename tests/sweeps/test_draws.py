@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,14 @@ from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.results.pack import pack, unpack
 from bench.results.results import RunView, load_run
+from reports.league.submission import write_submission
+from reports.league.submitted import changed_entries, plugins_of
 from reports.reading.load import load
 from reports.tables.accuracy import PM
 from reports.tables.standings import by_unit
 from sweeps.admission import Admission
 from sweeps.study import Study, load_study, parts
+from tests.conftest import ROOT
 from tests.reports.conftest import write_store
 from tests.sweeps.conftest import Write
 
@@ -247,3 +251,47 @@ def test_own_ranges_can_be_left_out(write: Write) -> None:
     assert [one.key for one in load_study(str(write()), []).arms[0].dimensions] == ["fedprox.mu", "lr"]
     with pytest.raises(UserError, match="'fedprox' has no ranges of its own"):
         load_study(str(write(own_ranges=False, space={})), [])
+
+
+@pytest.mark.long
+def test_a_submission_has_the_entry_at_its_place_and_a_verification(
+    entry: RunView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command in its text, given where the folder's files are copied to, verifies the copied entry."""
+    monkeypatch.chdir(ROOT)
+    options: dict[str, Any] = {"cells": 1, "jobs": 1, "data_root": Path("data")}
+    text = write_submission(tmp_path / FILE, entry, tmp_path / "submit", "mine", **options).read_text(encoding="utf-8")
+    place = "reports/league/entries/mine/fedprox.tar.xz"
+    assert (tmp_path / "submit" / place).read_bytes() == (tmp_path / FILE).read_bytes()
+    assert f"`bench verify {place} --cells=1 --seed=" in text
+    assert "4 cells, 1 computed again as they were" in text
+    assert "torch==" in (tmp_path / "submit" / "environment.txt").read_text(encoding="utf-8")
+    broken = tmp_path / "entry" / entry.cells[0].id / "settings.json"
+    broken.write_text(broken.read_text(encoding="utf-8").replace('"rounds": 2', '"rounds": 3'), encoding="utf-8")
+    pack(tmp_path / "entry", tmp_path / FILE)
+    with pytest.raises(UserError, match="its verification fails, so nothing is ready to submit"):
+        write_submission(tmp_path / FILE, entry, tmp_path / "again", "mine", **options)
+    assert not (tmp_path / "again" / "SUBMISSION.md").exists()
+
+
+def test_entries_that_a_branch_adds_are_verified_with_their_plug_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=n@n", *arguments], cwd=tmp_path, check=True)
+
+    folder = tmp_path / "reports" / "league" / "entries" / "league_2_small"
+    folder.mkdir(parents=True)
+    (folder / "old.tar.xz").write_text("old")
+    git("init", "-q", "-b", "main")
+    git("add", "-A")
+    git("commit", "-qm", "old")
+    git("checkout", "-qb", "new")
+    for name in ("mine.tar.xz", "mine.py", "plain.tar.xz", "SHA256SUMS"):
+        (folder / name).write_text(name)
+    git("add", "-A")
+    git("commit", "-qm", "new")
+    monkeypatch.chdir(tmp_path)
+    mine, plain = changed_entries("main", "new")
+    assert (mine.name, plain.name) == ("mine.tar.xz", "plain.tar.xz")
+    assert (plugins_of(mine), plugins_of(plain)) == ([mine.with_name("mine.py")], [])

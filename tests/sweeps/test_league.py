@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -59,6 +60,27 @@ def test_every_shipped_entry_is_listed_with_its_checksum() -> None:
         listed = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
         entries = folder.glob("*.tar.xz")
         assert {f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}" for file in entries} == set(listed)
+
+
+@pytest.mark.parametrize(("files", "left_out"), [((), 1), (("mnist.npz",), 1), (("mnist.npz", "cifar10_jpeg.npz"), 0)])
+def test_entries_on_photographs_are_left_out_where_their_files_are_not(
+    tmp_path: Path, files: tuple[str, ...], left_out: int
+) -> None:
+    """`make league` verifies what can be recomputed here, and counts what cannot."""
+    for name in (".venv/.installed", "pyproject.toml", "constraints.txt", *(f"data/{file}" for file in files)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    os.utime(tmp_path / ".venv/.installed", (2e9, 2e9))  # newer than what it was installed from
+    for study in ("league_2_photos", "league_2_small"):
+        folder = tmp_path / "reports" / "league" / "entries" / study
+        folder.mkdir(parents=True)
+        (folder / "a.tar.xz").touch()
+    command = ["make", "-n", "-f", str(ROOT / "Makefile"), "league"]
+    said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    verified = next(line for line in said.splitlines() if "bench verify" in line)
+    assert "league_2_small/a.tar.xz" in verified
+    assert ("league_2_photos" in verified) == (not left_out)
+    assert f'[ {2 - left_out} = 2 ] || echo "left out' in said
 
 
 @pytest.mark.long
