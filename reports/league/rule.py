@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from bench.data import Floats
-from bench.results.results import CellView
+from bench.results.results import CellView, dataset_name
 from reports.reading.figure import Figure
 from reports.reading.load import Store, remembered
 from reports.statistics.ranking import Ranked, family_weights, rank
@@ -20,11 +20,11 @@ REFERENCES = ("fedavg", "local", "finetune")
 
 
 def by_case(store: Store) -> Store:
-    """Rename each task of the cells to its case's name alone, as a league names its tasks.
+    """Rename each task of the cells to its case's name alone, as a league names its tasks; without one to its data's.
 
-    Where several data sets have a case of one name, tasks keep their whole names.
+    Where several tasks have one name, they keep their whole names.
     """
-    cases = {cell.task: cell.view.settings.case or cell.task for cell in store.cells}
+    cases = {cell.task: cell.view.settings.case or dataset_name(cell.view.settings) for cell in store.cells}
     often = Counter(cases.values())
     names = {task: case if often[case] == 1 else task for task, case in cases.items()}
     cells = tuple(replace(cell, task=names[cell.task]) for cell in store.cells)

@@ -97,3 +97,18 @@ def test_the_page_of_a_league_of_draws_says_what_its_units_are(tuned: Path, tmp_
     plain = write_league([write(tmp_path / "plain")], tmp_path / "other", "test").read_text(encoding="utf-8")
     assert 'id="answers"' not in plain
     assert "draws of tuning" not in plain
+
+
+def test_a_task_without_a_case_has_the_name_of_its_data(tmp_path: Path) -> None:
+    """And tasks that would have one name keep their whole ones."""
+    run = write(tmp_path / "run", methods=("ditto",))
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    for cell in info["cells"]:
+        cell["settings"]["case"] = cell["settings"]["case"] if cell["settings"]["dataset"] == "digits" else ""
+    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    assert by_case(load([run])).tasks == ["synthetic", "case 0.1"]
+    for cell in info["cells"]:
+        cell["settings"] |= {"case": "", "dataset": "digits"}
+    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    store = load([run])
+    assert by_case(store).tasks == store.tasks

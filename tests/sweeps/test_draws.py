@@ -26,6 +26,7 @@ from sweeps.admission import Admission
 from sweeps.study import Study, load_study, parts
 from tests.conftest import ROOT
 from tests.reports.conftest import write_store
+from tests.runs.forger import forge
 from tests.sweeps.conftest import Write
 
 DRAWN: dict[str, Any] = {
@@ -266,8 +267,8 @@ def test_a_submission_has_the_entry_at_its_place_and_a_verification(
     assert f"`bench verify {place} --cells=1 --seed=" in text
     assert "4 cells, 1 computed again as they were" in text
     assert "torch==" in (tmp_path / "submit" / "environment.txt").read_text(encoding="utf-8")
-    broken = tmp_path / "entry" / entry.cells[0].id / "settings.json"
-    broken.write_text(broken.read_text(encoding="utf-8").replace('"rounds": 2', '"rounds": 3'), encoding="utf-8")
+    for cell in entry.cells:
+        forge(cell.folder, kind="")
     pack(tmp_path / "entry", tmp_path / FILE)
     with pytest.raises(UserError, match="its verification fails, so nothing is ready to submit"):
         write_submission(tmp_path / FILE, entry, tmp_path / "again", "mine", **options)
