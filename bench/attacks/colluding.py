@@ -42,7 +42,7 @@ class ALIE(Attack):
         z = self.hp.z
         if z is None:
             z = largest_z(clients, m)
-        return (malicious.mean(0) + z * malicious.std(0, correction=0)).expand_as(malicious)
+        return (malicious.mean(0) + malicious.std(0, correction=0).mul(z)).expand_as(malicious)
 
 
 def largest_z(clients: int, malicious: int) -> float:
@@ -81,7 +81,7 @@ class MinMax(Attack):
         away = mean - known
         largest = torch.stack([torch.linalg.vector_norm(known - row, dim=1).max() for row in known]).max()
         along, room = away @ p, largest**2 - (away * away).sum(1)
-        gamma = ((-along + (along**2 + length * room).clamp(min=0).sqrt()) / length).min()
+        gamma: Tensor = ((-along + (along**2 + length * room).clamp(min=0).sqrt()) / length).min()
         return (mean + gamma * p).expand_as(malicious)
 
     def _direction(self, known: Tensor, mean: Tensor) -> Tensor:
@@ -89,7 +89,8 @@ class MinMax(Attack):
             case "std":
                 return -known.std(0, correction=0)
             case "unit":
-                return -mean / torch.linalg.vector_norm(mean).clamp(min=torch.finfo(mean.dtype).tiny)
+                length: Tensor = torch.linalg.vector_norm(mean)
+                return -mean / length.clamp(min=torch.finfo(mean.dtype).tiny)
             case _:
                 return -mean.sign()
 
@@ -113,4 +114,4 @@ class IPM(Attack):
 
     def forge(self, malicious: Tensor, benign: Tensor, rng: np.random.Generator) -> Tensor:
         known = benign if len(benign) else malicious
-        return (-self.hp.epsilon * known.mean(0)).expand_as(malicious)
+        return known.mean(0).mul(-self.hp.epsilon).expand_as(malicious)

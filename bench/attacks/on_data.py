@@ -73,4 +73,4 @@ class Backdoor(Attack):
         return stamped
 
     def forge(self, malicious: Tensor, benign: Tensor, rng: np.random.Generator) -> Tensor:
-        return self.hp.boost * malicious
+        return malicious.mul(self.hp.boost)

@@ -26,7 +26,8 @@ class GaussianNoise(Attack):
     Hyper = NoiseHyper
 
     def forge(self, malicious: Tensor, benign: Tensor, rng: np.random.Generator) -> Tensor:
-        return malicious.new_tensor(rng.standard_normal(malicious.shape)) * self.hp.std
+        drawn: Tensor = malicious.new_tensor(rng.standard_normal(malicious.shape))
+        return drawn.mul(self.hp.std)
 
 
 class FactorHyper(AttackHyper):
@@ -42,7 +43,7 @@ class SignFlip(Attack):
     Hyper = FactorHyper
 
     def forge(self, malicious: Tensor, benign: Tensor, rng: np.random.Generator) -> Tensor:
-        return -self.hp.factor * malicious
+        return malicious.mul(-self.hp.factor)
 
 
 class ScaleHyper(AttackHyper):
@@ -58,4 +59,4 @@ class Scale(Attack):
     Hyper = ScaleHyper
 
     def forge(self, malicious: Tensor, benign: Tensor, rng: np.random.Generator) -> Tensor:
-        return self.hp.factor * malicious
+        return malicious.mul(self.hp.factor)

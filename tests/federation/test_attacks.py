@@ -16,6 +16,7 @@ from bench.federation.federation import Federation
 from bench.params import Params
 from bench.plugin import METHODS
 from bench.settings import Settings
+from docs.examples.attacks_and_servers import ATTACKS, HONEST, MIN_MAX, SERVERS, SIGN_FLIP, accuracy
 from tests.engine.problems import EVERY_METHOD, assert_same, everything, run, toy, toy_data, toy_partition
 
 SIZES = [9, 8, 8, 7, 6]
@@ -249,3 +250,16 @@ def test_poison_is_in_the_training_samples_of_malicious_clients_only() -> None:
     assert (poisoned.y[others] == data.y[others]).all()
     assert (poisoned.x == data.x).all()
     assert poison(settings.model_copy(update={"attack": attack("noise")}), data, partition) is data
+
+
+@pytest.mark.slow
+def test_attacks_lower_fedavg_and_robust_servers_win_some_back() -> None:
+    """On digits; the known failure, too: under min-max Krum's choices do worse than the mean."""
+    honest, attacked_mean = accuracy(HONEST), accuracy(SIGN_FLIP)
+    for lie in ATTACKS:
+        if lie not in (HONEST, {"name": "alie"}):  # whose own z is small here
+            assert accuracy(lie) < honest - 0.5, lie
+    for server in SERVERS:
+        assert accuracy(SIGN_FLIP, server) > attacked_mean + 10, server
+    for server in ("krum", "multi_krum"):
+        assert accuracy(MIN_MAX, server) < accuracy(MIN_MAX) - 5, server
