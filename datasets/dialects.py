@@ -1,8 +1,10 @@
-"""Partitions as other systems define them: presets of `dirichlet` and `natural` (docs/data.md lists the differences).
+"""Partitions as other systems define them: presets of `dirichlet` and `natural`, or rules of their own.
 
-Tests compare them with split statistics produced by the systems' own code (tests/datasets/dialects.json).
+docs/data.md lists the differences. Tests compare them with split statistics produced by the systems' own code
+(tests/datasets/dialects.json).
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,9 @@ from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
 from datasets.natural import natural
-from datasets.partitions import Split, dirichlet
+from datasets.partitions import NONE, Split, dealt, dirichlet, finish, kept_of, spread
 
-_PFLLIB_BATCH, _PFLLIB_TEST = 10, 0.25
+_PFLLIB_BATCH, _PFLLIB_SHARES = 10, (0.75, 0.0, 0.25)
 _PFL_PATIENCE, _PFL_EVENED = 20, 0.02
 
 
@@ -26,13 +28,69 @@ def dirichlet_pfllib(dataset: Dataset, *, clients: int, alpha: float, seed: int,
     The draw is repeated until every client has at least 40 samples, which is a batch of 10 in its test quarter, or half
     of the mean number of samples per client if that is less.
     """
-    least = int(min(_PFLLIB_BATCH / _PFLLIB_TEST, len(dataset.y) / clients / 2))
-    shares = (1 - _PFLLIB_TEST, 0.0, _PFLLIB_TEST)
     split: Split = dirichlet(
-        dataset, clients=clients, alpha=alpha, seed=seed, balanced=True, min_samples=least, shares=shares,
-        fixed_tests=fixed_tests,
+        dataset, clients=clients, alpha=alpha, seed=seed, balanced=True, min_samples=_least(dataset, clients),
+        shares=_PFLLIB_SHARES, fixed_tests=fixed_tests,
     )  # fmt: skip
     return split
+
+
+@PARTITIONS.register("pathological_pfllib")
+def pathological_pfllib(
+    dataset: Dataset, *, clients: int, seed: int, k: PositiveInt, balanced: bool = False, fixed_tests: bool = False
+) -> Split:
+    """PFLlib's `pat`: `k` classes per client, training and test part merged, a quarter of each client's for tests.
+
+    The classes are dealt out in their order: each to the first clients that have fewer than `k`, as many as an even
+    deal needs. So clients in a row have the same classes. Of a class each of these clients gets a stretch in the data's
+    order: of equal lengths if `balanced`, else of lengths drawn evenly from a tenth of the equal one up to it, and the
+    last of these clients gets the rest.
+
+    Raises:
+        UserError: there are fewer than `k` classes, or too few samples of a class for its clients.
+    """
+    if k > dataset.num_classes:
+        had = f"{dataset.name} has {dataset.num_classes} classes"
+        raise UserError(f"partition 'pathological_pfllib': k = {k}, and {had}; take a smaller k")
+    y = dealt(dataset, _PFLLIB_SHARES)
+    kept = kept_of(y, _PFLLIB_SHARES, fixed_tests)
+    rng = generator(seed, "partition", "pfllib pathological")
+    pools = [spread(np.flatnonzero(y == label), kept) for label in range(dataset.num_classes)]
+    lists = _class_by_class(pools, rng, clients, k, balanced, _least(dataset, clients) / dataset.num_classes)
+    return finish(lists, _PFLLIB_SHARES, kept if fixed_tests else None, seed)
+
+
+def _least(dataset: Dataset, clients: int) -> int:
+    """PFLlib's smallest client: a batch in its test quarter, or half of the mean number of samples if that is less."""
+    return int(min(_PFLLIB_BATCH / _PFLLIB_SHARES[2], len(dataset.y) / clients / 2))
+
+
+def _class_by_class(
+    pools: list[Indices], rng: Any, clients: int, k: int, balanced: bool, least: float
+) -> list[Indices]:
+    """Deal out the classes in their order; no drawn stretch is shorter than `least`.
+
+    Raises:
+        UserError: a class has too few samples.
+    """
+    left = np.full(clients, k)
+    lists = [[NONE] for _ in range(clients)]
+    for label, pool in enumerate(pools):
+        chosen = np.flatnonzero(left > 0)[: math.ceil(clients / len(pools) * k)]
+        if not len(chosen):
+            break
+        equal = len(pool) / len(chosen)
+        low, high = int(max(equal / 10, least)), int(equal)
+        if low >= high and not balanced:
+            raise UserError(
+                f"partition 'pathological_pfllib': {len(pool)} samples of class {label} are too few for "
+                f"{len(chosen)} clients; take fewer clients or `balanced: true`"
+            )
+        sizes = np.full(len(chosen) - 1, high) if balanced else rng.integers(low, high, len(chosen) - 1)
+        for client, stretch in zip(chosen, np.split(pool, np.cumsum(sizes)), strict=True):
+            lists[client].append(stretch)
+        left[chosen] -= 1
+    return [np.sort(np.concatenate(stretches)) for stretches in lists]
 
 
 @PARTITIONS.register("dirichlet_flbench")

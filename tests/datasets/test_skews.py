@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError
 from bench.plugin import DATASETS, PARTITIONS
 from datasets.assemble import assemble
-from datasets.dialects import _one_after_the_other
+from datasets.dialects import _class_by_class, _one_after_the_other
 from datasets.partitions import _deal, make_partition
 
 DIALECTS = json.loads((Path(__file__).parent / "dialects.json").read_text())
@@ -189,6 +190,55 @@ def test_fl_bench_refuses_what_rounding_lifts_to_its_smallest_size() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("kind", ["balanced", "unbalanced"])
+def test_pfllib_s_pathological_clients(kind: str, k: int, seed: int) -> None:
+    """With its draws the counts of its code, exactly; with ours, a client's classes and a quarter for tests."""
+    digits: Dataset = DATASETS.get("digits")(data_root=Path(), download=False)
+    theirs = np.array(DIALECTS["pfllib_pathological"]["counts"][kind][str(k)][str(seed)])
+    pools = [np.flatnonzero(digits.y == label) for label in range(10)]
+    draws = SimpleNamespace(integers=np.random.RandomState(seed).randint)
+    lists = _class_by_class(pools, draws, 10, k, kind == "balanced", 40 / 10)
+    assert np.stack([np.bincount(digits.y[held], minlength=10) for held in lists]).tolist() == theirs.tolist()
+    ours = make(digits, "pathological_pfllib", 10, seed, "paper", k=k, balanced=kind == "balanced")
+    of_class = np.stack([np.bincount(digits.y[held], minlength=10) for held in dealt(ours, tests=True)])
+    assert ((of_class > 0) == (theirs > 0)).all()
+    assert of_class.sum() == len(digits.y)
+    for train, test in zip(ours.train, ours.test, strict=True):
+        assert len(train) == round(0.75 * (len(train) + len(test)))
+
+
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 3), st.booleans(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_pathological_clients_have_at_most_k_classes_and_every_sample_once(
+    clients: int, k: int, seed: int, balanced: bool, paper: bool
+) -> None:
+    """Whatever the numbers: nobody is empty, and under `honest` the tests are the same samples for two seeds."""
+    found = [
+        make(EVEN, "pathological_pfllib", clients, s, "paper" if paper else "honest", k=k, balanced=balanced)
+        for s in (seed, seed + 1)
+    ]
+    of_class = np.stack([np.bincount(EVEN.y[held], minlength=6) for held in dealt(found[0], tests=True)])
+    assert ((of_class > 0).sum(axis=1) <= k).all()
+    assert (of_class.sum(axis=1) > 0).all()
+    assert (of_class.sum(axis=0) <= 40).all()
+    everything = np.concatenate(dealt(found[0], tests=True))
+    assert len(np.unique(everything)) == len(everything)
+    if not paper:
+        tested = [set(np.concatenate(one.test).tolist()) for one in found]
+        assert tested[0] == tested[1]
+
+
+def test_a_pathological_split_that_cannot_be_is_refused() -> None:
+    with pytest.raises(UserError, match="k = 7, and toy has 6 classes"):
+        make(EVEN, "pathological_pfllib", 4, k=7)
+    few = labelled([0, 1, 2, 3, 4, 5] * 3, [0, 1, 2, 3, 4, 5])
+    with pytest.raises(UserError, match="4 samples of class 0 are too few for 8 clients"):
+        make(few, "pathological_pfllib", 8, k=6)
+    make(few, "pathological_pfllib", 8, k=6, balanced=True)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
 def test_pfl_research_s_users(seed: int) -> None:
     """With its draws, the counts of its code; with our own, users of one size and mixes that are skewed as theirs."""
     digits: Dataset = DATASETS.get("digits")(data_root=Path(), download=False)
@@ -268,6 +318,7 @@ def test_leaf_s_own_split(seed: str) -> None:
 def test_all_are_registered() -> None:
     assert {name for name, _ in RULES} | {
         "dirichlet_pfllib",
+        "pathological_pfllib",
         "dirichlet_flbench",
         "dirichlet_flower",
         "dirichlet_pfl_research",
