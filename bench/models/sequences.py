@@ -91,6 +91,22 @@ def fasttext(shape: tuple[int, ...], classes: int, *, embedding: PositiveInt = 6
     return Network(_MeanOfWords(vocabulary, embedding), nn.Linear(embedding, classes))
 
 
+@MODELS.register("pfllib_fasttext")
+def pfllib_fasttext(
+    shape: tuple[int, ...], classes: int, *, embedding: PositiveInt = 512, hidden: PositiveInt = 512
+) -> nn.Module:
+    """PFLlib's fastText: mean embedding over all places, padding as zeros, and a linear hidden layer.
+
+    Raises:
+        UserError: the samples are not tokens.
+    """
+    _, vocabulary = need_tokens("pfllib_fasttext", shape)
+    body: OrderedDict[str, nn.Module] = OrderedDict(
+        mean=_MeanOfPlaces(vocabulary, embedding), fc1=nn.Linear(embedding, hidden)
+    )
+    return Network(nn.Sequential(body), nn.Linear(hidden, classes))
+
+
 @MODELS.register("textcnn")
 def textcnn(
     shape: tuple[int, ...], classes: int, *, embedding: PositiveInt = 64, filters: PositiveInt = 64
@@ -118,6 +134,16 @@ class _MeanOfWords(nn.Module):
         words = (tokens != PADDING).unsqueeze(2)
         total: Tensor = (self.embedding(tokens) * words).sum(1)
         return total / words.sum(1).clamp(min=1)
+
+
+class _MeanOfPlaces(nn.Module):
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The sum of the words' embeddings over the length with padding, `[batch, width]`."""
+        return (self.embedding(tokens) * (tokens != PADDING).unsqueeze(2)).mean(1)
 
 
 class _Windows(nn.Module):

@@ -22,6 +22,7 @@ CASES = [
     ("char_lstm", TEXT, SMALL),
     ("gru", TEXT, {**SMALL, "layers": 2}),
     ("fasttext", TEXT, {"embedding": 4}),
+    ("pfllib_fasttext", TEXT, {"embedding": 4, "hidden": 3}),
     ("textcnn", TEXT, {"embedding": 4, "filters": 3}),
     ("transformer", TEXT, {"width": 4, "heads": 2, "layers": 1}),
     ("har_cnn", SERIES, {"filters": 3, "hidden": 4}),
@@ -121,6 +122,27 @@ def test_padding_is_no_word_of_fasttext() -> None:
     assert bool((net.features(torch.zeros(1, 4, dtype=torch.long)) == 0).all())  # type: ignore[operator]
 
 
+def test_pfllib_s_fasttext_is_three_layers_of_torch() -> None:
+    """Logits and gradients, with torch's own padding row: zeros that nothing trains; 16,648,708 values for AG News."""
+    meta = build("pfllib_fasttext", TEXT, CLASSES, {"embedding": 4, "hidden": 3})
+    values = initialise(meta, generator(0, "weights"), torch.float64)
+    net = filled(meta, values)
+    text = torch.tensor([[3, 1, 2, 0, 0], [6, 0, 0, 0, 0]])
+    words = nn.Embedding(TEXT.vocabulary, 4, padding_idx=0).double()
+    words.weight.data[1:] = values["body.mean.embedding.weight"][1:]
+    fc1, fc = nn.Linear(4, 3).double(), nn.Linear(3, CLASSES).double()
+    fc1.load_state_dict({end: values[f"body.fc1.{end}"] for end in ("weight", "bias")})
+    fc.load_state_dict({end: values[f"head.{end}"] for end in ("weight", "bias")})
+    wanted = fc(fc1(words(text).mean(1)))
+    torch.testing.assert_close(net(text), wanted, rtol=0, atol=1e-12)
+    net(text).square().sum().backward()
+    wanted.square().sum().backward()
+    gradients = dict(net.named_parameters())["body.mean.embedding.weight"].grad
+    torch.testing.assert_close(gradients, words.weight.grad)
+    size = describe("pfllib_fasttext", TokenShape(200, 32_000), 4)["parameters"]
+    assert size == 32_000 * 512 + 512 * 513 + 4 * 513
+
+
 @pytest.mark.parametrize(
     "name", ["mlp", "logistic", "cnn", "resnet18", "vgg11", "har_cnn", "vit_tiny", "mobilenet_v3_small"]
 )
@@ -129,7 +151,7 @@ def test_a_model_of_numbers_refuses_tokens(name: str) -> None:
         build(name, TokenShape(80, 90), 5)
 
 
-@pytest.mark.parametrize("name", ["char_lstm", "gru", "fasttext", "textcnn", "transformer"])
+@pytest.mark.parametrize("name", ["char_lstm", "gru", "fasttext", "pfllib_fasttext", "textcnn", "transformer"])
 def test_a_model_of_tokens_refuses_numbers(name: str) -> None:
     with pytest.raises(UserError, match=f"model '{name}' needs tokens, and the samples have shape"):
         build(name, (80, 90), 5)
