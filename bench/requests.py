@@ -30,7 +30,7 @@ class Feed:
             drawn without replacement and has min(batch size, n) samples; `cyclic`: the stored order, repeated.
         stream: part of the address of the random draws; every main feed has 0, so that methods share their batches.
         subset: use this many samples, drawn anew in each round and equal for all requests of the round; None: all. Of
-            `earlier` samples those that reservoir sampling has kept: a change of the data can only take some of them.
+            `earlier` samples those with the lowest random ranks, the same in all rounds until the data change again.
         augment: whether the cell's augmentation applies to training samples.
     """
 

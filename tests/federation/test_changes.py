@@ -91,12 +91,16 @@ def test_a_client_that_comes_back_has_the_state_it_left_with() -> None:
     assert not torch.equal(trained.clients[1].state["personal"].weights, left)
 
 
-def test_clients_know_their_new_samples() -> None:
-    trained = federation(method="ditto", timeline=[{"round": 1, "shifts": LABELS, "exchange": 1.0}])
+@pytest.mark.parametrize("server", [None, {"name": "fedbuff", "buffer": 2}], ids=["rounds", "arrivals"])
+def test_clients_know_their_new_samples(server: dict[str, Any] | None) -> None:
+    """Also those whose round had begun before the change and ends after it."""
+    change = {"round": 1, "shifts": LABELS, "exchange": 1.0}
+    trained = federation(method="ditto", timeline=[change], server=server, clock="mobile")
     _, partition, _ = load_all(trained.settings)
     dataset, _, _ = load_all(trained.settings)
-    for stage in partition.stages:
-        trained.advance()
+    for versions, stage in zip((1, 4), partition.stages, strict=True):
+        for _ in range(versions):
+            trained.advance()
         for i in trained.clients.ids:
             client = trained.clients[i]
             counts = np.bincount(dataset.y[stage.train[i]], minlength=10)
@@ -198,6 +202,7 @@ def test_it_goes_on_from_a_checkpoint_across_a_change(method: str, at: int) -> N
     expected = scores(straight, 6)
     scores(first, at)
     second.restore(*first.state())
+    assert second.evaluate().metrics == expected[at - 1].metrics
     for mine, yours in zip(scores(second, 6 - at), expected[at:], strict=True):
         assert mine.metrics == yours.metrics
         assert mine.changes == yours.changes
