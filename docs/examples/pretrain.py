@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of the cell")
     given = parser.parse_args()
-    os.nice(15)
+    os.nice(10)
     classes, _ = divide(given.source, given.classes, given.out)
     grid = {
         "methods": [{"name": "centralized", "fine_tune_epochs": 0}],
