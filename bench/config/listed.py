@@ -51,11 +51,15 @@ def read_listed(document: Document) -> list[Settings]:
 def write_listed(name: str, description: str, cells: Sequence[Settings]) -> str:
     """The text of a grid with exactly these cells; settings with their default value are left out."""
     plain = [cell.model_dump(mode="json", exclude_defaults=True, exclude={"seed"}) for cell in cells]
+    seeds = list(dict.fromkeys(cell.seed for cell in cells))
     entries = [entry for i, entry in enumerate(plain) if entry not in plain[:i]]
+    every_seed = len(entries) * len(seeds) == len(cells)
+    if not every_seed:  # entries of other seeds, as of a study with several draws, say which are theirs
+        entries = [{**entry, "seed": cell.seed} for entry, cell in zip(plain, cells, strict=True)]
     shared = {key: value for key, value in entries[0].items() if all(entry.get(key) == value for entry in entries)}
     content: dict[str, Any] = {"name": name, "description": description}
     if files := loaded_files():
         content["plugins"] = [str(file) for file in files]
-    content |= shared | {"seeds": list(dict.fromkeys(cell.seed for cell in cells))}
+    content |= shared | ({"seeds": seeds} if every_seed else {})
     content["cells"] = [{key: value for key, value in entry.items() if key not in shared} for entry in entries]
     return dump(content)

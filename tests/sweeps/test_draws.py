@@ -14,6 +14,7 @@ import pytest
 import bench
 from bench.config.grid import load_grid
 from bench.config.identity import cell_id, declared_checksum
+from bench.config.listed import write_listed
 from bench.errors import UserError
 from bench.results.pack import pack, unpack
 from bench.results.results import RunView, load_run
@@ -84,6 +85,22 @@ def test_the_default_grid_is_read_as_the_same_cells(write: Write, tmp_path: Path
         cell_id(cell, declared_checksum(cell)) for cell in grid.cells
     ]
     assert [(cell.seed, cell.protocol, cell.lr) for cell in grid.cells] == [(0, "honest", 0.1), (10, "honest", 0.1)]
+
+
+def test_the_chosen_settings_as_a_grid_are_those_of_each_draw(write: Write, tmp_path: Path) -> None:
+    """`best.yaml` has each draw's setting on its own seeds: with all seeds it had twice as many cells."""
+    arms = load_study(str(write(**DRAWN)), []).arms
+    cells = [
+        cell
+        for rate, arm in zip((0.2, 0.3), arms, strict=True)
+        for cell in arm.reported({"lr": rate}, arm.report_seeds)
+    ]
+    (tmp_path / "best.yaml").write_text(write_listed("best", "", cells), encoding="utf-8")
+    again = load_grid(str(tmp_path / "best.yaml")).cells
+    assert [(cell.seed, cell.lr) for cell in again] == [(0, 0.2), (1, 0.2), (10, 0.3), (11, 0.3)]
+    assert [cell_id(cell, declared_checksum(cell)) for cell in again] == [
+        cell_id(cell, declared_checksum(cell)) for cell in cells
+    ]
 
 
 def with_draws(run: Path, draws: list[list[int]]) -> Path:
