@@ -67,6 +67,16 @@ class OptimizerSettings(BaseModel):
         return self
 
 
+class PrivateTraining(BaseModel):
+    """Training with differential privacy of samples: each one's gradient is clipped, their sum has noise (DP-SGD)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    norm: float = Field(1.0, gt=0, allow_inf_nan=False, description="largest norm of a sample's gradient")
+    noise: float = Field(1.0, ge=0, allow_inf_nan=False, description="standard deviation in units of the norm")
+    delta: float = Field(1e-5, gt=0, lt=1, description="of epsilon")
+
+
 class FurtherTest(BaseModel):
     """Further test samples for a cell's models (docs/scores.md)."""
 
@@ -303,6 +313,9 @@ class Settings(BaseModel):
     nesterov: bool = Field(False, description="of sgd")
     weight_decay: float = Field(0.0, ge=0)
     grad_clip: float | None = Field(None, gt=0, description="largest norm of a gradient")
+    dp_sgd: PrivateTraining | None = Field(
+        None, description="each sample's gradient is clipped and their sum has noise: {norm: 1, noise: 1, delta: 1e-5}"
+    )
 
     clock: Annotated[Profile, BeforeValidator(resolve)] = Field(
         default_factory=Profile, description="simulated devices and network: a preset or a mapping, see docs/clock.md"

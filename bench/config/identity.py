@@ -47,6 +47,7 @@ _ABSENT: dict[str, Any] = {
     "channel": [],
     "timeline": [],
     "attack": None,
+    "dp_sgd": None,
     "new_client_start": "method",
 }
 """Settings added later, each with the value that means the old behaviour: it is left out, so that cells from before the

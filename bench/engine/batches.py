@@ -15,11 +15,18 @@ CROPS = 9 * 9 * 2  # places of a crop after padding by 4, times mirrored or not
 
 
 class DrawAddress(NamedTuple):
-    """Part of the address of every batch: the owner, round and seed of its draws."""
+    """Part of the address of every batch: the owner, round and seed of its draws.
+
+    Attributes:
+        purpose, training: what a program is for (empty: a round of training), and the number of a training in it. They
+            are part of the address of noise only: trainings of a round share their batches, and must not share noise.
+    """
 
     seed: int
     round: int
     owner: int
+    purpose: str = ""
+    training: int = 0
 
 
 class Batches(NamedTuple):

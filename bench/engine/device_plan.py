@@ -13,6 +13,7 @@ from torch import Tensor
 from bench.data import Array
 from bench.engine.lane_schedule import IDLE, Packing, Phase, pack, phases_of, runs_of
 from bench.engine.prepare import Prepared
+from bench.engine.private import noise_of
 from bench.engine.step import MAIN
 
 SHORT = -1
@@ -148,6 +149,11 @@ def _arrays(group: list[Prepared], name: str = MAIN) -> dict[str, Any]:
     if name == MAIN:
         arrays["lr"] = {part: np.concatenate([p.lr[part] for p in group]) for part in group[0].lr}
         arrays["draws"] = {d: np.concatenate([p.draws[d] for p in group]) for d in group[0].draws}
+        if noise := group[0].noise:
+            arrays["noise"] = {
+                part: np.concatenate([noise_of(p.address, part, size, p.steps) for p in group])
+                for part, size in noise.items()
+            }
         arrays["side"] = {side: _arrays(group, side) for side in group[0].streams if side != MAIN}
     return arrays
 
@@ -171,5 +177,6 @@ def without_padding(batches: dict[str, Any], steps: slice, sizes: dict[str, int]
         "step": batches["step"][steps, 0],
         "in_epoch": batches["in_epoch"][steps, 0],
         "draws": {d: v[steps, 0, :size] for d, v in batches["draws"].items()},
+        **({"noise": {part: v[steps, 0] for part, v in batches["noise"].items()}} if "noise" in batches else {}),
         "side": {s: without_padding(batch, steps, sizes, s) for s, batch in batches["side"].items()},
     }

@@ -20,6 +20,7 @@ from bench.engine.gradient import as_train, gradient_of
 from bench.engine.lane_schedule import lanes_for
 from bench.engine.predict import Task, choose_samples_per_lane, outputs
 from bench.engine.prepare import Prepared, Preparer
+from bench.engine.private import OWN, PrivateSteps
 from bench.engine.programs import Budget, ProgramRun, Reply, Work, advance, limit_to_budget
 from bench.engine.recorded_steps import GraphCache
 from bench.engine.team import Assignment, Helpers, Job, Team
@@ -51,6 +52,7 @@ class Engine:
         notices: messages to the user about what happened so far, one line each.
         failed: backends that could not run a step (see `bench.engine.backends.backends`).
         done: what programs had done so far, of clients and of the server.
+        private: the noisy steps of clients so far (the cell's setting `dp_sgd`).
         steps, images, seconds: client steps trained so far on this device, the samples in them, and what drawing and
             training took.
     """
@@ -79,6 +81,7 @@ class Engine:
         self.notices: list[str] = []
         self.failed: list[str] = []
         self.steps = self.images = 0
+        self.private = PrivateSteps()
         self.done = {"clients": Work(0, 0), "server": Work(0, 0)}
         self.seconds = 0.0
         self._arithmetic = Arithmetic(settings.precision == "bf16", lane_kernels)
@@ -143,16 +146,22 @@ class Engine:
         for i, p in enumerate(programs):
             request = p.waiting
             if isinstance(request, Train):
-                jobs[i] = Job(request, p.address, p.limit)
+                jobs[i] = Job(request, p.next_training(), p.limit)
             elif isinstance(request, Gradient):
+                if self.settings.dp_sgd is not None and request.samples in OWN:
+                    raise UserError("dp_sgd: the method asks for the gradient of all samples, which has no noise")
                 jobs[i] = Job(request, p.address, None)  # a gradient is of all samples or wrong
             else:
                 assert isinstance(request, ForwardRequest), f"not a request: {request!r}"
                 forwards[i] = request
+                if request.samples in OWN and p.owner != SERVER:
+                    self.private.looks.add(type(request).__name__)
         answers: dict[int, Any] = {}
         for (i, job), (answer, work) in zip(jobs.items(), self._trainings(list(jobs.values())), strict=True):
             answers[i] = answer
             self._note(programs[i], work)
+            if self.settings.dp_sgd is not None and isinstance(job.request, Train) and job.request.feed.samples in OWN:
+                self.private.add(job.address.owner, self._preparer.rate(job.request, job.address), work.steps)
             if job.limit is not None:
                 programs[i].limit = job.limit - work.steps
         if forwards:
@@ -262,8 +271,10 @@ class Engine:
         return trained
 
     def _cohort(self, group: list[Prepared]) -> Answers:
-        """Train all clients at once; if models are kept in the host's memory, as many at a time as there are lanes."""
-        at_once = len(group) if self.device_data.home == self.device_data.device else self.lanes
+        """Train all clients at once; as many at a time as there are lanes, if models are kept in the host's memory or
+        steps have noise, which takes the memory of a model for each of them."""
+        together = self.device_data.home == self.device_data.device and not group[0].recipe.private
+        at_once = len(group) if together else self.lanes
         parts = [self._cohort_that_fits(group[i : i + at_once]) for i in range(0, len(group), at_once)]
         return [answer for trained, _ in parts for answer in trained], all(finite for _, finite in parts)
 

@@ -211,8 +211,9 @@ class Trainer:
         self, streams: Mapping[str, Stream], arrays: dict[str, Any], steps_at: Tensor
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """The batches of a schedule, `[steps, lanes, width, ...]` each, with the number of the first of these steps."""
-        samples = steps_at.shape[1] * arrays["index"].shape[1]
-        chunk = max(1, GATHER // max(1, samples * self._bytes(streams[MAIN].feed.samples)))
+        lanes, width = steps_at.shape[1], arrays["index"].shape[1]
+        noise = sum(v.shape[1] * v.itemsize for v in arrays.get("noise", {}).values())
+        chunk = max(1, GATHER // max(1, lanes * (width * self._bytes(streams[MAIN].feed.samples) + noise)))
         for start in range(0, len(steps_at), chunk):
             yield start, self._gather(streams, arrays, steps_at[start : start + chunk])
 
@@ -230,8 +231,10 @@ class Trainer:
             batches["x"], batches["y"] = pool.take(absolute)
             if codes is not None:
                 batches["x"] = pool.crop_flip(batches["x"], codes)
+        noise = {part: _at(v, steps_at) for part, v in arrays.get("noise", {}).items()}
         return {
             **batches,
+            **({"noise": noise} if noise else {}),
             "draws": {d: _at(v, steps_at) for d, v in arrays["draws"].items()},
             "side": {
                 side: self._gather(streams, side_arrays, steps_at, side) for side, side_arrays in arrays["side"].items()

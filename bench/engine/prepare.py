@@ -15,6 +15,7 @@ from bench.engine.batches import (
     steps_per_epoch,
 )
 from bench.engine.device_data import DeviceData
+from bench.engine.private import OWN, refuse
 from bench.engine.step import MAIN, Kinds, Recipe, Slices, kinds
 from bench.model_call import Arithmetic
 from bench.optim import SGD, Adam, AdamW, Optimizer, OptimizerState, learning_rates
@@ -42,7 +43,10 @@ class Stream(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A `Train` request with everything drawn; `samples` of each feed are in its batches."""
+    """A `Train` request with everything drawn; `samples` of each feed are in its batches.
+
+    Noise is drawn when it is needed, as it is as large as all gradients: `noise` has the size of each noisy part.
+    """
 
     request: Train
     recipe: Recipe
@@ -53,6 +57,7 @@ class Prepared(NamedTuple):
     draws: dict[str, Array]
     lr: dict[str, Array]
     state: Mapping[str, OptimizerState]
+    noise: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,20 @@ class Preparer:
                 name: states.get(name) or o.init(_trained(request, plan.slices, name))
                 for name, o in plan.optimizers.items()
             },
+            noise={name: _trained(request, plan.slices, name).numel() for name in plan.optimizers}
+            if recipe.private
+            else {},
         )
+
+    def _private(self, request: Train) -> tuple[float, float] | None:
+        """Norm and noise of DP-SGD, for a training on a client's own samples."""
+        private = self._settings.dp_sgd
+        return None if private is None or request.feed.samples not in OWN else (private.norm, private.noise)
+
+    def rate(self, request: Train, address: DrawAddress) -> float:
+        """The share of a client's samples that is in a batch."""
+        n = len(_positions(request.feed, address, self._device_data))
+        return min(1.0, _width(request.feed, self._device_data, self._settings) / max(1, n))
 
     def _planned(self, request: Train, round: int) -> _Plan:
         parts, context = kinds(request.values), kinds(request.context)
@@ -149,7 +167,10 @@ class Preparer:
             draws=tuple(sorted(request.draws.items())),
             frozen=False,
             arithmetic=self._arithmetic,
+            private=self._private(request),
         )
+        if recipe.private:
+            refuse(request, recipe)
         frozen = replace(recipe, frozen=True)
         unique = self._recipes.setdefault
         statistics = recipe.batch_statistics and request.feed.samples != "none"

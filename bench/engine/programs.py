@@ -51,6 +51,7 @@ class ProgramRun:
         events: its work and its messages, in order.
         result: the value that it returned.
         limit: number of steps that it may still take; trainings end there (None: as many as they ask for).
+        trainings: how many it has asked for.
         passage: the way of its messages (None: they arrive as they are).
     """
 
@@ -63,6 +64,7 @@ class ProgramRun:
     done: bool = False
     limited: bool = False
     limit: int | None = None
+    trainings: int = 0
     passage: Passage | None = None
 
     def __post_init__(self) -> None:
@@ -72,6 +74,11 @@ class ProgramRun:
                 f"a round gave {type(self.program).__name__}, not a program: it has to `yield` at least one request, "
                 "for instance Train(...) and then Upload(...)"
             )
+
+    def next_training(self) -> DrawAddress:
+        """The address of its next training."""
+        self.trainings += 1
+        return self.address._replace(training=self.trainings)
 
     def send(self, values: Mapping[str, Any], weight: float | None = None) -> Sent:
         """Send a message on its way."""

@@ -96,6 +96,7 @@ class Recipe:
         frozen: running statistics are used and not moved (a client of one sample).
         arithmetic: what networks compute with.
         padded: whether batches may have padding that BatchNorm has to leave out.
+        private: norm and noise of DP-SGD (None: gradients are as they are).
     """
 
     loss: Loss | None
@@ -109,6 +110,7 @@ class Recipe:
     frozen: bool
     arithmetic: Arithmetic
     padded: bool = False
+    private: tuple[float, float] | None = None
 
     @property
     def name(self) -> str:
@@ -218,6 +220,7 @@ class _Do:
         lr: Mapping[str, Tensor],
         batches: Mapping[str, _NotedBatch],
         differentiate: Differentiate,
+        noise: Flat | None,
     ) -> None:
         self._recipe = recipe
         self._differentiate = differentiate
@@ -225,6 +228,7 @@ class _Do:
         self._slices = dict(recipe.slices)
         self._lr = lr
         self._batches = batches
+        self._noise = noise or {}
         self.state = dict(state)
         self.loss: Tensor | None = None
         self.reads: Counter[str] = Counter()
@@ -233,6 +237,18 @@ class _Do:
         """Gradients of the trained parts, and the values with moved buffers."""
         for noted in self._batches.values():
             noted.seen = False
+
+        trained = {name: self._take(name, values[name]) for name in self._optimizers}
+        if self._recipe.private is not None:
+            gradients, self.loss = self._private_gradient(loss, values, batch, ctx, trained)
+            self.reads.update(name for name, noted in self._batches.items() if noted.seen)
+            return gradients, values
+        gradients, (self.loss, buffers) = self._differentiate(self._objective(loss, values, batch, ctx), trained)
+        self.reads.update(name for name, noted in self._batches.items() if noted.seen)
+        return gradients, {n: v.with_buffers(buffers[n]) if n in buffers else v for n, v in values.items()}
+
+    def _objective(self, loss: Loss, values: Values, batch: Batch, ctx: Any) -> Objective:
+        """The loss of a batch as a function of what trains."""
 
         def objective(trained: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
             # `vars` bypasses `_NotedBatch`, so that this access is not counted as the loss's own.
@@ -243,10 +259,39 @@ class _Do:
             value = _as_loss(loss(model, full, batch, ctx), loss)
             return value, (value, {n: model.moved(v) for n, v in full.items() if isinstance(v, Params)})
 
-        trained = {name: self._take(name, values[name]) for name in self._optimizers}
-        gradients, (self.loss, buffers) = self._differentiate(objective, trained)
-        self.reads.update(name for name, noted in self._batches.items() if noted.seen)
-        return gradients, {n: v.with_buffers(buffers[n]) if n in buffers else v for n, v in values.items()}
+        return objective
+
+    def _private_gradient(
+        self, loss: Loss, values: Values, batch: Batch, ctx: Any, trained: Flat
+    ) -> tuple[Flat, Tensor]:
+        """The mean of the samples' gradients, each clipped to a norm, with noise (DP-SGD); and the mean loss."""
+        assert self._recipe.private is not None
+        norm, noise = self._recipe.private
+        raw = vars(batch)
+
+        def of_sample(sample: dict[str, Any]) -> tuple[Flat, Tensor]:
+            some = raw["weight"].new_ones(1)
+            alone = _NotedBatch(
+                **{name: sample[name].unsqueeze(0) for name in ("x", "y", "index")},
+                weight=some,
+                share=some,
+                draws={name: draws.unsqueeze(0) for name, draws in sample["draws"].items()},
+                step=raw["step"],
+                in_epoch=raw["in_epoch"],
+            )
+            gradients, (value, _) = differentiate(self._objective(loss, values, alone, ctx), trained)
+            batch.seen |= alone.seen  # type: ignore[attr-defined]
+            return gradients, value
+
+        samples = {name: raw[name] for name in ("x", "y", "index", "draws")}
+        gradients, losses = torch.func.vmap(of_sample)(samples)
+        flat = {name: g.flatten(1) for name, g in gradients.items()}
+        lengths = torch.stack([g.square().sum(1) for g in flat.values()]).sum(0).sqrt()
+        share: Tensor = raw["share"]
+        scale = (share * (norm / lengths.clamp(min=norm))).unsqueeze(1)
+        deviation = noise * norm * share.max()
+        noisy = {name: (scale * g).sum(0) + deviation * self._noise[name] for name, g in flat.items()}
+        return {name: g.view_as(trained[name]) for name, g in noisy.items()}, (share * losses).sum()
 
     def update(self, values: Values, gradients: dict[str, Tensor]) -> Values:
         """Take one optimizer step on the trained parts."""
@@ -307,7 +352,8 @@ def make_step(
         values = rebuild(parts, recipe.parts)
         ctx: Any = SimpleNamespace(hp=SimpleNamespace(**plain_hp, **hp), **rebuild(context, recipe.context))
         inside = _batch(batch)
-        do = _Do(recipe, state, lr, {MAIN: inside, **inside.side}, differentiate)  # type: ignore[dict-item]
+        batches: Any = {MAIN: inside, **inside.side}
+        do = _Do(recipe, state, lr, batches, differentiate, batch.get("noise"))
         if recipe.step is not None:
             values = recipe.step(do, values, inside, ctx)
         else:

@@ -124,7 +124,7 @@ class Channel:
 
     @property
     def unprotected(self) -> list[str]:
-        """What travelled without going through the operations, in words."""
+        """All that travelled without going through the operations, in words."""
         names = [repr(name) for name, encoded in sorted(self._sent.items()) if not encoded]
         texts = [f"{', '.join(names)}, which clients send as they are"] if names else []
         return texts + (["running statistics of normalisation layers"] if self._moving else [])

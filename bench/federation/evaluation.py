@@ -133,7 +133,7 @@ class Evaluator:
                     if from_generic and generic is not None
                     else self._method.adapt(self._server, self._clients.copy(i), self._clients.down(i), epochs)
                 )
-                programs.append((i, program, self._address(version, i)))
+                programs.append((i, program, self._address(version, i, f"adapt {epochs}")))
             name = f"{type(self._method).__name__}.adapt"
             adapted = [as_model(model, name) for model in self._engine.finish_all(programs)]
             models = dict(zip(self.new, adapted, strict=True))
@@ -141,8 +141,8 @@ class Evaluator:
             outputs += [replace(output, new=True) for output in of_new]
         return outputs
 
-    def _address(self, version: int, owner: int) -> DrawAddress:
-        return DrawAddress(self._engine.settings.seed, version, owner)
+    def _address(self, version: int, owner: int, purpose: str = "evaluate") -> DrawAddress:
+        return DrawAddress(self._engine.settings.seed, version, owner, purpose)
 
 
 def _fine_tuned(start: Params, epochs: int) -> Program:

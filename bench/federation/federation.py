@@ -32,7 +32,7 @@ from bench.federation.features import Shelf, can_take_their_place, computed, put
 from bench.federation.further_scores import failure
 from bench.federation.in_flight import InFlight
 from bench.federation.participants import Clients, ServerState, as_model
-from bench.federation.privacy import client_statement
+from bench.federation.privacy import client_statement, sample_statement
 from bench.federation.scores import Evaluation
 from bench.federation.selection import Selector
 from bench.federation.setup import check_batch_size, divide_clients, make_method, make_selection, warnings
@@ -392,11 +392,13 @@ class Federation:
         return {"clients": list(sizes), "n_train": list(sizes.values()), "matrices": matrices} if matrices else {}
 
     def privacy(self) -> list[dict[str, Any]]:
-        """What the noise so far is worth and what it does not cover, in plain values; empty without noise."""
-        channel = self._channel
-        if channel is None or channel.releases is None:
-            return []
-        return [client_statement(self.settings, self.method, channel.releases, channel.unprotected)]
+        """The worth of the noise so far, and all that it does not cover, in plain values; empty without noise."""
+        channel, statements = self._channel, []
+        if channel is not None and channel.releases is not None:
+            statements.append(client_statement(self.settings, self.method, channel.releases, channel.unprotected))
+        if self.settings.dp_sgd is not None:
+            statements.append(sample_statement(self.settings, self.engine.private))
+        return statements
 
     @property
     def path(self) -> dict[str, str | int]:
@@ -434,6 +436,7 @@ class Federation:
             "ledger": self.ledger,
             "unattended": self._unselected.steps,
             **({} if self._channel is None else {"channel": self._channel.state()}),
+            **({} if self.settings.dp_sgd is None else {"private": self.engine.private.state()}),
         }
         server = packer.pack(self.server.state, "server")
         # A group of its own for each client: what did not change is not written again.
@@ -469,6 +472,8 @@ class Federation:
         self._local_models = {int(i): back(w) for i, w in plain["local"].items()}
         if self._channel is not None and "channel" in known:
             self._channel.restore(known["channel"])
+        if "private" in known:
+            self.engine.private.restore(known["private"])
         self._unselected.downloads = underway["held"]
         self._in_flight = [InFlight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]
 

@@ -1,10 +1,14 @@
-"""Differential privacy of a cell's clients: what the noise of its channel is worth, and what it does not protect.
+"""Differential privacy of a cell: what noise is worth, on what clients send or in their training, and what it does not
+protect.
 
 Noise on the sum (`on: sum`) is counted for two federations of which one has a client more: a clipped update changes the
 sum by its norm at most. Noise on each update (`on: each`) is counted for any two data sets of one client, whose updates
 are twice the norm apart at most; that it takes part is not hidden. Values that one client sends in one round are
 released together. Epsilon is Opacus' bound by Rényi divergences; with fewer clients than all in a round it is that of
 Poisson sampling (each takes part by its own coin), which our rounds of a fixed number only approximate.
+
+Noise in training (`dp_sgd`) is counted for two data sets of a client of which one has a sample more, by all noisy steps
+that the client has taken, whatever they were for; the sampling rate is the share of its samples in a batch.
 """
 
 import functools
@@ -18,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from bench.engine.private import PrivateSteps
 from bench.errors import UserError
 from bench.method import Everyone, Method, ServerRule
 from bench.settings import DEFAULT_SELECTION, Settings
@@ -77,15 +82,18 @@ def check_privacy(settings: Settings, method: Method) -> None:
     """Refuse noise whose epsilon would not be that of what the server makes of the uploads.
 
     Raises:
-        UserError: the accountant is not installed; noise on the sum goes with a server that does not take a plain mean
-            of a round, with clients that are not drawn uniformly, or with a method that has all clients in every round
-            whatever `participation` says; or clients send bits of `adaptive_clip` under noise on each update.
+        UserError: the accountant is not installed; the method is a bound, which DP-SGD is not for; noise on the sum
+            goes with a server that does not take a plain mean of a round, with clients that are not drawn uniformly, or
+            with a method that has all clients in every round whatever `participation` says; or clients send bits of
+            `adaptive_clip` under noise on each update.
     """
     noise = noise_of(settings)
+    if (noise is not None or settings.dp_sgd is not None) and _analysis_file() is None:
+        raise UserError("noise needs an accountant: pip install 'pfleague[privacy]', or pip install opacus")
+    if settings.dp_sgd is not None and method.bound:
+        raise UserError(f"dp_sgd: method {settings.method!r} trains on the samples of all clients; take out `dp_sgd`")
     if noise is None:
         return
-    if _analysis_file() is None:
-        raise UserError("channel: gaussian needs an accountant: pip install 'pfleague[privacy]', or pip install opacus")
     if noise["on"] == "each":
         if any(operation["name"] == "adaptive_clip" for operation in settings.channel):
             raise UserError("channel: adaptive_clip counts bits of all clients: take `on: sum` of gaussian, or clip")
@@ -160,7 +168,7 @@ class Releases:
 
 
 def client_statement(settings: Settings, method: Method, releases: Releases, passed: Sequence[str]) -> dict[str, Any]:
-    """What a cell promises its clients, and what it does not, in plain values.
+    """The promise of a cell to its clients: epsilon, and what is not protected, in plain values.
 
     Args:
         settings, method: of the cell.
@@ -188,6 +196,30 @@ def client_statement(settings: Settings, method: Method, releases: Releases, pas
         "releases": sum(count for _, _, count in mechanisms),
         **_spent(mechanisms, noise["delta"]),
         "unprotected": [*unprotected, CHOICES],
+    }
+
+
+def sample_statement(settings: Settings, private: PrivateSteps) -> dict[str, Any]:
+    """The promise of DP-SGD to the samples of each client: epsilon, and what is not protected, in plain values."""
+    training = settings.dp_sgd
+    assert training is not None, "a cell without noise in training promises nothing"
+    clients = {
+        tuple((training.noise, rate, steps) for rate, steps in sorted(rates.items()) if steps)
+        for rates in private.steps.values()
+    }
+    spent = [(epsilon(mechanisms, training.delta), mechanisms) for mechanisms in sorted(clients)]
+    _, most = max(spent, default=(0.0, ()))
+    looks = [f"what {', '.join(sorted(private.looks))} computed of samples"] if private.looks else []
+    return {
+        "protects": "sample",
+        "noise": training.noise,
+        "norm": training.norm,
+        "adjacency": "a sample of a client more or less",
+        "sampling_rate": max((rate for _, rate, _ in most), default=1.0),
+        "sampling": "counted as Poisson's; batches are drawn without replacement",
+        "releases": sum(steps for _, _, steps in most),
+        **_spent(most, training.delta),
+        "unprotected": [*looks, "numbers of samples, and of labels where a method uses them", CHOICES],
     }
 
 

@@ -1,4 +1,4 @@
-"""What noise is worth and what it does not cover, as finished cells say it in their `privacy.json`."""
+"""The worth of noise, and all that it does not cover, as finished cells say it in their `privacy.json`."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -126,7 +126,7 @@ class CellView:
 
     @property
     def privacy(self) -> list[Statement]:
-        """What the cell's noise is worth and what it does not cover; empty without noise, or if it is not done."""
+        """The worth of the cell's noise and all that it does not cover; empty without noise, or if it is not done."""
         if "privacy.json" not in self.status.checksums:
             return []
         statements: list[Statement] = documents.read(self.folder, "privacy.json")["statements"]
@@ -177,7 +177,7 @@ class RunView:
 
     @property
     def privacy_notes(self) -> list[str]:
-        """What the epsilons in the results mean and what they do not cover, one line each; empty without noise."""
+        """The meaning of the epsilons in the results, and all that they do not cover; empty without noise."""
         return privacy_notes((cell.label, cell.privacy) for cell in self.cells)
 
     @cached_property

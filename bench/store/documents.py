@@ -147,7 +147,7 @@ class _Relations(_Document):
 
 
 class _Statement(_Document):
-    """What one kind of noise is worth, in `privacy.json`; no epsilon is an infinite one."""
+    """The worth of one kind of noise, in `privacy.json`; no epsilon is an infinite one."""
 
     protects: Literal["client", "sample"]
     epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None

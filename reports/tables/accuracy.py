@@ -92,7 +92,7 @@ def main_table(
 
 
 def epsilons(store: Store) -> dict[Column, dict[str, TableEntry]]:
-    """What noise is worth, in a column for each task and kind of protection: the largest epsilon of a row's cells."""
+    """The largest epsilon of each row's cells, in a column for each task and kind of protection."""
     columns = {}
     for kind in PROTECTED:
         known = store.figures[store.figures[f"epsilon_{kind}"].notna()]

@@ -72,6 +72,7 @@ CHANGED: dict[str, Any] = {
     "nesterov": True,
     "weight_decay": 0.1,
     "grad_clip": 1.0,
+    "dp_sgd": {"noise": 2.0},
     "clock": "mobile",
     "wait_free": False,
     "pm_until_broadcast": True,
@@ -322,8 +323,7 @@ def test_samples_and_lists_of_own_data_sets_and_partitions_count(
 
 
 def test_a_cell_without_a_server_rule_has_no_code_of_one() -> None:
-    unchosen = {"optimizer", "selection", "new_client_start", "shifts", "channel", "attack", "pretrained", "frozen"}
-    unchosen |= {"adapters", "timeline"}
+    unchosen = {*identity._ABSENT}
     settings = CELL.model_dump(mode="json", exclude={*PRESENTATION, *unchosen})
     settings |= {"partition_seed": CELL.seed}
     data = declared_checksum(CELL)

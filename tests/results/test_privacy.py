@@ -41,6 +41,7 @@ def test_epsilon_stands_beside_accuracies(bench: Bench, grid: Callable[..., Path
     cells = [
         {"method": m, "label": f"{m} {i}", "channel": c} for m in ("fedavg", "ditto") for i, c in enumerate(CHANNELS)
     ]
+    cells.append({"method": "fedavg", "label": "trained", "dp_sgd": {"noise": 1.0}})
     content = yaml.safe_load(grid(rounds=2).read_text())
     ((options, alpha), seeds) = (content.pop(key)[0] for key in ("datasets", "alphas")), content.pop("seeds")
     common = {**content, "dataset": options.pop("name"), "dataset_options": options, "alpha": alpha, "seeds": seeds}
@@ -52,6 +53,8 @@ def test_epsilon_stands_beside_accuracies(bench: Bench, grid: Callable[..., Path
     for printed in (ran, read, repr(view), view._repr_html_()):
         for text in (
             "ε client",
+            "ε sample",
+            "ε protects a sample (a sample of a client more or less",
             "∞",
             "Not protected: single uploads",
             "personalized models, each trained on its client",

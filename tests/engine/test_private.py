@@ -1,0 +1,191 @@
+"""DP-SGD against gradients that are taken one by one, and what of it is counted, refused and kept."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench.config.identity import cell_id
+from bench.engine.batches import DrawAddress, draw_batches
+from bench.engine.private import noise_of
+from bench.errors import UserError
+from bench.federation.federation import Federation
+from bench.federation.privacy import epsilon
+from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
+from bench.requests import Feed
+from bench.settings import Settings
+from tests.engine.problems import EVERY_METHOD, assert_same, everything, generic, run, toy, toy_data
+
+NOTHING = {"norm": 1e9, "noise": 0.0}
+NOISY = {"norm": 0.5, "noise": 1.0}
+
+
+def by_hand(federation: Federation, n: int, steps: int, norm: float, noise: float) -> Tensor:
+    """The weights of a single client after some steps of plain SGD, sample by sample."""
+    data, model = toy_data(), federation.server.initial_model()
+    w, d = model.weights.clone(), model.weights.numel()
+    batches = draw_batches(Feed(), n, 4, steps, DrawAddress(3, 0, 0))
+    draws = torch.tensor(noise_of(DrawAddress(3, 0, 0, training=1), "w", d, steps))
+    for step in range(steps):
+        total = noise * norm * draws[step]
+        chosen = batches.positions[step][: batches.sizes[step]]
+        for sample in chosen:
+            leaf = w.clone().requires_grad_()
+            x, y = torch.tensor(data.x[sample], dtype=torch.float64), torch.tensor([int(data.y[sample])])
+            logits = torch.func.functional_call(model.spec.module, _tensors(model, leaf), (x[None],))
+            torch.nn.functional.cross_entropy(logits, y).backward()
+            assert leaf.grad is not None
+            total = total + leaf.grad * min(1.0, norm / float(leaf.grad.norm()))
+        w = w - 0.1 * total / len(chosen)
+    return w
+
+
+def _tensors(model: Any, weights: Tensor) -> dict[str, Tensor]:
+    """The parameters by name, as views of flat weights."""
+    parts, at = {}, 0
+    for entry in model.spec.params:
+        size = int(torch.Size(entry.shape).numel())
+        parts[entry.name] = weights[at : at + size].view(entry.shape)
+        at += size
+    return parts
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize("noise", [0.0, 2.0])
+def test_steps_by_hand(executor: str, noise: float) -> None:
+    """Two epochs of 9 samples in batches of 4, 4 and 1."""
+    options: dict[str, Any] = {"sizes": [9], "momentum": 0.0, "executor": executor}
+    federation = toy("fedavg", dp_sgd={"norm": 0.3, "noise": noise}, **options)
+    federation.advance()
+    torch.testing.assert_close(generic(federation), by_hand(federation, 9, 6, 0.3, noise), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "fedprox", "fedper"])
+def test_without_noise_and_with_a_large_norm_it_is_the_plain_cell(method: str) -> None:
+    """But for rounding, as sums are taken in another order."""
+    private, plain = toy(method, dp_sgd=NOTHING), toy(method)
+    run(private, 2)
+    run(plain, 2)
+    assert_same(everything(private), everything(plain), 1e-12)
+    assert private.privacy()[0]["epsilon"] is None
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_executors_agree(method: str) -> None:
+    sequential, cohort = (toy(method, dp_sgd=NOISY, executor=e) for e in ("sequential", "cohort"))
+    run(sequential, 3)
+    run(cohort, 3)
+    assert_same(everything(sequential), everything(cohort), 1e-12)
+    assert sequential.engine.private.state() == cohort.engine.private.state()
+
+
+@pytest.mark.long
+def test_steps_are_recorded() -> None:
+    """A recording is taken only if it gives the bytes of a step that is not (`bench.engine.backends`)."""
+    federation = toy("fedavg", dp_sgd=NOISY, epochs=8, dtype="float32")
+    run(federation, 6)
+    assert federation.engine.calls[federation.engine.backend] > 0
+    assert federation.engine.backend != "eager"
+    assert federation.warnings == []
+
+
+def test_a_stop_in_the_middle_changes_no_byte_and_no_count() -> None:
+    undisturbed, first, second = (toy("ditto", dp_sgd=NOISY, participation=0.5) for _ in range(3))
+    run(undisturbed, 4)
+    run(first, 2)
+    tensors, plain = first.state()
+    second.restore({name: t.clone() for name, t in tensors.items()}, json.loads(json.dumps(plain)))
+    run(second, 2)
+    both = everything(undisturbed), everything(second)
+    assert all(tensor.numpy().tobytes() == both[1][name].numpy().tobytes() for name, tensor in both[0].items())
+    assert undisturbed.engine.private.state() == second.engine.private.state()
+
+
+def test_steps_are_counted_for_each_client_and_sampling_rate() -> None:
+    """Ditto trains twice a round: 13 samples are 4 batches of 4, 2 epochs each; 1 sample is a whole batch."""
+    federation = toy("ditto", dp_sgd=NOISY)
+    run(federation, 3)
+    steps = {client: dict(rates) for client, rates in federation.engine.private.steps.items()}
+    assert steps[0] == {4 / 13: 3 * 2 * 2 * 4}
+    assert steps[2] == {1.0: 3 * 2 * 2}
+    (statement,) = federation.privacy()
+    worth = [epsilon([(1.0, rate, n) for rate, n in rates.items()], 1e-5) for rates in steps.values()]
+    assert statement["epsilon"] == pytest.approx(max(worth), abs=1e-4)
+    assert statement["protects"] == "sample"
+
+
+@METHODS.register("test_twice")
+class Twice(Method):
+    """Two trainings from the same model on the same batches."""
+
+    mean_of = ("model",)
+
+    def client_round(self, client: Client, down: State) -> Program:
+        first = yield Train({"w": down["model"]}, loss=cross_entropy, steps=1)
+        second = yield Train({"w": down["model"]}, loss=cross_entropy, steps=1)
+        client.state["difference"] = first["w"].weights - second["w"].weights
+        yield Upload({"model": first["w"]})
+        return first["w"]
+
+    def personal(self, server: Any, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy, steps=1)
+        return trained["w"]
+
+
+def test_trainings_share_batches_and_no_noise() -> None:
+    """Else the difference of two would be free of it; nor does an evaluation share it with the next round."""
+    plain, noisy = toy("test_twice"), toy("test_twice", dp_sgd=NOISY)
+    plain.advance()
+    noisy.advance()
+    assert not any(state["difference"].any() for state in plain.clients.states().values())
+    assert all(state["difference"].all() for state in noisy.clients.states().values())
+    evaluated = noisy.evaluator.personal(noisy.version)
+    started = {f.client.id: f.messages[0][1]["model"].weights for f in noisy._start_clients(noisy.clients.ids, 0.0)}
+    assert all((evaluated[i].weights != started[i]).all() for i in started)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "problem"),
+    [
+        ("fedavg", {"model": "test_norm"}, "a network has batch statistics"),
+        ("scaffold", {}, "is a step of the method's own and no plain gradient step"),
+        ("centralized", {}, "trains on the samples of all clients"),
+        ("fedem", {}, "dp_sgd: "),
+    ],
+)
+def test_what_is_no_mean_of_gradients_is_refused(method: str, settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match="dp_sgd: ") as error:
+        toy(method, dp_sgd=NOISY, **settings).advance()
+    assert problem in str(error.value)
+
+
+@pytest.mark.parametrize("method", EVERY_METHOD)
+def test_every_method_trains_with_noise_or_is_refused(method: str) -> None:
+    refused = ""
+    try:
+        federation = toy(method, dp_sgd=NOISY, momentum=0.0, lr=0.01)
+        federation.advance()
+    except UserError as error:
+        refused = str(error)
+    assert refused.startswith("dp_sgd: " if refused else "")
+    if refused:
+        return
+    assert federation.warnings == toy_warnings(method)
+    own = any(federation.engine.private.steps.values()) or federation.engine.private.looks
+    assert own, "a method whose clients neither train nor look at their samples"
+
+
+def toy_warnings(method: str) -> list[str]:
+    plain = toy(method, momentum=0.0, lr=0.01)
+    plain.advance()
+    return plain.warnings
+
+
+def test_a_cell_without_it_keeps_its_id_and_each_number_makes_another_one() -> None:
+    settings: list[Any] = [None, {"norm": 1.0}, {"norm": 1.0, "noise": 1.0, "delta": 1e-5}, {"noise": 2.0}]
+    ids = [cell_id(Settings(method="fedavg", alpha=1.0, dp_sgd=chosen), "data") for chosen in settings]
+    assert ids[0] == cell_id(Settings(method="fedavg", alpha=1.0), "data")
+    assert ids[1] == ids[2]
+    assert len(set(ids)) == 3
