@@ -18,7 +18,7 @@ from bench.results.results import RunView
 from reports.pictures.canvas import COLOURS, drawing, finish
 
 METHODS = ["fedavg", "fedprox", "ditto", "apfl", "fedper", "fedrep"]
-NOISES = [0.0, 2.0, 4.0, 8.0, 16.0]
+NOISES = [2.0, 4.0, 8.0, 16.0]
 CHANNELS = [[], *([{"name": "clip", "norm": 1.0}, {"name": "gaussian", "noise": noise}] for noise in NOISES)]
 COMMON: dict[str, Any] = {
     "alphas": [0.3], "clients": 100, "model": "mlp", "model_options": {"hidden": 16}, "lr": 0.1, "epochs": 3,
@@ -30,7 +30,7 @@ PLAIN = "no noise"
 def main() -> None:
     """Run, print the table, and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", default="runs/epsilon")
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
@@ -44,9 +44,15 @@ def main() -> None:
     print("|---|", "---:|" * len(columns), sep="")
     for epsilon in kinds:
         values = [table[(table["epsilon"] == epsilon) & (table["figure"] == column)]["accuracy"] for column in columns]
-        print(f"| {epsilon} |", " | ".join(f"{v.mean():.1f} ± {v.std():.1f}" if len(v) else "–" for v in values), "|")
+        print(f"| {epsilon} |", " | ".join(_text(v) for v in values), "|")
     if options.picture is not None:
         _draw(table, [column for column in columns if not column.startswith("local")], options.picture)
+
+
+def _text(values: "pd.Series[float]") -> str:
+    """Mean and, of several seeds, standard deviation; a dash for none."""
+    spread = f" ± {values.std():.1f}" if len(values) > 1 else ""
+    return f"{values.mean():.1f}{spread}" if len(values) else "–"
 
 
 def _accuracies(run: RunView) -> pd.DataFrame:
