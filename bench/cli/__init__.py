@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import catalogue, evaluate, league, method, results, run, show, speed, sweep, track, verify
+from bench.cli import catalogue, evaluate, league, method, protocol, results, run, show, speed, sweep, track, verify
 from bench.errors import UserError, let_output_degrade, refused, shortage
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(league.app, name="league")
+app.add_typer(protocol.app, name="protocol")
 
 
 def _print_version(value: bool) -> None:

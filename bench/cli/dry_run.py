@@ -28,7 +28,7 @@ def print_outline(cells: "Sequence[Settings]", data_root: Path) -> None:
     """Print what settings and data say without torch: numbers of cells, rounds, clients, samples and steps."""
     methods, data = len({cell.name for cell in cells}), ", ".join(dict.fromkeys(cell.dataset for cell in cells))
     print(f"{len(cells)} cells of {methods} methods on {data}: {sum(cell.rounds for cell in cells)} rounds", flush=True)
-    _print_workloads(_indices_by_task(cells), cells, data_root)
+    _print_workloads(indices_by_task(cells), cells, data_root)
 
 
 def print_study_outline(study: "Study", data_root: Path) -> None:
@@ -41,7 +41,7 @@ def print_study_outline(study: "Study", data_root: Path) -> None:
     for name, count in counts.items():
         print(f"{name}: {count} cells, at most {rounds[name]} rounds")
     cells = [arm.cells[0] for arm in study.arms]
-    _print_workloads(_indices_by_task(cells), cells, data_root)
+    _print_workloads(indices_by_task(cells), cells, data_root)
 
 
 def _print_workloads(tasks: dict[str, list[int]], cells: "Sequence[Settings]", data_root: Path) -> None:
@@ -81,7 +81,7 @@ def print_forecast(
     side_by_side = max(1, min(workers, sum(share > 0 for share in shares)))
     runs = list(zip(cells, shares, strict=True))
     forecast = _Forecast(runs, data_root, device_kind, side_by_side, workers)
-    tasks = _indices_by_task(cells)
+    tasks = indices_by_task(cells)
     forecast.run(lambda: task_lines(tasks, runs, forecast.costs()), measure=measure)
     costs = forecast.costs()
     lines = cell_lines(runs, costs, folder) if verbose else task_lines(tasks, runs, costs)
@@ -259,7 +259,8 @@ def _study_cells(arm: "Arm") -> dict[str, int]:
     }
 
 
-def _indices_by_task(cells: "Sequence[Settings]") -> dict[str, list[int]]:
+def indices_by_task(cells: "Sequence[Settings]") -> dict[str, list[int]]:
+    """The positions of the cells of each task, by its name."""
     from bench.results.results import task_name
 
     tasks: dict[str, list[int]] = {}

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from bench.errors import UserError, did_you_mean
 from reports.published.measures import AMBIGUOUS, MEASURES, Ours, Place, measured
+from reports.published.protocol import differences, frozen_cells
 from reports.reading.load import TASK_FIELDS, Cell, Store, setting_text
 from reports.statistics import inference
 from reports.tables.accuracy import SELECTION_TEXT, selection
@@ -36,6 +37,12 @@ SETTINGS = {
     "Gamma": "gamma",
 }
 """The papers' names of settings, where they are not ours."""
+
+WITHIN = (
+    "Within: whether the difference is no larger than the printed spread and ours together. Not comparable: ours has "
+    "other settings than the protocol (`bench protocol check`), which are named in place of a number."
+)
+_NAMED = 3  # settings that an entry lists
 
 NO_SETTINGS = ("eval", "client_id", "run", "C_actual")
 """Axes that name what was measured, a run by its number, or what a method does whatever the setting says."""
@@ -128,9 +135,11 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
     for row in printed.rows:
         by_row.setdefault(_row_name(row, printed), {})[_column_name(row)] = row
     groups = list(dict.fromkeys(group for rows in by_row.values() for group in rows))
-    columns = tuple(Column(name, group) for group in groups for name in ("paper", "ours", "Δ"))
+    frozen = frozen_cells(printed.id)
+    names = ("paper", "ours", "Δ", "within") if frozen else ("paper", "ours", "Δ")
+    columns = tuple(Column(name, group) for group in groups for name in names)
     table_rows = tuple(
-        (label, tuple(entry for group in groups for entry in _triple(ours, printed, rows.get(group))))
+        (label, tuple(entry for group in groups for entry in _entries(ours, printed, rows.get(group), frozen)))
         for label, rows in by_row.items()
     )
     interval = (
@@ -144,6 +153,8 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
         f"{SELECTION_TEXT[chosen]}; Δ is ours minus the paper's, {interval}. [ ]: the paper prints it in parentheses, "
         "or ours is derived."
     )
+    if frozen:
+        caption += f" {WITHIN}"
     notes = (*_differences(store, printed), *(f"The paper's table: {note}." for note in printed.notes))
     if any(entry.note == AMBIGUOUS for _, entries in table_rows for entry in entries):
         notes = (f"{AMBIGUOUS.capitalize()}: ours has several cells that differ in what no axis here names.", *notes)
@@ -185,16 +196,40 @@ def _setting(axis: str) -> str:
     return SETTINGS.get(axis, axis)
 
 
-def _triple(ours: Ours, printed: PublishedTable, row: PublishedRow | None) -> tuple[TableEntry, TableEntry, TableEntry]:
-    """Make three entries of one printed number: the paper's value, ours, the difference."""
+def _entries(
+    ours: Ours, printed: PublishedTable, row: PublishedRow | None, frozen: list[dict[str, Any]]
+) -> tuple[TableEntry, ...]:
+    """Make the entries of one printed number: the paper's value, ours, the difference; of a protocol also `within`."""
+    entries = [words("–")] * (4 if frozen else 3)
     if row is None:
-        return words("–"), words("–"), words("–")
+        return tuple(entries)
     _, unit = UNITS.get(row.metric, ("", 1.0))
-    paper = replace(_scaled(unit, _printed_entry(row)), n=printed.runs)
-    if row.metric not in MEASURES:
-        return paper, words("–"), words("–")
-    value = _scaled(unit, measured(ours, row.metric, _place(ours.store, printed, row)))
-    return paper, value, _difference(value, paper)
+    entries[0] = paper = replace(_scaled(unit, _printed_entry(row)), n=printed.runs)
+    if row.metric in MEASURES:
+        place = _place(ours.store, printed, row)
+        if other := _not_comparable(printed, row, place, frozen):
+            entries[1] = words(other)
+        else:
+            entries[1] = value = _scaled(unit, measured(ours, row.metric, place))
+            entries[2:] = [_difference(value, paper), _within(value, paper)][: len(entries) - 2]
+    return tuple(entries)
+
+
+def _not_comparable(printed: PublishedTable, row: PublishedRow, place: Place, frozen: list[dict[str, Any]]) -> str:
+    """Name the settings in which our cells are not the protocol's; empty if there are none, or no protocol."""
+    position = {**_position(printed, row), "label": row.method}
+    same = [cell for cell in frozen if all(_agrees(cell, axis, value) for axis, value in position.items())]
+    texts = (text for cell in place.cells for text in differences(cell.flat, same[0])) if same else ()
+    listed = list(dict.fromkeys(texts))
+    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return f"not comparable: {', '.join(listed[:_NAMED])}{more}" if listed else ""
+
+
+def _within(ours: TableEntry, paper: TableEntry) -> TableEntry:
+    """Say whether the difference is no larger than both spreads together."""
+    if ours.value is None or paper.value is None or ours.spread is None or paper.spread is None:
+        return words("–")
+    return words("yes" if abs(ours.value - paper.value) <= ours.spread + paper.spread else "no")
 
 
 def _difference(ours: TableEntry, paper: TableEntry) -> TableEntry:

@@ -85,7 +85,7 @@ class Cell:
     @property
     def flat(self) -> dict[str, Any]:
         """Settings of the cell, the method's own as `hp.<name>`."""
-        return _flat(self.view.settings)
+        return flat(self.view.settings)
 
     def json(self, name: str) -> Any:
         """The content of `<name>.json` in the cell's folder; None where there is none or it is damaged.
@@ -315,22 +315,22 @@ def _change_text(change: dict[str, Any]) -> str:
 
 def _named(views: list[CellView]) -> tuple[Cell, ...]:
     """Give each cell its row, task and seed, each no longer than needed to tell it from the others."""
-    flat = [{**_flat(view.settings), "label": view.label} for view in views]
-    names = list(dict.fromkeys(name for settings in flat for name in settings))
+    plain = [{**flat(view.settings), "label": view.label} for view in views]
+    names = list(dict.fromkeys(name for settings in plain for name in settings))
     row_names = [name for name in names if name not in (*TASK_FIELDS, *_SEED_FIELDS, *PRESENTATION, "protocol")]
-    flat = [_opened(settings) for settings in flat]
-    task_names = {dataset: _task_names(flat, dataset) for dataset in {settings["dataset"] for settings in flat}}
-    tasks = [_task(settings, task_names[settings["dataset"]]) for settings in flat]
+    plain = [_opened(settings) for settings in plain]
+    task_names = {dataset: _task_names(plain, dataset) for dataset in {settings["dataset"] for settings in plain}}
+    tasks = [_task(settings, task_names[settings["dataset"]]) for settings in plain]
     partitions: dict[str, set[Any]] = {}
-    for settings, task in zip(flat, tasks, strict=True):
+    for settings, task in zip(plain, tasks, strict=True):
         partitions.setdefault(task, set()).add(_partition_seed(settings))
     # Within one task only: a learning rate that belongs to the data set does not make two rows of a method.
     rivals: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for settings, task in zip(flat, tasks, strict=True):
+    for settings, task in zip(plain, tasks, strict=True):
         rivals.setdefault((settings["label"], task), []).append(settings)
     vary = {at: [name for name in row_names if _varies(same, name)] for at, same in rivals.items()}
     cells = []
-    for view, settings, task in zip(views, flat, tasks, strict=True):
+    for view, settings, task in zip(views, plain, tasks, strict=True):
         suffixes = [name for name in vary[settings["label"], task] if name in settings]
         row = ", ".join([settings["label"], *(setting_text(name, settings[name]) for name in suffixes)])
         seed = "/".join(str(settings[name]) for name in _SEED_FIELDS if settings[name] is not None)
@@ -405,7 +405,7 @@ def _task(settings: dict[str, Any], names: list[str]) -> str:
     return ", ".join([settings["dataset"], *texts])
 
 
-def _flat(settings: Settings) -> dict[str, Any]:
+def flat(settings: Settings) -> dict[str, Any]:
     """Settings with the method's own beside the common ones, under names that cannot clash; data by given names."""
     plain = settings.model_dump(exclude={"hp"})
     return {**plain, "dataset": dataset_name(settings), **{_HP + name: value for name, value in settings.hp.items()}}

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -263,6 +264,21 @@ def test_catalogues(bench_here: Bench, what: str, name: str) -> None:
     assert [row["name"] for row in rows if not row["about"] or "see `_" in row["about"]] == []
     text = bench_here(what).stdout
     assert all(name in text for name in names)
+
+
+def test_protocols(bench_here: Bench) -> None:
+    """Each scenario has its standings, and the short command is one that the command line takes."""
+    assert "pfllib_table1 (504 cells), pfllib_table2 (504 cells)" in bench_here("protocol", "list").stdout
+    said = bench_here("protocol", "check", "pfllib", "--no-hours").stdout
+    assert said.count("not in all scenarios") == 16
+    assert "ag_news dirichlet alpha=1: 22 known, 48 assumed, 18 deviating" in said
+    words = shlex.split(said.rstrip().rstrip("`").rpartition("`")[2])
+    assert words[:2] == ["bench", "run"]
+    settings = [text for text, before in zip(words[1:], words, strict=False) if before == "--set"]
+    shown = bench_here("show", "pfllib_table1", *(part for text in settings for part in ("--set", text))).stdout
+    assert "name: pfllib_short\n" in shown
+    assert "published: null\n" in shown
+    assert "Did you mean 'pfllib'" in bench_here("protocol", "check", "pflib", code=2).stderr
 
 
 def test_help_imports_nothing_heavy(environment: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ import yaml
 from bench.config.grid import builtin_grids, load_grid
 from bench.plugin import METHODS
 from reports.published.comparison import SETTINGS, _agrees, _position, published_table
-from reports.reading.load import _flat
+from reports.reading.load import flat
 
 GRIDS = {name: load_grid(name, []) for name in builtin_grids()}
 READINGS = {"scd_simplex", "scd_restart", "scd_released_code"}
@@ -20,6 +20,8 @@ FURTHER = {
         "scd", "ditto", "fedrod", "scd_wf_until", "ditto_wf_until", "fedrod_wf_until", "scd_restart", "scd_restart_wf",
     },
     "table9": {"ditto_wf_until"},
+    "pfllib_table1": {"local"},
+    "pfllib_table2": {"local"},
 }  # fmt: skip
 """Methods of a grid though its table has no row for them: others are compared with them, or they are read otherwise."""
 
@@ -56,7 +58,7 @@ def test_printed_tables_of_pgfed_and_spfl_have_a_grid() -> None:
 @pytest.mark.parametrize("name", ["comet_table3", "comet_table4"])
 def test_every_printed_number_has_its_cells(name: str) -> None:
     """Also that of FedMD, in which all clients take part whatever the others' participation."""
-    cells = [_flat(cell) for cell in GRIDS[name].cells]
+    cells = [flat(cell) for cell in GRIDS[name].cells]
     table = published_table(GRIDS[name].published or "")
     for row in table.rows:
         wanted = {"method": row.method, **_position(table, row)}

@@ -21,9 +21,9 @@ def test_every_printed_cell_is_there(table):
 def test_all_papers_are_there():
     papers = [table.split("_")[0] for table in published_tables()]
     counts = {paper: papers.count(paper) for paper in dict.fromkeys(papers)}
-    assert counts == {"comet": 3, "pgfed": 5, "scd": 10, "spfl": 6}
+    assert counts == {"comet": 3, "pfllib": 2, "pgfed": 5, "scd": 10, "spfl": 6}
     numbers = sum(len(table.rows) for table in published_tables().values())
-    assert numbers == 1029 + 5  # of the tables, and of the poster's new clients
+    assert numbers == 1029 + 5 + 320  # of the papers' tables, of the poster's new clients, of PFLlib's leaderboard
 
 
 def test_a_dash_must_be_declared():
@@ -68,7 +68,9 @@ def test_a_difference_has_an_interval_where_the_paper_says_n_and_spread(store):
 def test_which_papers_say_of_how_many_runs():
     said = {name: table.runs for name, table in published_tables().items() if table.runs}
     three = ("comet_t3", "comet_t4", "comet_t5", "scd_t1", "scd_t2", "scd_t3", "scd_t5", "scd_t6")
-    assert said == dict.fromkeys(three, 3) | dict.fromkeys(("spfl_t1", "spfl_t2", "spfl_t7"), 10)
+    assert said == dict.fromkeys((*three, "pfllib_1", "pfllib_2"), 3) | dict.fromkeys(
+        ("spfl_t1", "spfl_t2", "spfl_t7"), 10
+    )
 
 
 def test_a_setting_that_is_not_the_paper_s_is_said(store):
@@ -107,7 +109,8 @@ def test_axes_of_the_method_are_rows_and_its_setting_chooses_cells(store):
 @pytest.mark.parametrize("name", published_tables())
 def test_every_table_can_stand_beside_any_run(store, name):
     table = comparison(store, published_table(name))
-    numbers = [entry for _, entries in table.rows for entry in entries[::3] if entry.value is not None]
+    printed_columns = [k for k, column in enumerate(table.columns) if column.name == "paper"]
+    numbers = [entries[k] for _, entries in table.rows for k in printed_columns if entries[k].value is not None]
     printed = published_table(name).rows
     finite = [row for row in printed if row.mean is not None and row.mean != float("inf")]
     assert len(numbers) == len(finite), "two printed cells fell on one place"

@@ -40,6 +40,9 @@ _SIZES = {
     "cifar100": DataSize((3, 32, 32), 100, 50_000, 10_000),
     "emnist": DataSize((1, 28, 28), 47, 112_800, 18_800),
     "organamnist": DataSize((1, 28, 28), 11, 41_052, 17_778),
+    "fashion_mnist": DataSize((1, 28, 28), 10, 60_000, 10_000),
+    "tinyimagenet": DataSize((3, 64, 64), 200, 100_000, 10_000),
+    "ag_news": DataSize(TokenShape(64, 20_000), 4, 120_000, 7_600, 4),
     "inaturalist2017": DataSize((3, 64, 64), 13, 506_378, 0),
 }
 """Sizes, with default options, of data sets whose files may not be here yet."""
@@ -50,7 +53,7 @@ def data_size(settings: Settings, data_root: Path) -> tuple[DataSize, Dataset] |
     try:
         dataset = load_dataset(settings, data_root)
     except UserError:
-        size = _SIZES.get(settings.dataset)
+        size = _declared_size(settings)
         return size and (size, blank(size, size.train, size.test))
     return size_of(dataset), dataset
 
@@ -59,6 +62,16 @@ def size_of(dataset: Dataset) -> DataSize:
     """The size of a data set that is here."""
     tests = len(dataset.y) - dataset.n_train
     return DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests, dataset.x.itemsize)
+
+
+def _declared_size(settings: Settings) -> DataSize | None:
+    """The size that a data set has by its name and, where its samples are tokens, its options."""
+    size = _SIZES.get(settings.dataset)
+    if size is None or not isinstance(size.shape, TokenShape):
+        return size
+    options = settings.dataset_options
+    length = int(options.get("length") or size.shape.length)
+    return size._replace(shape=TokenShape(length, int(options.get("vocabulary") or size.shape.vocabulary)))
 
 
 def outlined_shares(settings: Settings, data_root: Path) -> ClientShares | None:

@@ -1,0 +1,56 @@
+"""`bench protocol`: protocols of published numbers, and how well their settings are known (docs/protocols.md)."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Published protocols: grids whose numbers stand beside printed ones.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_() -> None:
+    """List the protocols and their grids."""
+    from bench.config.grid import load_grid
+    from reports.published.protocol import protocols
+
+    for name, protocol in protocols().items():
+        grids = ", ".join(f"{grid} ({len(load_grid(grid).cells)} cells)" for grid in protocol.grids.values())
+        print(f"{name}  {protocol.title}: {grids}")
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A protocol (`bench protocol list`).")],
+    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+    hours: Annotated[bool, typer.Option(help="Estimate how long a method takes here.")] = True,
+) -> None:
+    """Say of each scenario which settings are known, assumed or deviating, and the hours of its first method here."""
+    from bench.cli.dry_run import indices_by_task, print_forecast
+    from bench.config.grid import load_grid
+    from reports.published.protocol import STANDINGS, protocol
+
+    checked = protocol(name)
+    print(f"{checked.title}. Of {checked.of}.\n\n{checked.verdict}")
+    for standing in STANDINGS:
+        print(f"\n{standing}:")
+        for point in (point for point in checked.points if point.standing == standing):
+            only = "".join(f" [{key}: {', '.join(map(str, values))}]" for key, values in point.only.items())
+            print(f"  {', '.join(point.of)}{only}: {point.source}")
+    for grid in checked.grids.values():
+        cells = load_grid(grid).cells
+        print(f"\n{grid}: `bench run --grid {grid}.yaml`")
+        for task, indices in indices_by_task(cells).items():
+            everywhere, here = (checked.standings(cells[indices[0]], local=local) for local in (False, True))
+            counts = ", ".join(f"{len(everywhere[kind]) + len(here[kind])} {kind}" for kind in STANDINGS)
+            listed = "; ".join(f"{kind}: {', '.join(here[kind])}" for kind in STANDINGS if here[kind])
+            print(f"  {task}: {counts}; not in all scenarios: {listed}")
+        if hours:
+            first = [cell for cell in cells if cell.name == cells[0].name]  # to count all takes too long
+            print(f"  Hours of {first[0].name} alone (`bench run --grid {grid}.yaml --dry-run` counts all methods):")
+            print_forecast(first, Path("runs", grid), data_root, "auto", None, verbose=False)
+    short = checked.short
+    settings = " ".join(f"--set {shlex.quote(text)}" for text in short.set)
+    command = f"bench run --grid {short.grid}.yaml --only {short.only} {settings} --out runs/{name}_short"
+    print(f"\nshort, which stands beside no published number: `{command}`")

@@ -1,0 +1,157 @@
+"""Protocols: every setting has a source, and only cells with these settings stand beside a printed number."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from bench.config.grid import load_grid
+from bench.errors import UserError
+from reports.published.comparison import _agrees, _position, comparison, published_table
+from reports.published.protocol import FOLDER, STANDINGS, frozen_cells, protocol, protocols
+from reports.reading.load import load
+from tests.conftest import ROOT
+from tests.reports.conftest import copy_settings
+
+AXES = {"name", "published", "methods", "cases", "set"}
+NAMES = list(protocols())
+PFLLIB = ["pfllib_1", "pfllib_2"]
+
+
+def given(document: object) -> set[str]:
+    """The settings that a grid file gives, wherever in it; axes by their plural."""
+    if isinstance(document, list):
+        return set().union(*map(given, document))
+    if not isinstance(document, dict):
+        return set()
+    inner = set().union(*(given(value) for key, value in document.items() if key in (*AXES, "datasets")))
+    return {key.replace("alphas", "alpha") for key in document.keys() - AXES} | inner
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_of_a_protocol_has_one_source(name: str) -> None:
+    """What a grid gives is known or assumed in every scenario, once; a point is about something that the grids give."""
+    checked = protocol(name)
+    for table, grid in ((table, load_grid(name)) for table, name in checked.grids.items()):
+        assert grid.published == table
+        document = yaml.safe_load(grid.source)
+        wanted = given(document)
+        for cell in {str((c.dataset, c.case, c.alpha)): c for c in grid.cells}.values():
+            parts = [checked.standings(cell, local=local) for local in (False, True)]
+            names = [n for part in parts for standing in ("known", "assumed") for n in part[standing]]
+            assert len(names) == len(set(names))
+            own = set(cell.dataset_options)
+            elsewhere = {"mean", "std", "vocabulary", "length"} - own
+            assert wanted - elsewhere <= set(names)
+            assert not {n for n in names if "." in n} - {f"{c.method}.{key}" for c in grid.cells for key in c.hp}, (
+                "a hyperparameter that no method has"
+            )
+
+
+@pytest.mark.parametrize("table", PFLLIB)
+def test_every_printed_number_of_pfllib_has_the_cells_of_its_grid(table: str) -> None:
+    """Three trials each, which differ in nothing but the seed."""
+    printed = published_table(table)
+    cells = frozen_cells(table)
+    for row in printed.rows:
+        position = {"method": row.method, **_position(printed, row)}
+        mine = [cell for cell in cells if all(_agrees(cell, axis, value) for axis, value in position.items())]
+        assert [cell["seed"] for cell in mine] == [0, 1, 2], row
+        assert len({json.dumps({**cell, "seed": 0}, default=str) for cell in mine}) == 1, row
+
+
+def run_of(folder: Path, store_writer, methods: tuple[str, ...] = ("fedavg", "ditto"), **changes: object) -> Path:
+    """A run that has the protocol's cells of CIFAR-100 at 0.1, but for the changes, and made-up accuracies."""
+    run = store_writer(folder, seeds=3, alphas=(0.1,), methods=methods, published="pfllib_1")
+    cells = {
+        (cell.method, cell.seed): cell
+        for cell in load_grid("pfllib_table1").cells
+        if (cell.dataset, cell.alpha) == ("cifar100", 0.1)
+    }
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    for cell in info["cells"]:
+        frozen = cells[cell["settings"]["method"], cell["settings"]["seed"]]
+        cell["settings"] = frozen.model_dump(mode="json") | changes
+        status = run / cell["id"] / "status.json"
+        rounds = {"rounds": cell["settings"]["rounds"], "total": cell["settings"]["rounds"]}
+        status.write_text(json.dumps(json.loads(status.read_text(encoding="utf-8")) | rounds), encoding="utf-8")
+    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    copy_settings(run)
+    return run
+
+
+def entries_of(run: Path, label: str) -> dict[str, object]:
+    table = comparison(load([run]), published_table("pfllib_1"))
+    group = "partition=dirichlet_pfllib, dataset=cifar100, model=cnn, PM"
+    columns = {column.name: k for k, column in enumerate(table.columns) if column.group == group}
+    return {name: dict(table.rows)[label][k] for name, k in columns.items()}
+
+
+def test_cells_with_the_protocol_s_settings_stand_beside_its_number(store_writer, tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", store_writer)
+    beside = entries_of(run, "Ditto")
+    assert (beside["paper"].value, beside["paper"].spread) == (52.87, 0.64)
+    assert beside["ours"].n == 3
+    assert beside["Δ"].value == pytest.approx(beside["ours"].value - 52.87)
+    far = abs(beside["Δ"].value) > beside["ours"].spread + 0.64
+    assert beside["within"].note == ("no" if far else "yes")
+    assert entries_of(run, "FedPer")["ours"].note == "missing"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"rounds": 5}, "not comparable: rounds 5 (protocol: 2000)"),
+        ({"protocol": "honest"}, "not comparable: protocol honest (protocol: paper)"),
+        ({"partition_seed": 0, "lr": 0.1}, "not comparable: partition_seed 0 (protocol: 1), lr 0.1 (protocol: 0.005)"),
+        (
+            {"lr": 0.1, "epochs": 2, "momentum": 0.9, "precision": "bf16", "eval_every": 5},
+            "not comparable: precision bf16 (protocol: fp32), epochs 2 (protocol: 1), lr 0.1 (protocol: 0.005) "
+            "and 2 more",
+        ),
+    ],
+)
+def test_another_setting_is_named_in_place_of_a_number(store_writer, tmp_path: Path, changes, text: str) -> None:
+    beside = entries_of(run_of(tmp_path / "run", store_writer, **changes), "FedAvg")
+    assert beside["paper"].value == 31.89
+    assert (beside["ours"].value, beside["ours"].note) == (None, text)
+    assert beside["Δ"].note == beside["within"].note == "–"
+
+
+def test_another_hyperparameter_is_named(store_writer, tmp_path: Path) -> None:
+    run = run_of(
+        tmp_path / "run", store_writer, ("ditto",), hp={"lam": 0.5, "personal_epochs": None, "personal_lr": None}
+    )
+    assert entries_of(run, "Ditto")["ours"].note == "not comparable: lam 0.5 (protocol: 1.0)"
+
+
+def test_names_and_scores_of_a_cell_may_differ(store_writer, tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", store_writer, case="mine", metrics=["auroc"])
+    assert entries_of(run, "FedAvg")["ours"].n == 3
+
+
+def test_a_protocol_that_is_not_there_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="Did you mean 'pfllib'"):
+        protocol("pflib")
+
+
+def test_the_page_has_pfllib_s_own_numbers() -> None:
+    """Mean and standard deviation over five seeds of the best tested round, from the curves that its code computed."""
+    curves = pd.read_csv(ROOT / "docs" / "protocols" / "pfllib.csv", comment="#")
+    page = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
+    for method, runs in curves[curves["round"] > 0].groupby("method"):
+        best = runs.groupby("seed")["accuracy"].max()
+        assert len(best) == 5
+        assert f"| `{method}` | {best.mean():.2f} ± {best.std():.2f} |" in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_short_form_stands_beside_no_number(name: str) -> None:
+    checked = protocol(name)
+    short = load_grid(checked.short.grid, checked.short.set)
+    assert short.published is None
+    assert short.name.endswith("_short")
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == set(NAMES)
+    assert set(STANDINGS) == {point.standing for point in checked.points}
