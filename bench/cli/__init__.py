@@ -6,7 +6,21 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import catalogue, evaluate, league, method, protocol, results, run, show, speed, sweep, track, verify
+from bench.cli import (
+    catalogue,
+    cite,
+    evaluate,
+    league,
+    method,
+    protocol,
+    results,
+    run,
+    show,
+    speed,
+    sweep,
+    track,
+    verify,
+)
 from bench.errors import UserError, let_output_degrade, refused, shortage
 
 app = typer.Typer(
@@ -26,6 +40,7 @@ for command in (
     results.results,
     results.report,
     results.compare,
+    cite.cite,
     evaluate.evaluate,
     verify.verify,
     verify.pack,

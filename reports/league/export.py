@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 import yaml
 
+from bench.citations import cite
 from bench.config.code_digests import sources
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
@@ -65,6 +66,9 @@ def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -
         keep_trailing_newline=True,
     )
     texts |= {template: engine.get_template(template).render(facts) for template in engine.list_templates()}
+    note = f"Commit {facts['commit']}; {study}, entry {facts['method']}"
+    used = [cell.settings for cell in run.cells]
+    texts["CITATION.bib"] = cite(cells=used, year=facts["year"], version=facts["version"], note=note).bibtex
     for file_name, text in texts.items():
         inside.replace(out / file_name, text.encode())
     return Exported(out, tuple(facts["warnings"]))

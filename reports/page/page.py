@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from bench.citations import cite
 from bench.errors import UserError
 from bench.results.remarks import run_remarks
 from bench.runs.progress import steps
@@ -57,8 +58,8 @@ def write_report(
 ) -> Path:
     """Write the report of the runs, merged, and return the path of its `index.html`.
 
-    Beside it stand `main.md`, `main.csv`, `main.tex`, `tables/` with every other table in the same three formats, and
-    `figures/` with each picture as PNG and SVG. The same runs give the same bytes.
+    Beside it stand `main.md`, `main.csv`, `main.tex`, `citations.bib`, `tables/` with every other table in the same
+    three formats, and `figures/` with each picture as PNG and SVG. The same runs give the same bytes.
 
     Args:
         runs: run folders.
@@ -100,8 +101,9 @@ def write_page(
 ) -> Path:
     """Write a page of sections, and each table and figure as files beside it; returns the path of `index.html`.
 
-    It ends in where each of the store's runs comes from.
+    It ends in where each of the store's runs comes from, and in what to cite, which is also written as `citations.bib`.
     """
+    citation = cite(cells=[cell.view.settings for cell in store.cells])
     for name in ("figures", "tables"):
         inside.make_folder(out, out / name)
     _write_files(out, [part for section in sections for part in section.all()])
@@ -114,10 +116,12 @@ def write_page(
             remarks=remarks,
             sections=sections,
             provenance=[_provenance(run) for run in store.runs],
+            citation=citation,
             data_uri=_data_uri,
             filter_rows=FILTER_ROWS,
         )
     )
+    _write(out / "citations.bib", citation.bibtex.encode())
     _write(out / "index.html", page.encode())
     return out / "index.html"
 

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 import bench
 from tests.conftest import ROOT
@@ -61,12 +60,3 @@ def test_the_lines_of_the_readme_run(tmp_path: Path, environment: dict[str, str]
     assert done.returncode == 0, done.stderr
     assert all(label in done.stdout for label in ("fedavg", "ditto", "SCD"))
     assert done.stdout.rstrip().endswith("])")
-
-
-def test_the_citation_is_of_this_version() -> None:
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert cited["version"] == bench.__version__
-    assert f"version = {{{bench.__version__}}}" in readme
-    assert f"title   = {{{cited['title']}}}" in readme
-    assert f"author  = {{{{{cited['authors'][0]['name']}}}}}" in readme

@@ -1,16 +1,20 @@
 """The page: complete, alone, the same every time, and alive in a browser."""
 
 import hashlib
+import html
 import json
 import re
 
 import pandas as pd
 import pytest
 
+from bench.citations import Citation, cite
 from bench.errors import UserError
+from bench.results.results import load_run
 from reports.page.page import write_report
 from reports.published.comparison import comparison, published_tables
 from reports.reading.load import load
+from reports.tables.html import environment
 from reports.tables.table import to_latex
 from tests.reports.browser import assert_alive, look, needs_browser
 from tests.reports.conftest import cell_id, copy_settings
@@ -25,6 +29,7 @@ def test_all_files_are_there(report):
         "main.md",
         "main.csv",
         "main.tex",
+        "citations.bib",
         "tables/last.csv",
         "figures/convergence_round.svg",
         "figures/clients.png",
@@ -52,6 +57,20 @@ def test_failures_and_provenance_are_shown_and_escaped(report):
     assert "RuntimeError: a &lt;made-up&gt; reason" in text
     for words in ("bench run --grid quickstart.yaml", "0123456789abcdef", "methods: [fedavg, local]", "1 missing"):
         assert words in text
+
+
+def test_it_ends_with_what_to_cite(run, report):
+    """Entries as `bench cite RUN` prints them, escaped on the page; a method of a plug-in is named."""
+    written = (report.parent / "citations.bib").read_text(encoding="utf-8")
+    assert written == cite(cells=[cell.settings for cell in load_run(run).cells]).bibtex
+    assert all(key in written for key in ("pfleague", "mcmahan2017fedavg", "alpaydin1998digits"))
+    end = report.read_text(encoding="utf-8").partition('<section id="cite">')[2]
+    assert html.unescape(end).count(written) == 1
+    assert "<section" not in end
+    template = environment().get_template("page.html")
+    odd = template.render(citation=Citation("@misc{a<b}", ("<mine>",)), sections=[], provenance=[], data_uri=str)
+    assert "Note: no paper is recorded for &lt;mine&gt;: cite its own" in odd
+    assert "<pre>@misc{a&lt;b}</pre>" in odd
 
 
 def test_settings_that_only_some_methods_have_share_a_column(store_writer, tmp_path):

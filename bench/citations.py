@@ -1,0 +1,100 @@
+"""BibTeX of what a run used: its methods, its data sets and pFLeague itself.
+
+The facts are in `papers.bib` beside this file. Its entries are BibTeX as it stands, one field a line; the field
+`keywords` has the ids that an entry belongs to, and an entry `@comment` those that have no paper.
+"""
+
+import functools
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import __version__
+from bench.errors import UserError, did_you_mean
+from bench.settings import Settings
+
+FILE = Path(__file__).with_name("papers.bib")
+DATA_SET = "data:"
+"""Prefix of data sets' ids among the keywords: a method may have the name of a data set."""
+
+_ENTRY = re.compile(r"^@(\w+)\{(?:[^,\n]*),\n(?:  .*\n)*?\}\n", re.MULTILINE)
+_KEYWORDS = re.compile(r"^  keywords = \{(.*)\},\n", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Citation:
+    """BibTeX entries, and names for which none is recorded.
+
+    Attributes:
+        bibtex: the entries, each once, in the order of the file; empty where there is nothing to cite.
+        unrecorded: names of methods and data sets that `papers.bib` does not know: those of plug-ins.
+    """
+
+    bibtex: str
+    unrecorded: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines on papers that the reader must look up."""
+        return [f"no paper is recorded for {name}: cite its own" for name in self.unrecorded]
+
+
+@functools.cache
+def papers() -> Mapping[str, tuple[str, ...]]:
+    """BibTeX entries by id, without keywords; ids of data sets begin with `data:`. What has no paper has no entry."""
+    entries: dict[str, tuple[str, ...]] = {}
+    for entry in _ENTRY.finditer(FILE.read_text(encoding="utf-8")):
+        text = _KEYWORDS.sub("", entry[0])
+        for name in re.findall(r"[^\s,]+", " ".join(_KEYWORDS.findall(entry[0]))):
+            entries[name] = (*entries.get(name, ()), *([] if entry[1] == "comment" else [text]))
+    return entries
+
+
+def software(**facts: str) -> str:
+    """BibTeX of pFLeague itself: its entry with the version and further fields, such as `note`."""
+    [entry] = papers()["software:pfleague"]
+    fields = {"version": __version__} | facts
+    return entry.removesuffix("}\n") + "".join(f"  {name} = {{{value}}},\n" for name, value in fields.items()) + "}\n"
+
+
+def cite(names: Iterable[str] = (), cells: Iterable[Settings] = (), **facts: str) -> Citation:
+    """Collect the papers of methods and data sets, and of all that cells used, pFLeague among it.
+
+    Args:
+        names: ids of methods and data sets that come with pFLeague.
+        cells: settings of cells; of their methods and data sets, public ones among them, some may be of plug-ins.
+        facts: further fields of pFLeague's own entry.
+
+    Raises:
+        UserError: one of `names` is no method's or data set's that comes with pFLeague.
+    """
+    ids = [entry for name in names for entry in _ids(name)]
+    used: dict[str, str] = {}
+    for settings in cells:
+        sets = [settings.dataset, *([settings.public.name] if settings.public else [])]
+        used |= {settings.method: settings.method, **{DATA_SET + name: name for name in sets}}
+    itself = [software(**facts)] if used else []
+    unrecorded = (name for entry, name in used.items() if entry not in papers())
+    return Citation("\n".join([*itself, *_entries({*ids, *used})]), tuple(unrecorded))
+
+
+def _ids(name: str) -> list[str]:
+    """The ids of what has that name: a method, a data set, or both.
+
+    Raises:
+        UserError: nothing has it.
+    """
+    ids = [entry for entry in (name, DATA_SET + name) if entry in papers()]
+    if not ids:
+        likely = did_you_mean(name, sorted({entry.removeprefix(DATA_SET) for entry in papers()}))
+        raise UserError(
+            f"no paper is recorded for {name!r}.{likely} `bench methods` and `bench datasets` list what comes with "
+            "pFLeague; of a method or data set of your own, cite its own paper"
+        )
+    return ids
+
+
+def _entries(ids: Collection[str]) -> list[str]:
+    """The entries of ids, each once, in the order of the file."""
+    return list(dict.fromkeys(text for entry, texts in papers().items() if entry in ids for text in texts))

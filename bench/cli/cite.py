@@ -1,0 +1,41 @@
+"""`bench cite`: BibTeX of methods, data sets and runs."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bench.settings import Settings
+
+
+def cite(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME | RUN]...",
+            help="Methods, data sets, and run folders; without any, pFLeague itself.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Print the BibTeX of methods and data sets, or of all that a run used."""
+    from bench.citations import DATA_SET, papers, software
+    from bench.citations import cite as collect
+
+    if not names:
+        print(software(), end="")
+        return
+    ids = {entry.removeprefix(DATA_SET) for entry in papers()}
+    runs = [name for name in names if name not in ids and (os.sep in name or Path(name).exists())]
+    cells: list[Settings] = []
+    if runs:
+        from bench.results.results import load_run  # imports pandas
+
+        cells = [cell.settings for run in runs for cell in load_run(run).cells]
+    citation = collect([name for name in names if name not in runs], cells)
+    print(citation.bibtex, end="")
+    for note in citation.notes:
+        print(f"note: {note}", file=sys.stderr)

@@ -1,0 +1,163 @@
+"""What to cite: every method and data set has its entry, and cards, README and commands agree with the entries."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import bench
+from bench.citations import DATA_SET, FILE, cite, papers, software
+from bench.errors import UserError
+from bench.plugin import DATASETS, METHODS
+from bench.settings import PublicSet, Settings
+from tests.conftest import ROOT
+
+REGISTERED = {*METHODS.names(), *(DATA_SET + name for name in DATASETS.names())}
+HOW = """
+%s: no entry in bench/papers.bib. Add the paper there, one field a line, with the id among its `keywords` (a data set's
+after `data:`). If the paper is there already, add the id to its keywords; if there is none, to `@comment{no paper`.
+"""
+
+
+def field(entry: str, name: str) -> str:
+    """A field of an entry without its braces; empty where it has none."""
+    match = re.search(rf"^  {name} = \{{(.*)\}},$", entry, re.MULTILINE)
+    return match[1] if match else ""
+
+
+def plain(text: str) -> str:
+    """The letters and digits of a text, small, without LaTeX's accents and whatever stands between them."""
+    return re.sub(r"\W+", " ", re.sub(r"\\\W|\\[vc](?=\{)|[{}]", "", text)).strip().lower()
+
+
+def test_every_method_and_data_set_has_an_entry() -> None:
+    missing = sorted(REGISTERED - papers().keys())
+    assert not missing, HOW % ", ".join(missing)
+
+
+def test_no_entry_is_of_something_that_is_gone() -> None:
+    assert papers().keys() - REGISTERED == {"software:pfleague"}
+
+
+def test_nothing_of_the_file_is_overlooked() -> None:
+    """What the reader of the file does not take for an entry, because a line of it is not as it should be."""
+    text = FILE.read_text(encoding="utf-8")
+    read = {entry for entries in papers().values() for entry in entries}
+    assert len(re.findall(r"^@(?!comment)", text, re.MULTILINE)) == len(read) > 100
+    assert len(set(re.findall(r"^@\w+\{(.*),$", text, re.MULTILINE))) == len(read) + 1
+    assert text.isascii()  # BibTeX itself knows no other letters
+
+
+def faults(entry: str) -> list[str]:
+    """What is wrong with an entry."""
+    venues = ("journal", "booktitle", "institution", "howpublished", "eprint", "note")
+    paper = not entry.startswith("@software")
+    checks = {
+        "lines": re.fullmatch(r"@\w+\{[a-z0-9_]+,\n(  [a-z]+ = \{.*\},\n)+\}\n", entry),
+        "braces": entry.count("{") == entry.count("}"),
+        "title and author": field(entry, "title") and field(entry, "author"),
+        "year": not paper or re.fullmatch(r"(19|20)\d\d", field(entry, "year")) or "Anonymous" in entry,
+        "venue": not paper or any(field(entry, name) for name in venues),
+        "eprint": re.fullmatch(r"(\d{4}\.\d{4,5})?", field(entry, "eprint")),
+        "archiveprefix": bool(field(entry, "eprint")) == bool(field(entry, "archiveprefix")),
+        "doi": re.fullmatch(r"(10\.\d{4,}/\S+)?", field(entry, "doi")),
+        "keywords": "keywords" not in entry,
+    }
+    return [f"{entry.splitlines()[0]} {name}" for name, sound in checks.items() if not sound]
+
+
+def test_entries_are_sound() -> None:
+    assert [fault for entries in papers().values() for entry in entries for fault in faults(entry)] == []
+
+
+def test_cards_name_the_same_papers() -> None:
+    """Each with its first author and year, and the title of at least one: a card may name a basis in short."""
+    page = (ROOT / "docs" / "methods" / "README.md").read_text(encoding="utf-8")
+    problems = []
+    for name in METHODS.names():
+        entries = papers().get(name, ())
+        row = re.search(rf"^\| \[`{name}`\]\((\S+)\)", page, re.MULTILINE)
+        if row is None or not entries:  # the page of all methods has its own test, and so have missing entries
+            continue
+        text = (ROOT / "docs" / "methods" / row[1]).read_text(encoding="utf-8")
+        card = plain(text.encode("ascii", "ignore").decode())
+        first = [plain(field(entry, "author").partition(" and ")[0].partition(",")[0]) for entry in entries]
+        years = [field(entry, "year") for entry in entries]
+        problems += [f"{row[1]}: no {word}" for word in (*first, *years) if not re.search(rf"\b{word}\b", card)]
+        titles = [plain(field(entry, "title")) for entry in entries]
+        problems += [] if any(title in card for title in titles) else [f"{row[1]}: none of {titles}"]
+    assert problems == []
+
+
+def test_an_entry_of_two_names_is_printed_once() -> None:
+    both = cite(["floco", "floco_plus"]).bibtex
+    assert both == cite(["floco"]).bibtex
+    assert both.count("@") == 1
+    assert cite(["finetune"]).bibtex.count("@") == 3
+    assert cite(["local", "npz"]).bibtex == ""
+
+
+def test_a_run_cites_all_that_it_used() -> None:
+    """The software with its version, methods, data sets, public ones too; and names of plug-ins are notes."""
+    public = Settings(method="fedmd", dataset="mnist", public=PublicSet(name="usps"))
+    citation = cite(cells=[public, Settings(method="mine", dataset="my_data"), public], note="Entry 1")
+    keys = re.findall(r"^@\w+\{(.*),$", citation.bibtex, re.MULTILINE)
+    assert sorted(keys) == ["hull1994usps", "lecun1998mnist", "li2019fedmd", "pfleague"]
+    assert f"version = {{{bench.__version__}}}" in citation.bibtex
+    assert "note = {Entry 1}" in citation.bibtex
+    assert citation.unrecorded == ("mine", "my_data")
+    assert citation.notes[1] == "no paper is recorded for my_data: cite its own"
+    assert cite().bibtex == ""
+
+
+def test_a_name_of_both_kinds_cites_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = dict(papers())
+    monkeypatch.setattr("bench.citations.papers", lambda: {**entries, "mnist": entries["fedavg"]})
+    assert cite(["mnist"]).bibtex.count("@") == 2
+
+
+def test_an_unknown_name_is_refused_with_the_likely_one() -> None:
+    with pytest.raises(UserError, match=r"no paper is recorded for 'fedvag'\. Did you mean 'fedavg'"):
+        cite(["fedvag"])
+    with pytest.raises(UserError, match="Did you mean 'cifar10'"):
+        cite(["cifra10"])
+
+
+@pytest.mark.long
+def test_the_command(tmp_path: Path) -> None:
+    """Names, nothing, a path that is no run; and a method of the name of a folder here is still a method."""
+    (tmp_path / "fedavg").mkdir()
+
+    def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        line = [sys.executable, "-m", "bench.cli", "cite", *arguments]
+        return subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    assert command().stdout == software()
+    assert command("fedavg", "digits").stdout == cite(["fedavg", "digits"]).bibtex
+    wrong = command("runs/none")
+    assert wrong.returncode == 2
+    assert "bench: runs/none is not a run" in wrong.stderr
+
+
+def test_readme_and_citation_file_are_of_this_version() -> None:
+    described = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert software() in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert described["version"] == bench.__version__
+    for name, value in (("title", described["title"]), ("author", described["authors"][0]["name"])):
+        assert plain(field(software(), name)) == plain(value)
+    assert described["license"] == field(software(), "license")
+
+
+@pytest.mark.skipif(shutil.which("bibtex") is None, reason="no bibtex")
+@pytest.mark.parametrize("style", ["plain", "abbrv"])
+def test_bibtex_takes_all_of_it(tmp_path: Path, style: str) -> None:
+    (tmp_path / "all.bib").write_text(cite(entry.removeprefix(DATA_SET) for entry in sorted(REGISTERED)).bibtex)
+    (tmp_path / "all.aux").write_text(f"\\citation{{*}}\n\\bibdata{{all}}\n\\bibstyle{{{style}}}\n")
+    done = subprocess.run(["bibtex", "all"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    warnings = [line for line in done.stdout.splitlines() if line.startswith("Warning")]
+    assert warnings == [], done.stdout
