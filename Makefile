@@ -1,6 +1,7 @@
 # Everything here needs only Python 3.11 or newer and make; the environment lives in .venv.
 PYTHON ?= python3
 DEMO ?= runs/quickstart
+DIST = dist
 PACKAGES = bench methods datasets sweeps reports
 BIN = .venv/bin
 STAMP = .venv/.installed
@@ -12,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest $(SPREAD)
 unexport PYTHONDONTWRITEBYTECODE
 
 SHELL = bash
-.PHONY: install demo test test-all slow faults oldest without-torchscript league lint docs clean
+.PHONY: install demo test test-all slow faults oldest without-torchscript league lint docs dist release clean
 
 install: $(STAMP)
 
@@ -75,6 +76,15 @@ lint: install
 docs: install
 	$(BIN)/bench league report --out docs/league
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# The source archive and the wheel of the last commit, in dist/: of what is committed and nothing else, by the build tools in
+# constraints.txt, with the commit's time as that of all files. So the same commit gives the same bytes.
+dist: install
+	.ci/dist $(BIN)/uv $(DIST)
+
+# dist/, and the README's commands run with that wheel in an environment outside the repository that has nothing else.
+release: dist
+	.ci/try-wheel $(BIN)/uv $(DIST)
 
 clean:
 	rm -rf .venv .venv-oldest build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

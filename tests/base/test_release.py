@@ -1,0 +1,42 @@
+"""What a release is: the files of a commit, the same bytes every time, and nothing forgotten."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import bench
+from tests.conftest import ROOT
+
+UV = Path(sys.executable).with_name("uv")
+PACKAGES = ("bench", "methods", "datasets", "sweeps", "reports")
+
+
+def built(out: Path, umask: int) -> dict[str, bytes]:
+    """The files of a release, by name, built by somebody with that umask."""
+    subprocess.run([ROOT / ".ci" / "dist", UV, out], check=True, capture_output=True, umask=umask, cwd=out.parent)
+    return {file.name: file.read_bytes() for file in out.iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not UV.exists() or not (ROOT / ".git").exists(), reason="needs uv and the repository")
+def test_a_commit_gives_the_same_bytes_twice_and_all_its_files(tmp_path: Path) -> None:
+    first, second = built(tmp_path / "first", 0o022), built(tmp_path / "second", 0o077)
+    name = f"pfleague-{bench.__version__}"
+    assert sorted(first) == ["SHA256SUMS", f"{name}-py3-none-any.whl", f"{name}.tar.gz"]
+    assert first == second
+    listed = subprocess.run(
+        ["git", "ls-tree", "-r", "--name-only", "HEAD", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    with zipfile.ZipFile(tmp_path / "first" / f"{name}-py3-none-any.whl") as wheel:
+        held = {file for file in wheel.namelist() if f"{name}.dist-info" not in file}
+        assert held == set(listed)
+        assert wheel.read("bench/papers.bib") == (ROOT / "bench" / "papers.bib").read_bytes()
+
+
+def test_release_scripts_can_be_run() -> None:
+    for script in ("dist", "try-wheel"):
+        assert os.access(ROOT / ".ci" / script, os.X_OK)
