@@ -1,12 +1,14 @@
 """What a release is: the files of a commit, the same bytes every time, and nothing forgotten."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 import bench
 from tests.conftest import ROOT
@@ -40,3 +42,18 @@ def test_a_commit_gives_the_same_bytes_twice_and_all_its_files(tmp_path: Path) -
 def test_release_scripts_can_be_run() -> None:
     for script in ("dist", "try-wheel"):
         assert os.access(ROOT / ".ci" / script, os.X_OK)
+
+
+def test_workflows_call_targets_of_the_makefile_on_every_python() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    jobs = {
+        name: job for file in files for name, job in yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"].items()
+    }
+    matrix = jobs["tests"]["strategy"]["matrix"]
+    steps = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
+    called = {*matrix["target"], *(entry["target"] for entry in matrix["include"])}
+    called |= set(re.findall(r"make ([\w-]+)", "\n".join(steps)))
+    assert called >= {"test", "test-all", "oldest", "lint", "docs", "demo", "league", "release", "install"}
+    assert [target for target in called if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
+    assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
