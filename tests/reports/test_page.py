@@ -67,8 +67,9 @@ def test_it_ends_with_what_to_cite(run, report):
     end = report.read_text(encoding="utf-8").partition('<section id="cite">')[2]
     assert html.unescape(end).count(written) == 1
     assert "<section" not in end
-    template = environment().get_template("page.html")
-    odd = template.render(citation=Citation("@misc{a<b}", ("<mine>",)), sections=[], provenance=[], data_uri=str)
+    empty = dict.fromkeys(("title", "summary"), "") | dict.fromkeys(("remarks", "sections", "provenance"), ())
+    citation = Citation("@misc{a<b}", ("<mine>",))
+    odd = environment().get_template("page.html").render(empty, citation=citation, filter_rows=0, data_uri=str)
     assert "Note: no paper is recorded for &lt;mine&gt;: cite its own" in odd
     assert "<pre>@misc{a&lt;b}</pre>" in odd
 
