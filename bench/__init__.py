@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from bench.plugin import load_file, metric
     from bench.results.results import load_run
     from bench.runs.callbacks import Callback, CsvScores, Moment, PrintScores
+    from datasets.tables import table
 
 __version__ = "0.1.0"
 __all__ = [
     "Callback", "CsvScores", "Federation", "Moment", "PrintScores", "Settings", "check_method", "evaluate",
     "load_dataset",
-    "load_file", "load_grid", "load_partition", "load_run", "metric", "report", "run", "sweep", "verify",
+    "load_file", "load_grid", "load_partition", "load_run", "metric", "report", "run", "sweep", "table", "verify",
     "with_head",
 ]  # fmt: skip
 
@@ -55,6 +56,7 @@ _PLACES = {
     "report": ("bench.api.report", "report"),
     "run": ("bench.api.run", "run"),
     "sweep": ("bench.api.sweep", "sweep"),
+    "table": ("datasets.tables", "table"),
     "verify": ("bench.api.verify", "verify"),
     "with_head": ("bench.models.network", "with_head"),
 }

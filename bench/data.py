@@ -43,6 +43,12 @@ class Dataset:
         group_names: names of the groups.
         vocabulary: number of tokens; 0 if the samples are not tokens.
         notes: what the user should know of how the data were read, one line each, such as what was left out.
+        indicators: channels of 0 and 1, such as those of a table's categories; normalisation leaves them as they are.
+        features: names of the channels; may be empty.
+        missing: `[n, features]` where a table has no number, and `x` the mean of the training part; None if nowhere.
+        client_statistics: by client the mean and the standard deviation, per channel and in units of the stored `x`, by
+            which its samples are normalised already (`normalise: per_client`); empty if they are not. A standard
+            deviation is infinite where the channel is constant.
 
     Raises:
         UserError: `mean` or `std` does not have a usable number for each channel, or a label is no class.
@@ -62,6 +68,10 @@ class Dataset:
     group_names: tuple[str, ...] = ()
     vocabulary: int = 0
     notes: tuple[str, ...] = ()
+    indicators: tuple[int, ...] = ()
+    features: tuple[str, ...] = ()
+    missing: npt.NDArray[np.bool_] | None = None
+    client_statistics: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -111,7 +121,10 @@ class Dataset:
     def subset(self, which: slice | Indices, n_train: int) -> "Dataset":
         """The samples at the positions `which`; the first `n_train` of them become the training part."""
         rows, groups = (None if column is None else column[which] for column in (self.rows, self.groups))
-        return replace(self, x=self.x[which], y=self.y[which], n_train=n_train, rows=rows, groups=groups)
+        missing = None if self.missing is None else self.missing[which]
+        return replace(
+            self, x=self.x[which], y=self.y[which], n_train=n_train, rows=rows, groups=groups, missing=missing
+        )
 
 
 def noise(shape: tuple[int, ...], classes: int, samples: int, rng: np.random.Generator) -> Dataset:

@@ -238,6 +238,10 @@ class Settings(BaseModel):
 
     dataset: str = "digits"
     dataset_options: dict[str, Any] = Field(default_factory=dict)
+    normalise: Literal["per_client", "pooled"] | None = Field(
+        None,
+        description="inputs, by statistics of training samples: each client's, or all clients'; empty: the data set's",
+    )
     public: PublicSet | None = Field(None, description="public samples, for methods that need some")
     partition: str = "dirichlet"
     partition_options: dict[str, Any] = Field(default_factory=dict)

@@ -78,6 +78,8 @@ def apply(
     Raises:
         UserError: a shift does not fit the data, or returns invalid data.
     """
+    if dataset.missing is not None:
+        raise UserError(f"shifts: {dataset.name} lacks some numbers; fill them in, or take `shifts` out")
     x, y = dataset.x.copy(), dataset.y.copy()
     lists: dict[Part, list[Indices]] = {part: [] for part in PARTS}
     tests: list[Own] = []
@@ -90,7 +92,7 @@ def apply(
     shifted = replace(dataset, x=x, y=y)
     seen = replace(partition, train=tuple(lists["train"]), validation=tuple(lists["validation"]))
     unchanged = (_untouched(dataset, samples, at) for samples, at in zip(tests, partition.test, strict=True))
-    return (shifted, seen) if all(unchanged) else _with_copies(shifted, seen, tests)
+    return (shifted, seen) if all(unchanged) else with_copies(shifted, seen, tests)
 
 
 def _of_client(
@@ -136,7 +138,7 @@ def _untouched(dataset: Dataset, samples: Own, at: Indices) -> bool:
     return all(np.array_equal(new, old) for new, old in pairs)
 
 
-def _with_copies(shifted: Dataset, seen: Partition, tests: list[Own]) -> tuple[Dataset, Partition]:
+def with_copies(shifted: Dataset, seen: Partition, tests: Sequence[Own]) -> tuple[Dataset, Partition]:
     """Append every client's own copies of its test samples after all other samples."""
     of = np.concatenate([test.at for test in tests])
     ends = len(shifted.y) + np.cumsum([len(test.at) for test in tests])

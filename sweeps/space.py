@@ -18,9 +18,9 @@ OWN = "own"
 
 NOT_SEARCHED = {
     "method", "label", "case", "hp", "server", "dataset", "dataset_options", "partition", "partition_options", "shifts",
-    "alpha", "clients", "participation", "selection", "channel", "attack", "public", "model", "model_options",
-    "pretrained", "client_models", "seed", "partition_seed", "protocol", "validation_share", "rounds", "new_clients",
-    "new_client_epochs", "stragglers", "timeline", "eval_every", "metrics", "select_by", "tests",
+    "normalise", "alpha", "clients", "participation", "selection", "channel", "attack", "public", "model",
+    "model_options", "pretrained", "client_models", "seed", "partition_seed", "protocol", "validation_share", "rounds",
+    "new_clients", "new_client_epochs", "stragglers", "timeline", "eval_every", "metrics", "select_by", "tests",
 }  # fmt: skip
 """Settings that pose the problem: accuracies under different values of them cannot be compared, or not fairly."""
 

@@ -9,6 +9,7 @@ import typer
 from bench.cli import (
     catalogue,
     cite,
+    data,
     evaluate,
     league,
     method,
@@ -34,6 +35,7 @@ for command in (
     run.run,
     sweep.sweep,
     show.show,
+    data.data,
     results.status,
     results.clean,
     results.log,

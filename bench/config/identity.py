@@ -48,6 +48,7 @@ _ABSENT: dict[str, Any] = {
     "timeline": [],
     "attack": None,
     "dp_sgd": None,
+    "normalise": None,
     "new_client_start": "method",
 }
 """Settings added later, each with the value that means the old behaviour: it is left out, so that cells from before the

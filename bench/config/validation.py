@@ -164,6 +164,15 @@ def conflicts(cell: Settings) -> Problems:
         problems["timeline"] = problem
     if cell.timeline and cell.attack is not None:
         problems["attack"] = "attack: clients whose data change (`timeline`) cannot be malicious; take out one of both"
+    stored = [test.name for test in cell.tests if test.name in ("corrupted", "file")]
+    if cell.normalise == "per_client" and stored:
+        problems["tests"] = (
+            f"tests: {stored[0]} needs samples that belong to no client, and `normalise: per_client` has statistics of "
+            "clients only; take one of the two out"
+        )
+    if cell.normalise and (cell.timeline or cell.has_trigger):
+        other = "timeline" if cell.timeline else "attack"
+        problems["normalise"] = f"normalise: its statistics are of data that stay; take out `{other}` or `normalise`"
     if cell.select_by not in (*RECORDED, *cell.metrics):
         problems["select_by"] = f"select_by: {cell.select_by} needs that score: add it to `metrics`"
     if cell.select_by != "accuracy" and cell.protocol == "paper":

@@ -33,17 +33,18 @@ def load_all(settings: Settings, data_root: Path = Path("data")) -> CellData:
 
 
 def as_trained(settings: Settings, dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
-    """Samples and partition as a cell takes them: after its shifts and its attack, and without tests if it is a trial
-    of a sweep.
+    """Samples and partition as a cell takes them: after its shifts, its attack and its normalisation, and without tests
+    if it is a trial of a sweep.
 
     Raises:
-        UserError: a shift or an attack does not fit the data.
+        UserError: a shift, an attack or the normalisation does not fit the data.
     """
     dataset, partition = apply_shifts(settings, dataset, partition)
     if settings.attack is not None:
         from bench.federation.attacks import poison  # here, as it takes torch
 
         dataset = poison(settings, dataset, partition)
+    dataset, partition = normalised(settings, dataset, partition)
     if settings.protocol == "tuning":
         return without_tests(dataset, partition)  # what a trial does not have it cannot read
     return dataset, partition
@@ -202,6 +203,24 @@ def apply_shifts(settings: Settings, dataset: Dataset, partition: Partition) -> 
     return shifted
 
 
+def normalised(settings: Settings, dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
+    """Samples and partition after the cell's `normalise`.
+
+    Raises:
+        UserError: the samples are tokens.
+    """
+    if settings.normalise is None:
+        return dataset, partition
+    normalising = importlib.import_module("datasets.normalising")
+    training = [client for client, at in enumerate(partition.train) if len(at)]
+    if settings.new_clients:
+        from bench.federation.setup import divide_clients  # here, as it takes torch
+
+        training, _ = divide_clients(training, settings, partition.new)
+    prepared: tuple[Dataset, Partition] = normalising.apply(dataset, partition, settings.normalise, training)
+    return prepared
+
+
 def check_tests(settings: Settings, dataset: Dataset) -> None:
     """Refuse further tests that the data do not allow.
 
@@ -243,4 +262,4 @@ def file_samples(path: str, like: Dataset) -> Dataset:
         y = labels.astype(np.int64)
     else:
         raise UserError(f"tests: {path} has labels that are no classes of {like.name}, such as {names[0]!r}")
-    return replace(like, x=x, y=y, n_train=0, rows=None, groups=None)
+    return replace(like, x=x, y=y, n_train=0, rows=None, groups=None, missing=None)

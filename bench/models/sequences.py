@@ -143,7 +143,8 @@ class _MeanOfPlaces(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The sum of the words' embeddings over the length with padding, `[batch, width]`."""
-        return (self.embedding(tokens) * (tokens != PADDING).unsqueeze(2)).mean(1)
+        mean: Tensor = (self.embedding(tokens) * (tokens != PADDING).unsqueeze(2)).mean(1)
+        return mean
 
 
 class _Windows(nn.Module):

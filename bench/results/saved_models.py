@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from bench.data import Dataset
 from bench.engine.device_data import Normalisation
 from bench.errors import UserError
 from bench.federation.cell_data import load_all
@@ -54,7 +55,9 @@ class KeptModel(nn.Module):
     """A model of a finished cell, ready to predict (in `eval` mode): logits `[n, classes]` of raw samples.
 
     Raw samples are as in the data set: `[n, channels, height, width]` images with values 0 .. 255, arrays as in the
-    file, or token numbers. The model can be trained on like any module.
+    file, or token numbers. Under `normalise: per_client` a client's model takes raw samples and normalises them as that
+    client does; the generic one belongs to no client and takes samples that are normalised. The model can be trained on
+    like any module.
 
     Attributes:
         network: the model itself, which takes normalised samples.
@@ -119,12 +122,21 @@ def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | 
         raise UserError(f"{cell.name} has no generic model: its clients' models differ in architecture. Name a client")
     predictor = KeptModel(
         _whole_network(params, federation),
-        Normalisation.of(dataset, params.weights.dtype),
+        _normalisation(dataset, client, params.weights.dtype),
         bf16=settings.precision == "bf16",
         classes=dataset.classes,
         round=round,
     )
     return predictor.eval()
+
+
+def _normalisation(dataset: Dataset, client: int | None, dtype: torch.dtype) -> Normalisation:
+    """The normalisation of raw samples: the client's own, if the cell has one for each client."""
+    if client is None or not dataset.client_statistics:
+        return Normalisation.of(dataset, dtype)
+    shape = (1, -1, *([1] * (dataset.x.ndim - 2)))
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in dataset.client_statistics[client])
+    return Normalisation(mean.view(shape), std.view(shape))
 
 
 def keep_reported(folder: Path, version: int, evaluation: Evaluation, settings: Settings, clients: list[int]) -> None:

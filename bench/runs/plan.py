@@ -34,6 +34,8 @@ _DATA_FIELDS = (
     "shifts",
     "timeline",
     "attack",
+    "normalise",
+    "new_clients",
     "clients",
     "alpha",
     "seed",

@@ -38,6 +38,7 @@ CHANGED: dict[str, Any] = {
     "channel": [{"name": "top_k", "share": 0.1}],
     "timeline": [{"round": 3, "add_classes": 1}],
     "attack": {"name": "sign_flip", "share": 0.2, "factor": 1.0},
+    "normalise": "per_client",
     "alpha": 0.6,
     "clients": 21,
     "seed": 1,

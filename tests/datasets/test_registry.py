@@ -11,9 +11,11 @@ from pydantic import TypeAdapter
 from bench.plugin import DATASETS, PARTITIONS
 
 OURS = [
-    "ag_news", "camelyon17", "celeba", "cifar10", "cifar100", "digits", "emnist", "emnist_writers", "fashion_mnist",
-    "femnist", "flowers102", "gtsrb", "har", "image_folder", "iwildcam", "kmnist", "markov", "mnist", "motion", "npz",
-    "organamnist", "pamap2", "sent140", "shakespeare", "stl10", "svhn", "tinyimagenet", "usps", "watch",
+    "ag_news", "camelyon17", "celeba", "cifar10", "cifar100", "csv", "digits", "emnist", "emnist_writers",
+    "fashion_mnist", "femnist", "flowers102", "gtsrb", "har", "image_folder", "iwildcam", "kmnist", "markov", "mnist",
+    "motion", "npz",
+    "organamnist", "pamap2", "parquet", "sent140", "shakespeare", "stl10", "svhn", "tinyimagenet", "usps",
+    "watch",
 ]  # fmt: skip
 ROOT = Path(__file__).parents[2]
 

@@ -1,0 +1,168 @@
+"""`bench data`: how the data of a grid, or a table, lie over the sites."""
+
+import importlib
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench.cli.run import PluginFiles, required
+from bench.cli.starting import starting
+from bench.cli.table import print_table
+from bench.errors import UserError
+
+if TYPE_CHECKING:
+    from bench.settings import Settings
+
+_KINDS = {".csv": "csv", ".parquet": "parquet"}
+
+
+def data(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|GRID",
+            callback=required("file"),
+            show_default=False,
+            help="A table (.csv, .parquet, or a folder of them), a grid file, or the name of a built-in grid.",
+        ),
+    ] = "",
+    label: Annotated[str, typer.Option(help="Of a table: the column of labels.")] = "",
+    site: Annotated[str, typer.Option(help="Of a table: the column of sites; of a folder each file is a site.")] = "",
+    leave_out: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: no feature; may be repeated.")
+    ] = None,
+    categories: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: its numbers are names; may be repeated.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plugin: PluginFiles = None,
+    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+) -> None:
+    """Look at data before any training: sites, sizes, classes, gaps, how different the sites are, what is too small.
+
+    A table that cannot be read so is refused with all that is wrong with it.
+    """
+    from bench.plugin import allow, is_near, load_file
+
+    for file in plugin or []:
+        load_file(file)
+    kind = _kind(Path(source))
+    if kind is None and (label or site or leave_out or categories):
+        raise UserError(f"{source}: --label and the other options are for a table; a grid says it itself")
+    with allow(is_near), starting("Reading the data ...", quiet=as_json):
+        if kind is None:
+            described = [_described(cell, data_root) for cell in _cells(source)]
+        else:
+            options = {
+                "path": source, "label_column": label, "site_column": site, "leave_out": leave_out or [],
+                "categories": categories or [],
+            }  # fmt: skip
+            described = [_described(_of_table(kind, options, data_root), data_root)]
+    if as_json:
+        typer.echo(json.dumps(described, indent=2))
+        return
+    for entry in described:
+        _print(entry)
+
+
+def _kind(path: Path) -> str | None:
+    """The data set that reads a table; None for what is none."""
+    if path.is_dir():
+        endings = [file.suffix.lower() for file in path.iterdir()]
+        return next((kind for ending, kind in _KINDS.items() if ending in endings), None)
+    return _KINDS.get(path.suffix.lower())
+
+
+def _cells(source: str) -> "list[Settings]":
+    """The cells of a grid, one for each way to divide data."""
+    from bench.config.grid import load_grid
+
+    names = {"dataset", "dataset_options", "partition", "partition_options", "shifts", "alpha", "clients"}
+    cells: dict[str, Settings] = {}
+    for cell in load_grid(source, []).cells:
+        cells.setdefault(json.dumps(cell.model_dump(mode="json", include=names), sort_keys=True), cell)
+    return list(cells.values())
+
+
+def _of_table(kind: str, options: dict[str, Any], data_root: Path) -> "Settings":
+    """The settings of a cell whose clients are the sites of a table; all problems of the table are told."""
+    from bench.config.checked import CheckedSettings
+    from bench.federation.cell_data import load_dataset
+
+    cell = CheckedSettings(method="local", dataset=kind, dataset_options=options, partition="iid", clients=1)
+    try:
+        dataset = load_dataset(cell, data_root)
+    except UserError as error:
+        raise UserError("\n  ".join(getattr(error, "problems", [str(error)]))) from None
+    if not dataset.group_names:
+        return cell
+    return CheckedSettings(
+        method="local", dataset=kind, dataset_options=options, partition="natural", clients=len(dataset.group_names)
+    )
+
+
+def _described(cell: "Settings", data_root: Path) -> dict[str, Any]:
+    """What is known of one division of data: its names, its sites and what is to be said of them."""
+    from bench.federation.cell_data import apply_shifts, load_dataset, load_partition
+    from bench.results.remarks import partition_remarks
+    from bench.results.results import task_name
+
+    portrait = importlib.import_module("datasets.portrait")  # reached when used: bench imports no data set
+    dataset = load_dataset(cell, data_root)
+    dataset, partition = apply_shifts(cell, dataset, load_partition(cell, dataset))
+    sites = portrait.portrait(dataset, partition)
+    texts = [*dataset.notes, *partition_remarks(partition, dataset), *portrait.remarks(sites, dataset.classes)]
+    rows = [{key: _plain(value) for key, value in vars(site).items()} for site in sites]
+    return {
+        "data": task_name(cell),
+        "seed": cell.seed,
+        "partition": cell.partition,
+        "shape": list(dataset.shape),
+        "classes": list(dataset.classes) or list(map(str, range(dataset.num_classes))),
+        "features": list(dataset.features),
+        "sites": rows,
+        "remarks": texts,
+    }
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _print(entry: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    sites, classes = entry["sites"], entry["classes"]
+    typer.echo(
+        f"{entry['data']}: {len(sites)} clients by partition {entry['partition']!r} (seed {entry['seed']}), samples of "
+        f"shape {entry['shape']}, {len(classes)} classes"
+    )
+    if entry["features"]:
+        typer.echo(f"features: {', '.join(entry['features'])}")
+    table = Table("site", "train", "validation", "test", "± points", "missing %", "label distance", "feature score")
+    listed = len(classes) <= 6
+    for name in classes if listed else ["classes"]:
+        table.add_column(name)
+    for site in sites:
+        counts = site["classes"] if listed else [sum(count > 0 for count in site["classes"])]
+        cells = [site["name"], site["train"], site["validation"], site["test"], _number(site["within"], 0)]
+        cells += [
+            _number(100 * site["missing"], 1),
+            *(_number(site[key], 2) for key in ("label_distance", "feature_score")),
+        ]
+        table.add_row(*(Text(str(cell)) for cell in [*cells, *counts]))
+    print_table(table)
+    typer.echo(
+        "± points: a site's test tells an accuracy of 50 % within so many (95 %). Of training samples: label distance, "
+        "0 as at the others, 1 no class in common; feature score, 0.5 inputs like the others', 1 always told apart."
+    )
+    for text in entry["remarks"]:
+        typer.echo(f"- {text}")
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,196 @@
+"""Columns of a table: numbers and categories, what cannot be a feature, and how they become features."""
+
+import datetime
+import math
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from bench.data import Array, Floats, Indices
+
+ColumnKind = Literal["number", "category"]
+Columns = Mapping[str, tuple[ColumnKind, Array]]
+"""Features of a table in their order: kind, and values `[rows]`: floats with NaN, or texts with None."""
+
+MOST_CATEGORIES = 100
+_MISSING = {"", "na", "n/a", "#n/a", "nan", "<na>", "null"}
+_FEATURE_MISSING = _MISSING | {"none", "?"}  # in a label or a site's name these may be meant
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf(inity)?", re.IGNORECASE)
+COMMA_NUMBER = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
+_DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]\d{1,2}:\d{2}.*)?")
+_FEW = 20  # rows, up to which numbers that count upwards may be a measurement
+
+
+def plain(values: Iterable[Any]) -> Array:
+    """Values `[rows]` as Python objects: texts without blanks around them, None where there is none."""
+    out = np.empty(len(values := list(values)), object)
+    for row, value in enumerate(values):
+        value = value.item() if isinstance(value, np.generic) and not isinstance(value, np.datetime64) else value
+        if isinstance(value, str):
+            value = value.strip()
+            value = None if value.lower() in _MISSING else value
+        elif type(value).__name__ in ("NaTType", "NAType") or (isinstance(value, float) and math.isnan(value)):
+            value = None
+        out[row] = value
+    return out
+
+
+def present(values: Array) -> Array:
+    """The values that are there."""
+    held: Array = values[np.array([value is not None for value in values], bool)]
+    return held
+
+
+def numbers(values: Array) -> Floats | None:
+    """Values as floats `[rows]`, NaN where there is none; None if one that is there is no number."""
+    if not all(isinstance(value, int | float) or _NUMBER.fullmatch(str(value)) for value in present(values)):
+        return None
+    return np.array([math.nan if value is None else float(value) for value in values], float)
+
+
+def texts(values: Array) -> Array:
+    """Values as texts `[rows]`, whole numbers without a point; None where there is none."""
+    whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+    return np.array([None if value is None else str(value) for value in whole], object)
+
+
+def spellings(values: Iterable[str]) -> list[list[str]]:
+    """Groups of texts that differ in capital letters, blanks or the encoding of accents alone."""
+    alike: dict[str, set[str]] = defaultdict(set)
+    for value in values:
+        alike[" ".join(unicodedata.normalize("NFKC", value).casefold().split())].add(value)
+    return [sorted(group) for _, group in sorted(alike.items()) if len(group) > 1]
+
+
+def read_feature(values: Array, *, category: bool) -> tuple[ColumnKind, Array] | str:
+    """ColumnKind and values of a column of features, or what is wrong with it and the remedy, for a message.
+
+    Args:
+        values: `[rows]` from `plain`.
+        category: whether the user says that it holds categories, which may look like numbers.
+    """
+    values = values.copy()
+    values[np.array([isinstance(v, str) and v.lower() in _FEATURE_MISSING for v in values], bool)] = None
+    held = present(values)
+    if not len(held):
+        return "has no value in any row; add it to `leave_out`"
+    dates: list[Any] = [
+        v for v in held if isinstance(v, datetime.date | datetime.time | datetime.timedelta | np.datetime64)
+    ]
+    dates += [v for v in held if isinstance(v, str) and _DATE.fullmatch(v)]
+    if 2 * len(dates) > len(held):
+        return (
+            f"holds dates, such as {str(dates[0])!r}; make numbers of them, such as days since a date, or add it to "
+            "`leave_out`"
+        )
+    if strange := [v for v in held if not isinstance(v, str | int | float)]:
+        kind = type(strange[0]).__name__
+        return f"holds values of the type {kind}; it should hold numbers or texts, or add it to `leave_out`"
+    if not category:
+        if (floats := numbers(values)) is not None:
+            return _number(floats)
+        strangers = [str(v) for v in held if isinstance(v, str) and not _NUMBER.fullmatch(v)]
+        if 2 * sum(not COMMA_NUMBER.fullmatch(text) for text in strangers) <= len(held):
+            return (
+                f"holds numbers and {strangers[0]!r}; write numbers with a decimal point, or nothing, or add it to "
+                "`categories`"
+            )
+    return _category(texts(values))
+
+
+def _number(values: Floats) -> tuple[ColumnKind, Array] | str:
+    held = values[~np.isnan(values)]
+    if not (np.abs(held) <= np.finfo(np.float32).max).all():
+        return "holds infinite or huge numbers; leave their cells empty, or add it to `leave_out`"
+    distinct = len(np.unique(held)) == len(held) > _FEW
+    if distinct and (held == np.rint(held)).all() and held.max() - held.min() < 2 * len(held):
+        return "numbers the rows, another number for each; it identifies them: add it to `leave_out`"
+    return "number", values
+
+
+def _category(values: Array) -> tuple[ColumnKind, Array] | str:
+    held = present(values)
+    distinct = sorted(set(held))
+    if len(distinct) > MOST_CATEGORIES or (len(distinct) > 10 and 2 * len(distinct) > len(held)):
+        return (
+            f"holds {len(distinct)} different texts in {len(held)} rows, such as {distinct[0][:40]!r}: free text or an "
+            "identifier; add it to `leave_out`, or make at most 100 categories of it"
+        )
+    if alike := spellings(distinct):
+        return f"spells a category in {len(alike[0])} ways, {' and '.join(map(repr, alike[0]))}; write it in one"
+    return "category", values
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Features of a table, fitted on its training part: numbers as they are, a channel for each category.
+
+    A column of numbers that lacks some in the training part gets a further channel, 1 where it does; that a category is
+    missing is a category. A category that the training part lacks is 0 in all channels of its column.
+
+    Attributes:
+        names: of the channels.
+        indicators: channels of 0 and 1.
+    """
+
+    names: tuple[str, ...]
+    indicators: tuple[int, ...]
+    _fitted: tuple[tuple[str, ColumnKind, Any], ...]
+
+    @classmethod
+    def fit(cls, columns: Columns, training: Indices) -> "Encoder":
+        """Fit scikit-learn's encoder of each column on the rows `training`."""
+        from sklearn.impute import MissingIndicator
+        from sklearn.preprocessing import OneHotEncoder
+
+        names: list[str] = []
+        indicators: list[int] = []
+        fitted = []
+        for column, (kind, values) in columns.items():
+            block = values[training, None]
+            if kind == "number":
+                encoder = MissingIndicator(error_on_new=False).fit(block)
+                further = [f"{column} missing"] * len(encoder.features_)
+                names += [column]
+            else:
+                encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False, dtype=np.float32).fit(block)
+                further = [f"{column} missing" if v is None else f"{column}={v}" for v in encoder.categories_[0]]
+            indicators += range(len(names), len(names) + len(further))
+            names += further
+            fitted.append((column, kind, encoder))
+        return cls(tuple(names), tuple(indicators), tuple(fitted))
+
+    def transform(self, columns: Columns) -> Array:
+        """Samples `[rows, features]`, float32, NaN where a number is missing."""
+        blocks = []
+        for column, kind, encoder in self._fitted:
+            values = columns[column][1][:, None]
+            encoded = encoder.transform(values).astype(np.float32)
+            blocks += [values.astype(np.float32), encoded] if kind == "number" else [encoded]
+        return np.concatenate(blocks, axis=1)
+
+
+def tells_all(kind: ColumnKind, values: Array, y: Array) -> bool:
+    """Whether a column alone tells the label of every row: by intervals of its numbers as few as there are classes, or
+    by its categories; also by where it has no value."""
+    if len(y) <= _FEW:
+        return False
+    labels, y = np.unique(y, return_inverse=True)
+    if kind == "category":
+        at: dict[Any, set[int]] = defaultdict(set)
+        for value, label in zip(values, y.tolist(), strict=True):
+            at[value].add(label)
+        return all(len(held) == 1 for held in at.values()) and 5 * len(at) <= len(y)
+    gaps = np.isnan(values)
+    if gaps.any() and tells_all("category", gaps.astype(object), y):
+        return True
+    low = values[~gaps].min() - 1 if gaps.any() else 0.0
+    filled = np.where(gaps, low, values)
+    order = np.lexsort((y, filled))
+    changes = np.diff(y[order]) != 0
+    return bool(changes.sum() < len(labels) and not (changes & (np.diff(filled[order]) == 0)).any())

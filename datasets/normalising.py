@@ -1,0 +1,111 @@
+"""Normalisation with statistics of training samples alone: of each client's, or of all training clients' together.
+
+Without it a cell has the mean and standard deviation of its data set's official training part. A number that a table
+lacks becomes the mean of the same samples that the statistics are of (scikit-learn's `SimpleImputer`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.data import Array, Dataset, Floats, Indices, Partition
+from bench.errors import UserError
+from datasets.assemble import channel_statistics
+from datasets.shifting import Own, with_copies
+
+_NOBODY: Indices = np.empty(0, np.int64)
+
+
+def apply(
+    dataset: Dataset, partition: Partition, how: Literal["per_client", "pooled"], training: Sequence[int]
+) -> tuple[Dataset, Partition]:
+    """Normalise a cell's samples, or say with which statistics the engine will.
+
+    Under `per_client` the samples come back as float32, normalised, and with mean 0 and standard deviation 1; each
+    client has its own copies of its tests, because two clients may share a sample and see it differently, and the
+    generic model is tested on their union. A channel that is constant in a client's training samples becomes 0. Under
+    `pooled` only `mean` and `std` change. Channels of categories (`Dataset.indicators`) stay 0 and 1.
+
+    Args:
+        dataset, partition: of the cell, after its shifts.
+        how: the cell's setting `normalise`.
+        training: the clients that train; those held out of training share no statistics.
+
+    Raises:
+        UserError: the samples are tokens.
+    """
+    if dataset.vocabulary:
+        raise UserError(f"normalise: {how}: {dataset.name} holds tokens, which have no mean; take `normalise` out")
+    if how == "pooled":
+        return _pooled(dataset, np.sort(np.concatenate([_NOBODY, *(partition.train[i] for i in training)]))), partition
+    return _per_client(dataset, partition)
+
+
+def fill(x: Array, missing: npt.NDArray[np.bool_] | None, fitted: Indices, at: Indices) -> Array:
+    """Samples `[len(at), ...]` in which a missing number is the mean of the numbers that the samples `fitted` have.
+
+    A column of which these have none becomes 0.
+    """
+    if missing is None:
+        return x[at]
+    from sklearn.impute import SimpleImputer  # takes long, and not all data need it
+
+    def with_gaps(which: Indices) -> Floats:
+        return np.where(missing[which], np.nan, x[which].astype(np.float64))
+
+    imputer = SimpleImputer(keep_empty_features=True).fit(with_gaps(fitted))
+    filled: Array = imputer.transform(with_gaps(at)).astype(x.dtype) if len(at) else x[at]
+    return filled
+
+
+def statistics(x: Array, indicators: Sequence[int]) -> tuple[Floats, Floats]:
+    """Mean and standard deviation by channel as `Dataset` has them: 0 and 1 for channels that stay as they are."""
+    mean, std = (np.array(values) for values in channel_statistics(x))
+    mean[list(indicators)], std[list(indicators)] = 0.0, 1.0
+    return mean, std
+
+
+def _pooled(dataset: Dataset, training: Indices) -> Dataset:
+    x = dataset.x if dataset.missing is None else fill(dataset.x, dataset.missing, training, np.arange(len(dataset.y)))
+    mean, std = statistics(x[training], dataset.indicators)
+    return replace(dataset, x=x, mean=tuple(mean.tolist()), std=tuple(std.tolist()), missing=None)
+
+
+def _per_client(dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
+    x = dataset.x.astype(np.float32)
+    tests, by_client = [], []
+    for client, train in enumerate(partition.train):
+        mean, std = _of_client(dataset, train)
+        by_client.append((tuple(mean.tolist()), tuple(std.tolist())))
+
+        def seen(at: Indices, train: Indices = train, mean: Floats = mean, std: Floats = std) -> Array:
+            shape = (1, -1, *([1] * (dataset.x.ndim - 2)))
+            filled = fill(dataset.x, dataset.missing, train, at).astype(np.float64)
+            return ((filled - mean.reshape(shape)) / std.reshape(shape)).astype(np.float32)
+
+        for at in (train, partition.validation[client]):
+            x[at] = seen(at)
+        at = partition.test[client]
+        tests.append(Own(dataset, client, len(partition), "test", at, seen(at), dataset.y[at], _NOBODY, "normalise", 0))
+    channels = dataset.x.shape[1]
+    normalised = replace(
+        dataset, x=x, mean=(0.0,) * channels, std=(1.0,) * channels, missing=None, client_statistics=tuple(by_client)
+    )
+    return with_copies(normalised, partition, tests)
+
+
+def _of_client(dataset: Dataset, train: Indices) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of a client's training samples in stored units; of a constant channel infinite."""
+    channels = dataset.x.shape[1]
+    if not len(train):
+        return np.zeros(channels), np.full(channels, np.inf)
+    x = fill(dataset.x, dataset.missing, train, train)
+    mean, std = statistics(x, dataset.indicators)
+    values = np.moveaxis(x, 1, 0).reshape(channels, -1)
+    constant = (values == values[:, :1]).all(axis=1)
+    constant[list(dataset.indicators)] = False
+    unit = 255.0 if x.dtype == np.uint8 else 1.0
+    return mean * unit, np.where(constant, np.inf, std * unit)

@@ -1,0 +1,246 @@
+"""From a table to a data set: the labels and sites of its rows, what is wrong with them, and what is to be known."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.data import Array, Dataset, Indices
+from bench.errors import LISTED_NAMES, UserError, did_you_mean
+from datasets.assemble import assemble, held_out_order
+from datasets.columns import Columns, Encoder, numbers, plain, present, read_feature, spellings, tells_all, texts
+from datasets.normalising import fill, statistics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST = 10
+"""Rows of a site below which a note names it: its test has two or three samples."""
+_MOST_CLASSES = 100
+
+
+def dataset_of(
+    frame: "pd.DataFrame",
+    *,
+    source: str,
+    name: str,
+    label: str,
+    site: str = "",
+    sites: Sequence[str] | None = None,
+    leave_out: Sequence[str] = (),
+    categories: Sequence[str] = (),
+) -> Dataset:
+    """Make a data set of a table.
+
+    Args:
+        frame: one row for each sample.
+        source: the file or name, for messages.
+        name: of the data set.
+        label, site, leave_out, categories: as in `datasets.tables`.
+        sites: `[rows]` the site of each row, if no column says it.
+
+    Raises:
+        UserError: a column cannot be read so. Where there are several problems, the first is told, and their number.
+    """
+    columns = _named(frame, source, [label, site], leave_out, categories)
+    problems: list[str] = []
+    groups = np.array(sites, object) if sites is not None and not site else None
+    if site:
+        groups = _names(plain(columns[site]), f"the column of sites {site!r}", "site", groups, problems)
+    y = _names(plain(columns[label]), f"the column of labels {label!r}", "label", groups, problems)
+    _check_classes(y, label, problems)
+    features: dict[str, Any] = {}
+    for column in [column for column in columns if column not in {label, site, *leave_out}]:
+        read = read_feature(plain(columns[column]), category=column in categories)
+        if isinstance(read, str):
+            problems.append(f"the column {column!r} {read}")
+        else:
+            features[column] = read
+    if not features and not problems:
+        problems.append("no column is left that could be a feature")
+    if problems:
+        raise TableError(source, problems)
+    return _assembled(name, source, features, y, groups)
+
+
+class TableError(UserError):
+    """Problems of a table, of which the message tells the first.
+
+    Attributes:
+        problems: all of them, a line each.
+    """
+
+    def __init__(self, source: str, problems: Sequence[str]) -> None:
+        more = len(problems) - 1
+        rest = f" (and {more} more problem{'s' if more > 1 else ''}; `bench data` lists them)" if more else ""
+        super().__init__(f"{source}: {problems[0]}{rest}")
+        self.problems = [f"{source}: {problem}" for problem in problems]
+
+
+def _named(
+    frame: "pd.DataFrame", source: str, needed: Sequence[str], leave_out: Sequence[str], categories: Sequence[str]
+) -> dict[str, Any]:
+    """The columns by name, those that options name among them."""
+    names = [str(name).strip() for name in frame.columns]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(
+            f"{source}: there are {names.count(twice[0])} columns {twice[0]!r}; give each a name of its own"
+        )
+    options = {"label_column": needed[:1], "site_column": needed[1:], "leave_out": leave_out, "categories": categories}
+    for option, asked in options.items():
+        if strange := [column for column in asked if column and column not in names]:
+            listed = f" There are {', '.join(names)}." if len(names) <= LISTED_NAMES else ""
+            hint = did_you_mean(strange[0], names) or listed
+            raise UserError(f"{source}: there is no column {strange[0]!r}, which `{option}` names.{hint}")
+    if not needed[0]:
+        raise UserError(f"{source}: `label_column` should name the column of the classes")
+    if clash := {*needed}.intersection(leave_out):
+        raise UserError(f"{source}: {clash.pop()!r} is the column of labels or sites and cannot be in `leave_out`")
+    if len(frame) < 2:
+        raise UserError(
+            f"{source} has {len(frame)} rows beside the names of its columns; it needs some to train and to test"
+        )
+    return {name: frame.iloc[:, place] for place, name in enumerate(names)}
+
+
+def _names(values: Array, where: str, what: str, groups: Array | None, problems: list[str]) -> Array:
+    """Names `[rows]` of classes or sites: integers if all are, else texts; what is wrong is added to the problems."""
+    gaps = [row for row, value in enumerate(values) if value is None]
+    if gaps:
+        of = "" if groups is None else f", site {groups[gaps[0]]}"
+        problems.append(
+            f"{where} is empty in {_rows(gaps)} (the first: row {gaps[0] + 1}{of}); fill it in, or remove these rows"
+        )
+    as_numbers = numbers(values)
+    if as_numbers is not None and not any(isinstance(value, bool) for value in values):
+        held = as_numbers[~np.isnan(as_numbers)]
+        if (held == np.rint(held)).all() and np.isfinite(held).all() and np.abs(held).max(initial=0) < 2**53:
+            return np.nan_to_num(as_numbers).astype(np.int64)
+        if what == "label":
+            broken = next(value for value in held if value != np.rint(value) or not np.isfinite(value))
+            problems.append(f"{where} holds {broken:g}, which is no class; make classes of it, for instance by limits")
+    written = texts(values)
+    held_texts = present(written)
+    for alike in spellings(held_texts):
+        rows = [row for row, value in enumerate(written) if value == alike[-1]]
+        of = f" (at site {', '.join(sorted({str(groups[row]) for row in rows})[:3])})" if groups is not None else ""
+        problems.append(
+            f"{where} spells a {what} in {len(alike)} ways, {' and '.join(map(repr, alike))}{of}; write it in one"
+        )
+    if what == "label" and as_numbers is None and len(held_texts):
+        as_digits = [value for value in held_texts if value.lstrip("+-").isdigit()]
+        if as_digits and len(as_digits) < len(held_texts):
+            other = next(value for value in held_texts if value not in as_digits)
+            problems.append(
+                f"{where} holds numbers such as {as_digits[0]!r} and texts such as {other!r}; use one of both"
+            )
+    return np.array(["" if value is None else value for value in written], np.str_)
+
+
+def _check_classes(y: Array, label: str, problems: list[str]) -> None:
+    count = len(np.unique(y))
+    if count == 1:
+        problems.append(f"the column of labels {label!r} holds {y[0]!s} in every row; there is nothing to learn")
+    elif count > _MOST_CLASSES or (count > LEAST and 2 * count > len(y)):
+        problems.append(
+            f"the column of labels {label!r} holds {count} different values in {len(y)} rows; these are no classes"
+        )
+
+
+def _assembled(name: str, source: str, features: Columns, y: Array, groups: Array | None) -> Dataset:
+    order, n_train = held_out_order(_strata(y, groups))
+    if n_train == len(y):
+        raise UserError(
+            f"{source}: no class of a site has two rows, so none can be held out for tests; there are {len(y)} rows"
+        )
+    training = order[:n_train]
+    encoder = Encoder.fit(features, training)
+    raw = encoder.transform(features)
+    missing = np.isnan(raw) if np.isnan(raw).any() else None
+    x = fill(raw, missing, training, np.arange(len(y)))
+    mean, std = statistics(x[training], encoder.indicators)
+    data = assemble(
+        name,
+        x[order],
+        y[order],
+        n_train,
+        mean=mean.tolist(),
+        std=std.tolist(),
+        rows=order,
+        groups=None if groups is None else groups[order].astype(np.str_),
+        notes=[f"{name}: {note}" for note in _notes(features, y, groups, training)],
+    )
+    return replace(
+        data,
+        indicators=encoder.indicators,
+        missing=None if missing is None else missing[order],
+        features=encoder.names,
+    )
+
+
+def _strata(y: Array, groups: Array | None) -> Indices:
+    """The number of each row's pair of class and site."""
+    places: dict[tuple[Any, Any], int] = {}
+    pairs = zip(y.tolist(), [0] * len(y) if groups is None else groups.tolist(), strict=True)
+    return np.array([places.setdefault(pair, len(places)) for pair in pairs])
+
+
+def _notes(features: Columns, y: Array, groups: Array | None, training: Indices) -> list[str]:
+    """What a user should know of a table that can be read."""
+    notes = []
+    for column, (kind, values) in features.items():
+        if tells_all(kind, values, y):
+            notes.append(
+                f"the column {column!r} alone tells the label of every row; if it is known only after the label, or is "
+                "another form of it, add it to `leave_out`"
+            )
+    gaps = {column: np.mean([v is None or v != v for v in values]) for column, (_, values) in features.items()}
+    if lacking := {column: share for column, share in gaps.items() if share}:
+        listed = ", ".join(f"{column} ({100 * share:.3g} %)" for column, share in lacking.items())
+        notes.append(f"columns that lack values: {listed}")
+    if groups is not None:
+        notes += _site_notes(features, y, groups)
+    notes += _duplicates(features, y, groups, training)
+    return notes
+
+
+def _site_notes(features: Columns, y: Array, groups: Array) -> list[str]:
+    notes = []
+    for site in np.unique(groups):
+        at = groups == site
+        if at.sum() < LEAST:
+            notes.append(f"site {site} has {at.sum()} rows, too few for a test that says much")
+        if len(np.unique(y[at])) == 1:
+            notes.append(f"site {site} has one class only, {y[at][0]}; any constant answer is right there")
+        for column, (_, values) in features.items():
+            if all(value is None or value != value for value in values[at]):
+                notes.append(f"site {site} has no value in the column {column!r}")
+    return notes
+
+
+def _duplicates(features: Columns, y: Array, groups: Array | None, training: Indices) -> list[str]:
+    """Equal rows at several sites, and equal rows of which some are for training and some for tests."""
+    rows: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for row, values in enumerate(zip(*(values.tolist() for _, values in features.values()), y.tolist(), strict=True)):
+        rows[tuple(None if value != value else value for value in values)].append(row)
+    equal = [group for group in rows.values() if len(group) > 1]
+    trained = set(training.tolist())
+    notes = []
+    if groups is not None and (across := [group for group in equal if len(set(groups[group])) > 1]):
+        pairs = Counter(tuple(sorted(map(str, set(groups[group])))) for group in across)
+        (some, _), first = pairs.most_common(1)[0], across[0]
+        other = next(row for row in first if groups[row] != groups[first[0]])
+        notes.append(
+            f"{_rows([row for group in across for row in group])} are equal at several sites, most at "
+            f"{' and '.join(some[:3])} (such as rows {first[0] + 1} and {other + 1}): is a person at both? Then one "
+            "site trains on what another is tested on"
+        )
+    if leaking := [row for group in equal if not trained.isdisjoint(group) for row in group if row not in trained]:
+        notes.append(f"{_rows(leaking)} for tests equal rows for training (the first: row {min(leaking) + 1})")
+    return notes
+
+
+def _rows(rows: Sequence[int]) -> str:
+    return f"{len(rows)} row{'s' if len(rows) > 1 else ''}"

@@ -1,0 +1,205 @@
+"""`csv` and `parquet`: tables of the sites of a consortium, with columns of labels and of sites."""
+
+import csv
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.plugin import DATASETS
+from datasets.columns import COMMA_NUMBER
+from datasets.image_folder import natural
+from datasets.table_rows import dataset_of
+
+if TYPE_CHECKING:
+    import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
+
+_SEPARATORS = ",;\t|"
+_POINT = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
+
+
+@DATASETS.register("csv")
+def load_csv(
+    *,
+    data_root: Path,
+    download: bool,
+    path: str,
+    label_column: str,
+    site_column: str = "",
+    leave_out: tuple[str, ...] = (),
+    categories: tuple[str, ...] = (),
+    name: str = "",
+) -> Dataset:
+    """A table as text (CSV), or a folder with one for each site.
+
+    The first line names the columns. They are separated by commas, semicolons, tabs or `|`; where it is not the comma,
+    numbers may have a decimal comma. The text is UTF-8. Features are all columns but those of labels and sites and
+    those left out: numbers, and texts with a channel for each category. A fixed 25 % of each site and class is held out
+    for tests.
+
+    Args:
+        data_root, download: not used; the file is the user's own.
+        path: the file, or a folder whose files `SITE.csv` have the same columns.
+        label_column: column of the classes.
+        site_column: column of the sites, which the partition `natural` makes clients; of a folder each file is a site
+            if it is empty, of a file there are no sites then.
+        leave_out: columns that are no features.
+        categories: columns whose numbers name categories.
+        name: name of the data set in reports; the file's name without its ending if empty.
+
+    Raises:
+        UserError: the file is missing or damaged, or a column cannot be read so; the message names it.
+    """
+    frame, sites = _joined(Path(path), ".csv", _read_csv, leave_out)
+    return dataset_of(
+        frame,
+        source=path,
+        name=name or Path(path).stem,
+        label=label_column,
+        site=site_column,
+        sites=sites,
+        leave_out=leave_out,
+        categories=categories,
+    )
+
+
+@DATASETS.register("parquet")
+def load_parquet(
+    *,
+    data_root: Path,
+    download: bool,
+    path: str,
+    label_column: str,
+    site_column: str = "",
+    leave_out: tuple[str, ...] = (),
+    categories: tuple[str, ...] = (),
+    name: str = "",
+) -> Dataset:
+    """A table in a Parquet file, or a folder with a file `SITE.parquet` for each site; options are those of `csv`.
+
+    Raises:
+        UserError: pyarrow is not installed, the file is missing or damaged, or a column cannot be read so.
+    """
+    frame, sites = _joined(Path(path), ".parquet", _read_parquet, leave_out)
+    return dataset_of(
+        frame,
+        source=path,
+        name=name or Path(path).stem,
+        label=label_column,
+        site=site_column,
+        sites=sites,
+        leave_out=leave_out,
+        categories=categories,
+    )
+
+
+def table(
+    frame: "pd.DataFrame",
+    *,
+    label: str,
+    site: str = "",
+    leave_out: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    name: str = "table",
+) -> Dataset:
+    """Make a data set of a table in memory, by the rules of the data set `csv`.
+
+    Args:
+        frame: one row for each sample.
+        label, site, leave_out, categories: names of columns, as the options `label_column` and so on of `csv`.
+        name: name of the data set in reports.
+
+    Raises:
+        UserError: a column cannot be read so; the message names it.
+
+    Examples:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"age": [30, 40, 50, 60] * 10, "ward": ["a", "b"] * 20, "ill": ["no", "yes"] * 20})
+        >>> data = table(frame, label="ill", site="ward")
+        >>> data.features, data.classes, data.group_names, data.n_train
+        (('age',), ('no', 'yes'), ('a', 'b'), 30)
+    """
+    return dataset_of(frame, source=name, name=name, label=label, site=site, leave_out=leave_out, categories=categories)
+
+
+def _joined(
+    path: Path, ending: str, read: Callable[[Path], "pd.DataFrame"], leave_out: Sequence[str]
+) -> tuple["pd.DataFrame", list[str] | None]:
+    """The table of a file, or those of a folder's files below each other and the site of each row."""
+    import pandas as pd
+
+    if not path.is_dir():
+        return read(path), None
+    files = sorted((f for f in path.iterdir() if f.suffix.lower() == ending), key=lambda file: natural(file.name))
+    files = [file for file in files if not file.name.startswith(".")]
+    if not files:
+        raise UserError(f"{path} has no files that end in {ending}; put one for each site there, such as SITE{ending}")
+    frames = {file: read(file) for file in files}
+    first = frames[files[0]]
+    for file, frame in frames.items():
+        for having, lacking, where in ((first, frame, file), (frame, first, files[0])):
+            if missing := [str(name) for name in having.columns if name not in (*lacking.columns, *leave_out)]:
+                raise UserError(
+                    f"{where}: there is no column {missing[0]!r}, which other files of {path} have; give all sites the "
+                    "same columns, or add it to `leave_out`"
+                )
+    return pd.concat(list(frames.values()), ignore_index=True), [
+        file.stem for file, part in frames.items() for _ in range(len(part))
+    ]
+
+
+def _read_csv(file: Path) -> "pd.DataFrame":
+    """A table of texts; decimal commas are written as points."""
+    import pandas as pd
+
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            head = stream.readline()
+        headers = {separator: next(csv.reader([head], delimiter=separator), []) for separator in _SEPARATORS}
+        separator = max(_SEPARATORS, key=lambda by: len(headers[by]))
+        frame = pd.read_csv(
+            file, sep=separator, header=None, dtype=str, na_filter=False, encoding="utf-8-sig", skipinitialspace=True
+        )
+    except FileNotFoundError:
+        raise UserError(f"{file} does not exist; set the option `path` to your file") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is no text in UTF-8; save it as CSV UTF-8") from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error, ValueError) as error:
+        reason = str(error).replace("Error tokenizing data. C error: ", "")
+        raise UserError(f"{file} cannot be read as a table ({reason}); each line should have as many cells") from None
+    if frame.shape[1] < 2:
+        raise UserError(f"{file} has a single column; separate columns by commas, semicolons, tabs or |")
+    frame, names = frame.iloc[1:].reset_index(drop=True), [str(name).strip() for name in frame.iloc[0]]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"{file}: there are {names.count(twice[0])} columns {twice[0]!r}; give each a name of its own")
+    if "" in names:
+        raise UserError(f"{file}: column {names.index('') + 1} has no name in the first line; give it one")
+    frame.columns = pd.Index(names)
+    return frame if separator == "," else frame.apply(_with_points)
+
+
+def _with_points(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Write decimal commas as points, unless the column has points, too: then nothing says which of both is decimal."""
+    texts = [str(value).strip() for value in column]
+    if any(map(_POINT.fullmatch, texts)) or not any(map(COMMA_NUMBER.fullmatch, texts)):
+        return column
+    return column.map(lambda text: text.replace(",", ".") if COMMA_NUMBER.fullmatch(text.strip()) else text)
+
+
+def _read_parquet(file: Path) -> "pd.DataFrame":
+    import pandas as pd
+
+    try:
+        frame = pd.read_parquet(file)
+    except ImportError:
+        raise UserError("parquet: this format needs pyarrow; pip install 'pfleague[parquet]'") from None
+    except FileNotFoundError:
+        raise UserError(f"{file} does not exist; set the option `path` to your file") from None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{file} cannot be read as a Parquet file ({str(error).splitlines()[0]}); write it again"
+        ) from None
+    named = [name for name in frame.index.names if name is not None]
+    return frame.reset_index() if named else frame

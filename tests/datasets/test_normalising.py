@@ -1,0 +1,201 @@
+"""`normalise`: inputs by statistics of training samples alone, each client's or all clients'."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bench
+from bench.data import Array, Dataset, Partition
+from bench.engine.device_data import Pool
+from bench.errors import UserError
+from bench.federation.cell_data import load_all
+from bench.runs.plan import plan
+from bench.settings import Settings
+from datasets import normalising
+from datasets.assemble import assemble
+
+_NONE = np.empty(0, np.int64)
+
+
+def problem(x: Array, clients: int = 3) -> tuple[Dataset, Partition]:
+    """Two thirds of the samples for training, in turn; validation of one sample each; all share all tests."""
+    n = len(x)
+    n_train = n * 2 // 3
+    data = assemble("mine", x, np.arange(n) % 2, n_train, mean=None, std=None)
+    lists = [np.arange(i, n_train, clients) for i in range(clients)]
+    tests = tuple(np.arange(n_train, n) for _ in range(clients))
+    return data, Partition(tuple(at[1:] for at in lists), tuple(at[:1] for at in lists), tests, np.arange(n_train, n))
+
+
+def seen(data: Dataset) -> Array:
+    """What networks see."""
+    pool = Pool.of(data, torch.device("cpu"), torch.float32)
+    values: Array = pool.take(torch.arange(len(data.y)))[0].numpy()
+    return values
+
+
+def units(data: Dataset, partition: Partition, scales: list[float], offsets: list[float]) -> tuple[Dataset, Partition]:
+    """The same problem, each client's samples in its own units, with own copies of its tests."""
+    x = [data.x[at] * scale + offset for at, scale, offset in zip(partition.test, scales, offsets, strict=True)]
+    ends = len(data.y) + np.cumsum([len(part) for part in x])
+    whole = data.x.copy()
+    for lists in (partition.train, partition.validation):
+        for at, scale, offset in zip(lists, scales, offsets, strict=True):
+            whole[at] = data.x[at] * scale + offset
+    places = tuple(np.arange(end - len(part), end) for end, part in zip(ends, x, strict=True))
+    y = np.concatenate([data.y, *(data.y[at] for at in partition.test)])
+    moved = replace(data, x=np.concatenate([whole, *x]), y=y)
+    return moved, replace(partition, test=places, global_test=_NONE)
+
+
+@given(
+    st.integers(0, 5),
+    st.lists(st.sampled_from([0.25, 1.0, 8.0, 1024.0]), min_size=3, max_size=3),
+    st.lists(st.sampled_from([-4.0, 0.0, 100.0]), min_size=3, max_size=3),
+)
+def test_units_of_a_client_change_nothing(seed: int, scales: list[float], offsets: list[float]) -> None:
+    """Not even where a channel is constant in the client's training samples."""
+    x = np.random.default_rng(seed).normal(size=(36, 4)).astype(np.float32)
+    x[:24, 3] = 2.5
+    data, partition = problem(x)
+    plain, lists = normalising.apply(data, partition, "per_client", range(3))
+    moved, moved_lists = normalising.apply(*units(data, partition, scales, offsets), "per_client", range(3))
+    for name in ("train", "validation", "test"):
+        for at, other in zip(getattr(lists, name), getattr(moved_lists, name), strict=True):
+            np.testing.assert_allclose(seen(plain)[at], seen(moved)[other], atol=2e-3)
+    assert not seen(plain)[np.concatenate(lists.test), 3].any()
+
+
+def test_statistics_of_each_client_by_hand() -> None:
+    data, partition = problem(np.arange(36, dtype=np.float32).reshape(18, 2) ** 2)
+    changed, lists = normalising.apply(data, partition, "per_client", range(3))
+    for client, train in enumerate(partition.train):
+        mean, std = data.x[train].mean(0, dtype=np.float64), data.x[train].std(0, dtype=np.float64)
+        for before, after in (
+            (train, lists.train[client]),
+            (partition.validation[client], lists.validation[client]),
+            (partition.test[client], lists.test[client]),
+        ):
+            np.testing.assert_allclose(seen(changed)[after], (data.x[before] - mean) / std, rtol=1e-6)
+            assert (changed.y[after] == data.y[before]).all()
+        np.testing.assert_allclose(changed.client_statistics[client], (mean, std), rtol=1e-12)
+    assert len(lists.global_test) == 0  # clients see a shared sample differently: the union of their copies takes over
+
+
+@pytest.mark.parametrize("how", ["per_client", "pooled"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_only_training_samples_count(how: Any, dtype: str) -> None:
+    """Validation and test samples change no sample of training, whatever they are; new clients change no pooled one."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 200, (36, 2, 3, 3)).astype(dtype)
+    data, partition = problem(x)
+    other = x.copy()
+    held_out = np.concatenate([*partition.validation, *partition.test])
+    other[held_out] = 255 - other[held_out]
+    if how == "pooled":
+        other[partition.train[2]] = 7
+    pair = [normalising.apply(replace(data, x=inputs), partition, how, range(2)) for inputs in (x, other)]
+    for client in range(2):
+        (first, lists), (second, _) = pair
+        at = lists.train[client]
+        np.testing.assert_array_equal(seen(first)[at], seen(second)[at])
+        assert abs(seen(first)[np.concatenate(lists.train[:2])].mean()) < 1e-6
+
+
+def test_one_client_is_its_own_pool() -> None:
+    for dtype in ("uint8", "float32"):
+        x = np.random.default_rng(1).integers(0, 255, (24, 3, 2, 2)).astype(dtype)
+        data, partition = problem(x, clients=1)
+        own, lists = normalising.apply(data, partition, "per_client", [0])
+        pooled, same = normalising.apply(data, partition, "pooled", [0])
+        np.testing.assert_allclose(seen(own)[lists.train[0]], seen(pooled)[same.train[0]], atol=1e-6)
+        np.testing.assert_allclose(seen(own)[lists.test[0]], seen(pooled)[same.test[0]], atol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["per_client", "pooled"])
+def test_missing_numbers_become_the_mean_of_the_same_samples(how: Any) -> None:
+    """After normalisation that is 0; columns of categories stay as they are."""
+    x = np.random.default_rng(2).normal(5, 2, (36, 3)).astype(np.float32)
+    missing = np.zeros(x.shape, np.bool_)
+    missing[::5, 0] = True
+    x[:, 2] = np.arange(36) % 2
+    data, partition = problem(x)
+    data = replace(data, missing=missing, indicators=(2,))
+    if how == "per_client":
+        missing[partition.train[1], 0] = True  # a site that never measures it, but for one sample of its tests
+        missing[partition.test[1][1], 0] = False
+    changed, lists = normalising.apply(data, partition, how, range(3))
+    for client in range(3):
+        lists_of_client = zip((partition.train, partition.test), (lists.train, lists.test), strict=True)
+        for before, after in ((old[client], new[client]) for old, new in lists_of_client):
+            values = seen(changed)[after]
+            np.testing.assert_allclose(values[missing[before, 0], 0], 0, atol=1e-6)
+            np.testing.assert_array_equal(values[:, 2], x[before, 2])
+    if how == "per_client":
+        assert not seen(changed)[lists.test[1], 0].any()
+    assert changed.missing is None
+
+
+def test_a_client_without_training_samples_and_one_with_a_single_one() -> None:
+    data, partition = problem(np.random.default_rng(3).normal(size=(36, 2)).astype(np.float32))
+    train = (partition.train[0], partition.train[1][:1], _NONE)
+    changed, lists = normalising.apply(data, replace(partition, train=train), "per_client", [0, 1])
+    assert np.isfinite(changed.x).all()
+    assert not seen(changed)[lists.test[1]].any()
+    pooled, _ = normalising.apply(data, replace(partition, train=train), "pooled", [0, 1])
+    at = np.concatenate(train)
+    np.testing.assert_allclose(pooled.mean, data.x[at].mean(0, dtype=np.float64), rtol=1e-12)
+
+
+def cell(path: Path, **changes: Any) -> dict[str, Any]:
+    """A grid of one cell on four groups whose features have other units."""
+    rng = np.random.default_rng(4)
+    groups = np.repeat(np.arange(4), 40)
+    y = rng.integers(0, 2, 160)
+    x = (rng.normal(size=(160, 3)) + 3 * y[:, None]) * 10.0 ** groups[:, None]
+    np.savez(path, train_images=x.astype(np.float32), train_labels=y, groups=groups)
+    return {
+        "methods": ["fedavg"], "datasets": [{"name": "npz", "path": str(path)}], "partition": "natural", "clients": 4,
+        "seeds": [0], "rounds": 3, "lr": 0.1, "model": "logistic", **changes,
+    }  # fmt: skip
+
+
+def test_the_cell_records_it_and_a_kept_model_takes_raw_samples(tmp_path: Path) -> None:
+    grid = cell(tmp_path / "sites.npz", normalise="per_client")
+    run = bench.run(grid, tmp_path / "run", keep="best", tracking=False, quiet=True, jobs=1)
+    finished = run.cells[0]
+    assert finished.settings.normalise == "per_client"
+    raw = bench.load_dataset(finished.settings)
+    data, partition, _ = load_all(finished.settings)
+    before = bench.load_partition(finished.settings, raw)
+    for client in range(4):
+        model = finished.model(client=client)
+        with torch.no_grad():
+            at = torch.from_numpy(before.test[client])
+            logits = model(torch.from_numpy(raw.x)[at])
+            expected = model.network(torch.from_numpy(data.x)[torch.from_numpy(partition.test[client])])
+        torch.testing.assert_close(logits, expected)
+
+
+def test_it_makes_other_cells(tmp_path: Path) -> None:
+    path = tmp_path / "sites.npz"
+    grids = [bench.load_grid(cell(path, **({"normalise": how} if how else {}))) for how in ("", "pooled", "per_client")]
+    ids = [plan(grid.cells, tmp_path, download=False)[0].id for grid in grids]
+    assert len(set(ids)) == 3
+
+
+def test_tokens_have_no_units(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="tokens"):
+        load_all(Settings(method="fedavg", dataset="markov", partition="iid", normalise="pooled"))
+
+
+def test_tests_without_an_owner_are_refused() -> None:
+    settings = {"method": "fedavg", "alpha": 1, "normalise": "per_client", "tests": ["corrupted"]}
+    with pytest.raises(UserError, match="normalise: per_client"):
+        bench.Settings(**settings)

@@ -1,0 +1,394 @@
+"""`csv` and `parquet`: tables of several sites, as people have them."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bench
+from bench.config.identity import cell_id, declared_checksum
+from bench.data import Dataset
+from bench.errors import UserError
+from bench.federation.cell_data import _loaded
+from bench.plugin import DATASETS
+from bench.runs.plan import plan
+from bench.settings import Settings
+from datasets.columns import tells_all
+from datasets.partitions import make_partition
+from datasets.table_rows import TableError
+from datasets.tables import table
+
+OPTIONS = {"label_column": "outcome", "site_column": "hospital"}
+
+
+def frame(rows: int = 60, seed: int = 0) -> pd.DataFrame:
+    """Three hospitals with numbers, categories, gaps and two classes."""
+    rng = np.random.default_rng(seed)
+    outcome = rng.integers(0, 2, rows)
+    sites = pd.DataFrame(
+        {
+            "hospital": np.array(["Aachen", "Bonn", "Köln"])[np.arange(rows) % 3],
+            "age": rng.normal(50, 10, rows).round(1) + outcome,
+            "pressure": rng.normal(120, 15, rows).round(2),
+            "sex": np.array(["f", "m"])[rng.integers(0, 2, rows)],
+            "outcome": np.array(["died", "lived"])[outcome],
+        }
+    )
+    sites.loc[::7, "pressure"] = np.nan
+    sites.loc[::11, "sex"] = None
+    return sites
+
+
+def load(path: Path, kind: str = "csv", **options: Any) -> Dataset:
+    data: Dataset = DATASETS.get(kind)(data_root=path, download=False, path=str(path), **{**OPTIONS, **options})
+    return data
+
+
+def write(folder: Path, sites: pd.DataFrame, name: str = "sites.csv", **options: Any) -> Path:
+    sites.to_csv(folder / name, index=False, **options)
+    return folder / name
+
+
+def assert_same(first: Dataset, second: Dataset) -> None:
+    np.testing.assert_array_equal(first.x, second.x)
+    for name in ("y", "rows", "groups", "missing"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+    for name in ("classes", "group_names", "features", "indicators", "n_train", "mean", "std", "checksum"):
+        assert getattr(first, name) == getattr(second, name), name
+
+
+def test_each_value_is_where_it_belongs(tmp_path: Path) -> None:
+    sites = frame()
+    data = load(write(tmp_path, sites))
+    assert data.classes == ("died", "lived")
+    assert data.group_names == ("Aachen", "Bonn", "Köln")
+    assert data.features == ("age", "pressure", "pressure missing", "sex=f", "sex=m", "sex missing")
+    assert data.indicators == (2, 3, 4, 5)
+    rows = sites.iloc[data.rows]
+    np.testing.assert_allclose(data.x[:, 0], rows["age"], rtol=1e-6)
+    known = rows["pressure"].notna().to_numpy()
+    np.testing.assert_allclose(data.x[known, 1], rows["pressure"][known], rtol=1e-6)
+    np.testing.assert_array_equal(data.x[:, 2], ~known)
+    for channel, value in ((3, "f"), (4, "m")):
+        np.testing.assert_array_equal(data.x[:, channel], rows["sex"] == value)
+    np.testing.assert_array_equal(data.x[:, 5], rows["sex"].isna())
+    assert [data.classes[label] for label in data.y] == rows["outcome"].tolist()
+    assert data.groups is not None
+    assert [data.group_names[group] for group in data.groups] == rows["hospital"].tolist()
+
+
+def test_gaps_and_units_are_of_the_training_part(tmp_path: Path) -> None:
+    sites = frame()
+    data = load(write(tmp_path, sites))
+    assert data.rows is not None
+    assert data.missing is not None
+    train = sites.iloc[data.rows[: data.n_train]]["pressure"]
+    np.testing.assert_allclose(data.x[data.missing[:, 1], 1], train.mean(), rtol=1e-6)
+    filled = train.fillna(train.mean())
+    np.testing.assert_allclose((data.mean[1], data.std[1]), (filled.mean(), filled.std(ddof=0)), rtol=1e-5)
+    assert (data.mean[3:], data.std[3:]) == ((0.0,) * 3, (1.0,) * 3)
+
+
+def test_every_site_has_a_quarter_of_each_class_for_tests(tmp_path: Path) -> None:
+    data = load(write(tmp_path, frame(240)))
+    split = make_partition(
+        data, "natural", clients=3, alpha=None, seed=0, protocol="honest", validation_share=0.2, options={}
+    )
+    assert split.names == ("Aachen", "Bonn", "Köln")
+    for train, validation, test in zip(split.train, split.validation, split.test, strict=True):
+        for label in range(2):
+            tested, rest = (int((data.y[np.concatenate(at)] == label).sum()) for at in ([test], [train, validation]))
+            assert abs(tested - 0.25 * (tested + rest)) <= 0.5
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "BOM": {"encoding": "utf-8-sig"},
+    "semicolons": {"sep": ";"},
+    "tabs": {"sep": "\t"},
+    "decimal commas": {"sep": ";", "decimal": ","},
+    "quotes": {"quoting": 1},
+    "lines of Windows": {"lineterminator": "\r\n"},
+    "NA for gaps": {"na_rep": "NA"},
+    "nan for gaps": {"na_rep": "nan"},
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_dialect_changes_nothing(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "a folder, with spaces; and ü"
+    folder.mkdir()
+    assert_same(load(write(folder, frame(), f"{kind}.csv", **ODD[kind])), load(write(tmp_path, frame(), f"{kind}.csv")))
+
+
+def test_blanks_around_cells_and_empty_lines_change_nothing(tmp_path: Path) -> None:
+    plain = write(tmp_path, frame())
+    spaced = tmp_path / "folder" / "sites.csv"
+    spaced.parent.mkdir()
+    spaced.write_text("\n".join(line.replace(",", " , ") for line in plain.read_text().splitlines()) + "\n\n\n")
+    assert_same(load(spaced), load(plain))
+
+
+def test_csv_parquet_folder_and_frame_are_one_data_set(tmp_path: Path) -> None:
+    sites = frame().sort_values("hospital", kind="stable").reset_index(drop=True)
+    expected = load(write(tmp_path, sites))
+    sites.to_parquet(tmp_path / "sites.parquet")
+    assert_same(load(tmp_path / "sites.parquet", "parquet"), expected)
+    assert_same(table(sites, label="outcome", site="hospital", name="sites"), expected)
+    folder = tmp_path / "sites"
+    folder.mkdir()
+    for site, rows in sites.groupby("hospital"):
+        write(folder, rows.drop(columns="hospital")[::1], f"{site}.csv")
+    assert_same(load(folder, site_column=""), expected)
+
+
+@settings(max_examples=15)
+@given(st.randoms(use_true_random=False))
+def test_classes_do_not_depend_on_the_order_of_rows(random: Any) -> None:
+    sites = frame(30).dropna()
+    order = list(range(len(sites)))
+    random.shuffle(order)
+    data, other = (table(rows, label="outcome", site="hospital") for rows in (sites, sites.iloc[order]))
+    assert (data.classes, data.group_names, data.features) == (other.classes, other.group_names, other.features)
+
+
+def test_numbers_as_labels_are_in_the_order_of_numbers() -> None:
+    sites = frame().assign(outcome=[["9", "10", "10.0"][i % 3] for i in range(60)])
+    assert table(sites, label="outcome").classes == ("9", "10")
+
+
+def test_a_category_that_training_lacks_is_none_of_the_others() -> None:
+    sites = frame()
+    test_row = table(sites, label="outcome", site="hospital").rows
+    assert test_row is not None
+    sites.loc[int(test_row[-1]), "sex"] = "x"
+    data = table(sites, label="outcome", site="hospital")
+    assert "sex=x" not in data.features
+    assert not data.x[-1, [i for i, name in enumerate(data.features) if name.startswith("sex")]].any()
+
+
+def changed(**columns: Any) -> pd.DataFrame:
+    sites = frame()
+    for column, change in columns.items():
+        sites[column] = change(sites)
+    return sites
+
+
+def replaced(column: str, row: int, value: Any) -> pd.DataFrame:
+    sites = frame().astype(object)
+    sites.loc[row, column] = value
+    return sites
+
+
+BAD: dict[str, tuple[pd.DataFrame, str]] = {
+    "empty label": (replaced("outcome", 4, None), r"'outcome' is empty in 1 row \(the first: row 5, site Bonn\); fill"),
+    "NaN label": (replaced("outcome", 4, float("nan")), r"'outcome' is empty in 1 row"),
+    "NA label": (replaced("outcome", 4, " NA "), r"'outcome' is empty in 1 row"),
+    "empty site": (replaced("hospital", 0, " "), r"'hospital' is empty in 1 row \(the first: row 1\)"),
+    "label's spelling": (replaced("outcome", 4, "Died "), r"a label in 2 ways, 'Died' and 'died' \(at site"),
+    "inner blanks": (changed(outcome=lambda s: ["a b", "a  b", "c"] * 20), "'a  b' and 'a b'"),
+    "accents": (replaced("hospital", 2, "Ko\u0308ln"), "spells a site in 2 ways"),
+    "category's spelling": (replaced("sex", 1, "F"), "'sex' spells a category in 2 ways, 'F' and 'f'"),
+    "two codes of labels": (replaced("outcome", 4, "1"), "holds numbers such as '1' and texts such as"),
+    "one class": (changed(outcome=lambda s: "died"), "holds died in every row"),
+    "a number to predict": (changed(outcome=lambda s: s["age"]), r"which is no class; make classes"),
+    "too many classes": (
+        changed(outcome=lambda s: [f"c{2 * i // 3}" for i in range(60)]),
+        "40 different values in 60 rows; these are no",
+    ),
+    "dates": (changed(day=lambda s: [f"2024-03-{1 + i % 28:02d}" for i in range(60)]), "'day' holds dates"),
+    "German dates": (changed(day=lambda s: [f"{1 + i % 28}.3.2024" for i in range(60)]), "'day' holds dates"),
+    "times": (changed(day=lambda s: [f"2024-03-{1 + i % 28:02d} 10:00" for i in range(60)]), "'day' holds dates"),
+    "time stamps": (changed(day=lambda s: pd.date_range("2024-01-01", periods=60)), "'day' holds dates"),
+    "free text": (changed(note=lambda s: [f"patient {i} feels well" for i in range(60)]), "free text or an identifier"),
+    "identifier": (changed(id=lambda s: range(1000, 1060)), "'id' numbers the rows"),
+    "shuffled identifier": (
+        changed(id=lambda s: np.random.default_rng(1).permutation(80)[:60]),
+        "'id' numbers the rows",
+    ),
+    "identifier as text": (changed(id=lambda s: [f"P-{i:03d}" for i in range(60)]), "free text or an identifier"),
+    "a text among numbers": (replaced("age", 3, "<5"), "'age' holds numbers and '<5'"),
+    "infinite": (replaced("age", 3, float("inf")), "'age' holds infinite or huge numbers"),
+    "huge": (replaced("age", 3, 1e300), "'age' holds infinite or huge numbers"),
+    "empty column": (changed(nothing=lambda s: None), "'nothing' has no value in any row"),
+    "lists": (changed(many=lambda s: [[1, 2]] * 60), "'many' holds values of the type list"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_input_is_named(kind: str) -> None:
+    sites, message = BAD[kind]
+    with pytest.raises(UserError, match=message):
+        table(sites, label="outcome", site="hospital")
+
+
+def test_all_problems_are_there(tmp_path: Path) -> None:
+    sites = frame().assign(id=range(60), note=[f"text {i}" for i in range(60)])
+    with pytest.raises(TableError, match="and 1 more problem; `bench data` lists them") as problem:
+        load(write(tmp_path, sites))
+    assert ["'id'" in problem.value.problems[0], "'note'" in problem.value.problems[1]] == [True, True]
+    load(tmp_path / "sites.csv", leave_out=("id", "note"))
+
+
+FILES: dict[str, tuple[str, str]] = {
+    "no rows": ("hospital,age,outcome\n", "has 0 rows"),
+    "one row": ("hospital,age,outcome\nA,1,x\n", "has 1 rows"),
+    "nobody twice": ("hospital,age,outcome\nA,1.5,x\nB,2,y\n", "no class of a site has two rows"),
+    "empty": ("", "cannot be read as a table"),
+    "one column": ("outcome\nx\ny\n", "single column"),
+    "a column twice": ("hospital,age,age,outcome\nA,1,2,x\n", "2 columns 'age'"),
+    "twice but for blanks": ("hospital,age, age ,outcome\nA,1,2,x\n", "2 columns 'age'"),
+    "no name": ("hospital,,age,outcome\nA,1,2,x\n", "column 2 has no name"),
+    "a cell too many": ("hospital,age,outcome\nA,1,x\nA,1,x,3\n", "line 3"),
+    "no such column": (
+        "site,age,outcome\nA,1,x\nA,2,y\n",
+        "no column 'hospital', which `site_column` names. Did you mean 'site'",
+    ),
+    "misspelt": ("hospitals,age,outcome\nA,1,x\nA,2,y\n", "Did you mean 'hospitals'"),
+    "two decimal signs": ("hospital;age;outcome\n" + "A;1,5;x\nA;2.5;y\nA;3,1;x\n" * 2, "holds numbers and '1,5'"),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_odd_files_are_named(kind: str, tmp_path: Path) -> None:
+    text, message = FILES[kind]
+    path = tmp_path / "odd file.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as problem:
+        load(path)
+    assert "odd file.csv" in str(problem.value)
+
+
+def test_files_that_are_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes("hospital,age,outcome\nKöln,1,x\n".encode("latin-1"))
+    (tmp_path / "sites.parquet").write_bytes(b"PAR1 but nothing else")
+    for path, kind, message in (
+        (tmp_path / "latin.csv", "csv", "UTF-8"),
+        (tmp_path / "none.csv", "csv", "does not exist"),
+        (tmp_path / "none.parquet", "parquet", "does not exist"),
+        (tmp_path / "sites.parquet", "parquet", "cannot be read as a Parquet file"),
+        (tmp_path, "csv", "does not exist"),
+    ):
+        if path == tmp_path:
+            path, message = tmp_path / "empty", "has no files that end in .csv"
+            path.mkdir()
+        with pytest.raises(UserError, match=message):
+            load(path, kind)
+
+
+def test_sites_of_a_folder_have_the_same_columns(tmp_path: Path) -> None:
+    sites = frame().drop(columns="hospital")
+    write(tmp_path, sites, "A.csv")
+    write(tmp_path, sites.rename(columns={"age": "years"}), "B.csv")
+    with pytest.raises(UserError, match=r"B.csv: there is no column 'age', which other files"):
+        load(tmp_path, site_column="")
+    write(tmp_path, sites[["outcome", "sex", "pressure", "age"]], "B.csv")
+    write(tmp_path, sites.assign(more=1), "C.csv")
+    with pytest.raises(UserError, match=r"A.csv: there is no column 'more', which other files"):
+        load(tmp_path, site_column="")
+    assert load(tmp_path, site_column="", leave_out=("more",)).group_names == ("A", "B", "C")
+
+
+def test_pyarrow_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(path: Path) -> pd.DataFrame:
+        raise ImportError("Unable to find a usable engine")  # as pandas does
+
+    monkeypatch.setattr(pd, "read_parquet", without)
+    with pytest.raises(UserError, match=r"pfleague\[parquet\]"):
+        load(tmp_path / "sites.parquet", "parquet")
+
+
+NOTES: dict[str, tuple[pd.DataFrame, str]] = {
+    "label in a column": (
+        changed(code=lambda s: (s["outcome"] == "died") * 2.5 + s["age"] / 1000), "'code' alone tells the label"
+    ),
+    "label in a category": (changed(code=lambda s: "x" + s["outcome"]), "'code' alone tells the label"),
+    "label in gaps": (changed(left=lambda s: s["age"].where(s["outcome"] == "lived")), "'left' alone tells"),
+    "gaps": (frame(), r"lack values: pressure \(15 %\), sex \(10 %\)"),
+    "one class at a site": (
+        changed(outcome=lambda s: s["outcome"].where(s["hospital"] != "Bonn", "died")),
+        "site Bonn has one class only, died",
+    ),
+    "nothing at a site": (
+        changed(age=lambda s: s["age"].where(s["hospital"] != "Bonn")), "site Bonn has no value in the column 'age'"
+    ),
+    "a small site": (changed(hospital=lambda s: ["Kleve"] * 3 + s["hospital"].tolist()[3:]), "site Kleve has 3 rows"),
+    "a person twice": (
+        pd.concat([frame(), frame().iloc[[3]].assign(hospital="Bonn")], ignore_index=True),
+        r"2 rows are equal at several sites, most at Aachen and Bonn \(such as rows 4 and 61\)",
+    ),
+    "tests in training": (pd.concat([frame(), frame()], ignore_index=True), "for tests equal rows for training"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NOTES)
+def test_oddities_are_noted(kind: str) -> None:
+    sites, note = NOTES[kind]
+    notes = table(sites, label="outcome", site="hospital").notes
+    assert any(re.search(note, text) for text in notes), notes
+
+
+def test_a_sound_table_has_no_notes() -> None:
+    notes = table(frame().dropna(), label="outcome", site="hospital").notes
+    assert ["the labels that occur are its classes" in note for note in notes] == [True]
+
+
+def test_a_column_tells_all_only_if_it_does() -> None:
+    y = np.arange(60) % 3
+    assert tells_all("number", y * 1.0, y)
+    assert not tells_all("number", np.where(np.arange(60) == 7, 0.0, y * 1.0), y)
+    assert not tells_all("number", np.zeros(60), y)
+    assert not tells_all("number", np.repeat(np.arange(6.0), 10), np.repeat(np.arange(6) % 3, 10))  # six intervals
+    assert not tells_all("category", np.array([f"c{i}" for i in range(60)], object), y)  # a name for each row
+    assert tells_all("category", np.array([f"c{v}" for v in y], object), y)
+
+
+def test_ids_depend_on_content_and_options(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    path, copy = write(tmp_path, frame(), "a.csv"), write(tmp_path / "other", frame(), "b.csv")
+    changed_file = write(tmp_path, frame(seed=1), "c.csv")
+
+    def identity(path: Path, **options: Any) -> str:
+        cell = bench.Settings(
+            method="local", dataset="csv", dataset_options={"path": str(path), **OPTIONS, **options},
+            partition="natural", clients=3,
+        )  # fmt: skip
+        return cell_id(cell, declared_checksum(cell))
+
+    assert identity(path) == identity(copy)
+    others = {identity(changed_file), identity(path, leave_out=["age"]), identity(path, categories=["sex"])}
+    assert len({identity(path), identity(path, site_column=""), *others}) == 5
+
+
+@pytest.mark.parametrize("how", [None, "pooled", "per_client"])
+def test_a_grid_on_a_csv_runs(how: str | None, tmp_path: Path) -> None:
+    path = write(tmp_path, frame(120), sep=";", decimal=",")
+    grid = {
+        "methods": ["fedavg"], "datasets": [{"name": "csv", "path": str(path), **OPTIONS}], "partition": "natural",
+        "clients": 3, "seeds": [0], "rounds": 2, "model": "logistic", **({"normalise": how} if how else {}),
+    }  # fmt: skip
+    run = bench.run(grid, tmp_path / "run", tracking=False, quiet=True, jobs=1)
+    assert run.cells[0].status.state == "done"
+    assert np.isfinite(run.metrics["value"]).all()
+    assert run.cells[0].settings.normalise == how
+
+
+def test_a_frame_is_a_data_set_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another frame makes another cell."""
+    frames = [frame(), frame(seed=1)]
+
+    def load_frame(*, data_root: Path, download: bool) -> Dataset:
+        return bench.table(frames[0], label="outcome", site="hospital")
+
+    monkeypatch.setitem(DATASETS._items, "hospitals", load_frame)
+    settings = Settings(method="local", dataset="hospitals", partition="natural", clients=3)
+    ids = []
+    for _ in range(2):
+        _loaded.cache_clear()
+        ids.append(plan([settings], tmp_path, download=False)[0].id)
+        frames.reverse()
+    assert ids[0] != ids[1]
