@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from bench.config.code_digests import own_code
 from bench.data import Dataset, Indices, Partition
 from bench.engine.device_data import Pool
 from bench.engine.predict import outputs
@@ -89,7 +90,7 @@ def evaluate_cell(
     if data[1].hash != cell.status.partition.get("hash"):
         raise UserError(f"{cell.name}: its data or partition are others here than those that it was run with")
     dataset, partition, public = data
-    features = FeatureFiles(cell.folder)
+    features = FeatureFiles(cell.folder, own_code(cell.settings))
     federation = Federation(
         cell.settings, dataset=dataset, partition=partition, public=public, device=device, features=features
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from bench.config.code_digests import own_code
 from bench.data import Dataset
 from bench.engine.device_data import Normalisation
 from bench.errors import UserError
@@ -111,7 +112,7 @@ def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | 
         raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is")
     settings = cell.settings
     dataset, partition, public = load_all(settings, Path(data_root))
-    features = FeatureFiles(cell.folder)
+    features = FeatureFiles(cell.folder, own_code(cell.settings))
     federation = Federation(settings, dataset=dataset, partition=partition, public=public, features=features)
     federation.enter(settings.rounds)
     if client is not None and client not in federation.clients.ids:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from bench.config.code_digests import own_code
 from bench.engine.team import Helpers
 from bench.errors import Lost, UserError, in_words, shortage
 from bench.federation.cell_data import CellData, load_all
@@ -190,7 +191,7 @@ class _Run:
 
     def _train(self) -> tuple[store.CellState, str]:
         data = blind.read_data(self.folder) if self.options.blind else load_all(self.settings, self.options.data_root)
-        federation = build(self.settings, self.options, data, FeatureFiles(self.folder))
+        federation = build(self.settings, self.options, data, FeatureFiles(self.folder, own_code(self.settings)))
         dataset, partition, _ = data
         store.write_json(self.folder / "partition.json", partition_record(dataset, partition, federation.malicious))
         store.write_json(self.folder / "tests.json", tests_record(partition, federation.clients.ids))

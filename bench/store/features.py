@@ -5,7 +5,7 @@ import hashlib
 import io
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -28,14 +28,17 @@ class FeatureFiles:
 
     Args:
         cell: the folder of the cell that uses them, in the run's folder.
+        code: digests of the user's own code that computes them: of another one, the same values give other features.
     """
 
-    def __init__(self, cell: Path) -> None:
+    def __init__(self, cell: Path, code: Mapping[str, str] | None = None) -> None:
         self._run = cell.parent
         self._cell = cell.name
+        self._code = "".join(f"-{digest}" for _, digest in sorted((code or {}).items()))
 
     def __call__(self, key: str, shape: tuple[int, int], compute: Callable[[], Array]) -> Array:
         """The features of a key, `[n, width]`, as a view of their file; the first to ask computes them, others wait."""
+        key += self._code
         try:
             folder = inside.make_folder(self._run, self._run / FOLDER)
             lock = inside.update(folder / f"{key}.lock")

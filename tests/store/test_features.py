@@ -163,3 +163,42 @@ def test_kept_models_take_the_files_of_their_run(
     bench_here("evaluate", run, "--tests", "global", "--device", "cpu", "--quiet")
     assert sum(pictures) == 60  # the test's own
     assert (kept.stat().st_mtime_ns, kept.stat().st_ino) == before
+
+
+def test_other_code_of_the_user_has_other_files(tmp_path: Path) -> None:
+    """An own model whose code changed computes other features of the same values and samples."""
+    first, second = Computing(), Computing(-FEATURES)
+    for code, compute in (({"model mine": "1"}, first), ({"model mine": "2"}, second), ({"model mine": "1"}, first)):
+        shelf = FeatureFiles(tmp_path / "cell", code)
+        assert np.array_equal(shelf("key", (3, 2), compute), compute.values)
+    assert (first.calls, second.calls) == (1, 1)
+
+
+@pytest.mark.long
+def test_a_run_s_features_are_of_the_model_as_it_is(tmp_path: Path, bench: Bench) -> None:
+    """After the body of an own model was edited, a run in the same folder has the scores of a run in a new one."""
+    plugin, grid = tmp_path / "mine.py", tmp_path / "grid.yaml"
+    code = """
+from torch import nn
+from bench.plugin import MODELS
+@MODELS.register("scaled")
+class Scaled(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.body = nn.Linear(64, 8)
+        self.head = nn.Linear(8, classes)
+    def features(self, x):
+        return SCALE * self.body(x.flatten(1))
+    def forward(self, x):
+        return self.head(self.features(x))
+"""
+    grid.write_text(
+        "{methods: [fedavg], datasets: [{name: digits}], alphas: [1.0], seeds: [0], clients: 4, rounds: 1,"
+        " model: scaled, frozen: [body]}",
+        encoding="utf-8",
+    )
+    for scale, run in ((3, "run"), (0.1, "run"), (0.1, "new")):
+        plugin.write_text(code.replace("SCALE", str(scale)), encoding="utf-8")
+        bench("run", "--grid", grid, "--plugin", plugin, "--out", tmp_path / run, "--device", "cpu", "--fresh")
+    (new,) = (tmp_path / "new").glob("*/metrics.csv")
+    assert (tmp_path / "run" / new.parent.name / new.name).read_bytes() == new.read_bytes()
