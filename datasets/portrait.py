@@ -1,4 +1,4 @@
-"""How a data set lies over its sites: sizes, classes, gaps, how different sites are, and what is too small to test."""
+"""A description of data by site: sizes, classes, gaps, how different sites are, and what is too small to test."""
 
 import math
 from dataclasses import dataclass

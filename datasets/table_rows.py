@@ -1,4 +1,4 @@
-"""From a table to a data set: the labels and sites of its rows, what is wrong with them, and what is to be known."""
+"""Rows of a table as a data set: their labels and sites, what is wrong with them, and what is to be known."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -188,7 +188,7 @@ def _strata(y: Array, groups: Array | None) -> Indices:
 
 
 def _notes(features: Columns, y: Array, groups: Array | None, training: Indices) -> list[str]:
-    """What a user should know of a table that can be read."""
+    """List what a user should know of a table that can be read."""
     notes = []
     for column, (kind, values) in features.items():
         if tells_all(kind, values, y):

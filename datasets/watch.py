@@ -115,7 +115,7 @@ def load(
         raise UserError(f"watch: shares = {list(shares)} leave no windows of {window} readings; take shorter windows")
     if mean is None or std is None:
         statistics = channel_statistics(cut.x[train])
-        mean, std = (list(given or own) for given, own in zip((mean, std), statistics, strict=True))
+        mean, std = (list(given or computed) for given, computed in zip((mean, std), statistics, strict=True))
     parts = (train, test) if part == "clients" else (~(train | test),)
     order = np.concatenate([np.flatnonzero(chosen) for chosen in parts])
     return assemble(

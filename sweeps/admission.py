@@ -63,7 +63,7 @@ class Admission:
         self._own_ranges = study.file.own_ranges
         self._most = FINALISTS if study.final_seeds else 1
         self._searched = [dimension for dimension in study.arms[0].dimensions if "." not in dimension.key]
-        self._untuned = study.arms[0].cells[0].model_dump(include={one.key for one in self._searched})
+        self._untuned = study.arms[0].cells[0].model_dump(include={dimension.key for dimension in self._searched})
         arms = study.arms if self._tuned else [arm for arm in study.arms if arm.draw <= 1]
         seeds = {arm: arm.report_seeds if self._tuned else tuple(study.file.default_seeds) for arm in arms}
         self._seeds = {arm: sorted(of_arm) for arm, of_arm in seeds.items()}
@@ -159,7 +159,8 @@ class Admission:
             )
         if getattr(METHODS.declaration(label), "bound", False) and label != _BOUND:
             raise UserError(f"{file}: {label} sees all clients' data (`bound = True`), which no method of a league may")
-        return list(searched_dimensions(label, {one.key: one for one in self._searched}, own=self._own_ranges))
+        space = {dimension.key: dimension for dimension in self._searched}
+        return list(searched_dimensions(label, space, own_ranges=self._own_ranges))
 
     def _check_cell(self, file: Path, cell: CellView) -> None:
         settings, where = cell.settings, f"{file}: {cell.name}"

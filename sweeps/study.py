@@ -356,7 +356,7 @@ def _arms(
     for (label, task), group in groupby(grid.cells, key=lambda cell: (cell.name, task_name(cell))):
         cells = list(group)
         with document.noting(("space",)):
-            dimensions = searched_dimensions(cells[0].method, space, own=content.own_ranges)
+            dimensions = searched_dimensions(cells[0].method, space, own_ranges=content.own_ranges)
             points = _points(dimensions) if content.sampler == "grid" else ()
             if trials is None and not points:
                 raise UserError("`trials` is missing: how many for each method and task")
@@ -374,20 +374,20 @@ def _arms(
     return tuple(arms)
 
 
-def searched_dimensions(method: str, space: Mapping[str, Dimension], *, own: bool) -> tuple[Dimension, ...]:
-    """What is searched for a method.
+def searched_dimensions(method: str, space: Mapping[str, Dimension], *, own_ranges: bool) -> tuple[Dimension, ...]:
+    """The searched dimensions of a method.
 
     Args:
         method: its name.
         space: dimensions by setting.
-        own: whether the ranges in the method's file count where `space` names none of its hyperparameters.
+        own_ranges: whether the ranges in the method's file count where `space` names none of its hyperparameters.
 
     Raises:
         UserError: that is nothing.
     """
     ranges = [dimension for where, dimension in space.items() if where.startswith(f"{method}.")]
     common = [dimension for where, dimension in space.items() if "." not in where]
-    dimensions = [*(ranges or (own_dimensions(method) if own else [])), *common]
+    dimensions = [*(ranges or (own_dimensions(method) if own_ranges else [])), *common]
     if not dimensions:
         raise UserError(f"{method!r} has no ranges of its own; give `space` a setting to search, such as `lr`")
     return tuple(dimensions)

@@ -312,6 +312,34 @@ FAULTS = [
         "1 / len(families)",
         "reports/test_ranking.py",
     ),
+    Fault(
+        "top_k sends the smallest numbers of an update",
+        "bench/channel/compression.py",
+        "wanted.abs().topk(k, sorted=False)",
+        "wanted.abs().topk(k, largest=False, sorted=False)",
+        "channel/test_compression.py",
+    ),
+    Fault(
+        "clipping divides by the norm and forgets its bound",
+        "bench/channel/clipping.py",
+        "update.values * (norm / length)",
+        "update.values / length",
+        "channel/test_clipping.py",
+    ),
+    Fault(
+        "alie lies on the other side of the mean",
+        "bench/attacks/colluding.py",
+        "malicious.mean(0) + malicious.std(0, correction=0)",
+        "malicious.mean(0) - malicious.std(0, correction=0)",
+        "attacks/test_attacks.py",
+    ),
+    Fault(
+        "a flipped update keeps its sign",
+        "bench/attacks/on_messages.py",
+        "malicious.mul(-self.hp.factor)",
+        "malicious.mul(+self.hp.factor)",
+        "attacks/test_attacks.py",
+    ),
 ]
 """In the order of the rooms."""
 

@@ -105,7 +105,7 @@ def _of_table(kind: str, options: dict[str, Any], data_root: Path) -> "Settings"
 
 
 def _described(cell: "Settings", data_root: Path) -> dict[str, Any]:
-    """What is known of one division of data: its names, its sites and what is to be said of them."""
+    """Describe one division of data: its names, its sites, and remarks on them."""
     from bench.federation.cell_data import apply_shifts, load_dataset, load_partition
     from bench.results.remarks import partition_remarks
     from bench.results.results import task_name

@@ -37,7 +37,7 @@ DataRoot = Annotated[Path, typer.Option(help="Where data files lie.")]
 
 
 @dataclass(frozen=True)
-class Standing:
+class LeagueTier:
     """A division of a league's tier.
 
     Attributes:
@@ -49,7 +49,7 @@ class Standing:
     division: "Division"
 
     @classmethod
-    def of(cls, league: str, tier: str, division: "Division") -> "Standing":
+    def of(cls, league: str, tier: str, division: "Division") -> "LeagueTier":
         """The division with these options.
 
         Raises:
@@ -79,7 +79,7 @@ class Standing:
 
     @property
     def folder(self) -> Path:
-        """Where a user's entries lie."""
+        """The folder of a user's entries."""
         return Path("runs") / self.name
 
     def command(self, name: str, *arguments: str) -> str:
@@ -90,7 +90,7 @@ class Standing:
 
     @property
     def title(self) -> str:
-        """For the page."""
+        """The title of its page."""
         division = ", default division" if self.division == "default" else ""
         return f"league-{self.league}, {self.tier} tier{division}"
 
@@ -122,7 +122,7 @@ def run(
     """Tune and run one method on all tasks, and pack its entry. The same command goes on where it was stopped."""
     from bench.results.pack import SUFFIX, pack
 
-    standing = Standing.of(league, tier, division)
+    standing = LeagueTier.of(league, tier, division)
     folder, name = out or standing.folder, _load(method, plugin)
     options: dict[str, Any] = {
         "out": folder / name, "jobs": jobs, "data_root": data_root, "download": download, "dry_run": dry_run,
@@ -143,7 +143,7 @@ def run(
     print(f"{file}: {count} cells. `{command}` puts it beside the others.")
 
 
-def _run_defaults(standing: "Standing", method: str, options: dict[str, Any]) -> None:
+def _run_defaults(standing: "LeagueTier", method: str, options: dict[str, Any]) -> None:
     """Run the cells of the default division, as `bench run` runs a grid."""
     import tempfile
 
@@ -179,7 +179,7 @@ def report(
 
     from reports.league.page import write_league
 
-    standing = Standing.of(league, tier, division)
+    standing = LeagueTier.of(league, tier, division)
     folder, shipped_files, method_id = out or standing.folder, standing.shipped, _load(method or "", plugin)
     files = [
         file for file in (*sorted(folder.glob("*.tar.xz")), *(entries or [])) if file.resolve() not in shipped_files
@@ -236,7 +236,7 @@ def export(
 
     from reports.league.export import write_export
 
-    standing = Standing.of(league, tier, division)
+    standing = LeagueTier.of(league, tier, division)
     folder, name = out or standing.folder, _load(method, plugin)
     entry = folder / f"{name}.tar.xz"
     if not entry.exists():
@@ -285,7 +285,7 @@ def submit(
 
     from reports.league.submission import write_submission
 
-    standing = Standing.of(league, tier, division)
+    standing = LeagueTier.of(league, tier, division)
     folder, name = out or standing.folder, _load(method, plugin)
     entry = folder / f"{name}.tar.xz"
     if not entry.exists():
@@ -298,7 +298,7 @@ def submit(
     print(submission)
 
 
-def _default_runs(standing: Standing, out: Path | None, data_root: Path, scratch: Path) -> "list[RunView] | None":
+def _default_runs(standing: LeagueTier, out: Path | None, data_root: Path, scratch: Path) -> "list[RunView] | None":
     """Entries of the default division that a page of tuned ones compares with; None where a league has none.
 
     They lie beside the tuned ones' folder, which `--out` may name, and with the harness.
@@ -307,13 +307,13 @@ def _default_runs(standing: Standing, out: Path | None, data_root: Path, scratch
         return None
     if standing.division == "default":
         return []
-    other = Standing.of(standing.league, standing.tier, "default")
+    other = LeagueTier.of(standing.league, standing.tier, "default")
     folder = other.folder if out is None else out.with_name(f"{out.name}_default")
     files = {file.resolve(): file for file in (*sorted(folder.glob("*.tar.xz")), *other.shipped)}
     return _admitted(_admission(other, data_root), files.values(), scratch)
 
 
-def _admission(standing: Standing, data_root: Path, *, whole: bool = True) -> "Admission":
+def _admission(standing: LeagueTier, data_root: Path, *, whole: bool = True) -> "Admission":
     from bench.results.pack import SUFFIX
     from sweeps.admission import Admission
     from sweeps.study import load_study

@@ -31,7 +31,7 @@ from bench.federation.evaluation import Evaluator
 from bench.federation.features import Shelf, can_take_their_place, computed, put_features
 from bench.federation.further_scores import failure
 from bench.federation.in_flight import InFlight
-from bench.federation.participants import Clients, ServerState, as_model
+from bench.federation.participants import Clients, ServerState, as_model, training_sizes
 from bench.federation.privacy import client_statement, sample_statement
 from bench.federation.scores import Evaluation
 from bench.federation.selection import Selector
@@ -230,7 +230,7 @@ class Federation:
         if stage == self._device_data.stage:
             return
         self._device_data.enter(stage)
-        self.server.count_samples()
+        self.server.sizes = training_sizes(self._device_data, self.server.sizes)
         for part in (self.clients, self._selector, self.evaluator):
             part.meet_change()
         present = set(self.clients.ids)

@@ -1,6 +1,6 @@
 """The server and the clients as a federation holds them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,11 @@ from bench.settings import Settings
 _BUFFERS = "bench.buffers"
 
 
+def training_sizes(device_data: DeviceData, clients: Iterable[int]) -> dict[int, int]:
+    """Count the clients' training samples; 0 is the number of a client that is not there now."""
+    return {i: len(device_data.partition.train[i]) for i in clients}
+
+
 class ServerState:
     """The server (see `bench.method.Server`): its state, and the initial values that all methods of a seed share."""
 
@@ -32,7 +37,6 @@ class ServerState:
         self.round = 0
         self.num_classes = device_data.num_classes
         self.sizes: dict[int, int] = {}
-        self._clients = clients
         self.selected: list[int] = []
         self.public_size = device_data.public_size
         self.public_classes = device_data.public_classes
@@ -46,11 +50,7 @@ class ServerState:
         for client in clients:
             self.initial_model(client)
         self.initial_model()
-        self.count_samples()
-
-    def count_samples(self) -> None:
-        """Renew the clients' numbers of training samples; 0 is that of a client that is not there now."""
-        self.sizes = {i: len(self._device_data.partition.train[i]) for i in self._clients}
+        self.sizes = training_sizes(device_data, clients)
 
     def initial_model(self, client: int | None = None, *, draw: int = 0, classes: int | None = None) -> Params:
         """The model value from which every method of this seed starts (of a client's own architecture, if given)."""

@@ -1,4 +1,4 @@
-"""What a league's page answers first, with intervals: what beats fine-tuning, where, and what tuning is worth."""
+"""The first answers of a league's page, with intervals: what beats fine-tuning, where, and what tuning is worth."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -97,7 +97,7 @@ def _beating(store: Store, compared: _Compared) -> Table:
 
 
 def _surely_ahead(store: Store, compared: _Compared) -> list[list[str]]:
-    """For each method the tasks on which it is surely ahead of fine-tuning."""
+    """List for each method the tasks on which it is surely ahead of fine-tuning."""
     by_task = [compared.on(at) for at in range(len(store.tasks))]
     level = LEVEL / (len(compared.rows) * len(store.tasks))
     lows = [of_task.mean - of_task.half(level) for of_task in by_task]

@@ -37,7 +37,7 @@ def has_draws(store: Store) -> bool:
 
 
 def units_of(store: Store) -> str:
-    """What the units of intervals are, for captions."""
+    """Name the units of intervals, for captions."""
     return "draws of tuning, each with its own seeds" if has_draws(store) else "seeds"
 
 

@@ -1,4 +1,4 @@
-"""What a pull request needs of an entry: files at their places, and a verification (docs/league.md)."""
+"""The parts of a pull request with an entry: files at their places, and a verification (docs/league.md)."""
 
 import hashlib
 import shlex

@@ -28,7 +28,7 @@ FREE = PRESENTATION | {"seed"}
 
 
 class Point(BaseModel):
-    """What is known of some settings, or in what ours is not the published code.
+    """A statement of some settings: their source, or in what ours is not the published code.
 
     Attributes:
         of: names of settings (`rounds`, `ditto.lam`), or words for what no setting changes.
@@ -50,7 +50,7 @@ class Point(BaseModel):
 
 
 class Short(BaseModel):
-    """How a small part of a protocol is run, which stands beside no published number."""
+    """A small part of a protocol, quick to run, which stands beside no published number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

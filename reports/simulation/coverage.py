@@ -76,7 +76,7 @@ def coverage(parts: Components, design: Design, repeats: int) -> Coverage:
 
 
 def _held(tables: Sequence[Floats], families: Sequence[str], truth: Floats, true_gains: Floats) -> tuple[float, ...]:
-    """What holds in one league, in the order of `Coverage`."""
+    """Tell what holds in one league, in the order of `Coverage`."""
     mean, half = ranking.pair_intervals(tables, families)
     misses = np.abs((mean[:, None] - mean[None]) - (truth[:, None] - truth[None])) > half + 1e-12
     places = ranking.rank(tables, families)

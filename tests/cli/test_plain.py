@@ -22,6 +22,8 @@ bench grids
 bench datasets
 bench models
 bench methods
+bench cite fedavg
+bench data grid.yaml
 bench show grid.yaml
 bench new-method mine
 bench run --grid grid.yaml --out run --jobs 1 --no-tracking --keep best

@@ -10,9 +10,9 @@ import yaml
 
 import bench
 import bench.plugin
+from bench.config.completion import check_attack
 from bench.config.grid import load_grid
 from bench.config.identity import cell_id
-from bench.config.validation import check_attack
 from bench.errors import UserError
 from bench.federation.attacks import make_attack
 from bench.plugin import ATTACKS

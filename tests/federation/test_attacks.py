@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.config.validation import check_attack
+from bench.config.completion import check_attack
 from bench.errors import UserError
 from bench.federation.attacks import malicious_clients, poison
 from bench.federation.federation import Federation

@@ -102,7 +102,11 @@ def test_a_name_instead_of_a_tuple_of_names(tmp_path: Path) -> None:
         ('down["model"]', 'down["modle"]', "KeyError: there is no down['modle']. Did you mean 'model'? down"),
         ('return trained["w"]', 'return trained["v"]', "there is no trained['v']. trained has: w (FILE"),
         ("received = down", 'received = client.state["w"] and down', "client.state['w']. client.state is empty (FILE"),
-        ("received = down", "received = client.size and down", "client has: id, label_counts, n_train, state (FILE"),
+        (
+            "received = down",
+            "received = client.size and down",
+            "client has: id, label_counts, n_earlier, n_train, state (FILE",
+        ),
         ("return cross", "model.heads\n    return cross", "there is no model.heads. Did you mean 'head'? model has"),
         ("return cross", "batch.labels\n    return cross", "there is no batch.labels. batch has: "),
         (

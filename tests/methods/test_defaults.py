@@ -383,6 +383,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
 }
 _LIARS = {"share": (0.2, "ours (card)")}
 RULES: dict[str, dict[str, tuple[Any, str]]] = {
+    "bulyan": _LIARS,
     "centered_clip": {"tau": (10.0, "ours (card)"), "iterations": (1, "Karimireddy et al. 2021 [1]")},
     "fedasync": _FEDASYNC,
     "fedbuff": _FEDBUFF,

@@ -124,7 +124,7 @@ def test_a_judge_scores_benign_clients_alike(made: Path) -> None:
     evaluation = Evaluation(outputs=federation.outputs().outputs)
     liars = malicious_clients(cell.settings, partition)
     ids, new = federation.clients.ids, federation.evaluator.new
-    Scorers(torch.from_numpy(dataset.y), partition, ids, new, ["macro_f1"], liars).score(evaluation)
+    Scorers(torch.from_numpy(dataset.y), partition, ids, new, ["macro_f1"], malicious=liars).score(evaluation)
     expected = federation.evaluate()
     assert evaluation.metrics == expected.metrics
     assert evaluation.scores == expected.scores
