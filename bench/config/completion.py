@@ -63,7 +63,8 @@ def completed(cell: Settings) -> dict[str, Any]:
     server, shifts, channel = check_server(cell.server), check_shifts(list(cell.shifts)), check_channel([*cell.channel])
     attack = check_attack(cell.attack)
     tests, timeline = check_tests(list(cell.tests)), check_timeline(list(cell.timeline))
-    for problems in (*(problems for _, problems in parts.values()), *further, conflicts(cell)):
+    together = conflicts(cell.model_copy(update={"attack": attack}))  # what an attack does is in its defaults, too
+    for problems in (*(problems for _, problems in parts.values()), *further, together):
         for problem in problems.values():
             raise UserError(problem)
     return {key: value for key, (value, _) in parts.items()} | {
