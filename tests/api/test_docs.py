@@ -49,7 +49,7 @@ def test_every_block_of_the_page_runs(tmp_path: Path, environment: dict[str, str
 @pytest.mark.long
 def test_every_block_about_modern_networks_runs(tmp_path: Path, environment: dict[str, str]) -> None:
     """The parts of a grid among them fit each other: the package may be missing here."""
-    done = run_notebook(blocks("modern-networks.md", ("python", "yaml", "text"))["python"], tmp_path, environment)
+    done = run_notebook(blocks("modern-networks.md", ("python", "yaml", "text", "sh"))["python"], tmp_path, environment)
     assert "<run runs/rows: 2 cells, 2 done>" in done.stdout
     assert "<run runs/again: 2 cells, 2 done>" in done.stdout
     assert "warning" not in done.stderr
