@@ -257,7 +257,7 @@ def test_an_entry_of_the_default_division(study: Study, computed: tuple[dict[str
         Admission(study, {}).admit(FILE, run)
     shutil.rmtree(tmp_path / "entry")
     pack(computed[1] / "fedprox", tmp_path / FILE)
-    with pytest.raises(UserError, match="its draws of tuning are"):
+    with pytest.raises(UserError, match="mine_default has the seeds 0, 10 only"):
         admission.admit(FILE, unpack(tmp_path / FILE, tmp_path / "entry"))
     assert load_run(computed[1] / "defaults").info.get("draws", []) == []
 
