@@ -58,6 +58,8 @@ def test_epsilon_stands_beside_accuracies(bench: Bench, grid: Callable[..., Path
             "personalized models, each trained on its client",
         ):
             assert text in " ".join(printed.split()), text
+        assert all(printed.count(word) >= 2 for word in ("ε", "client", "sample")), printed  # titles and the note
+        assert printed.count("ε") >= 3, "two columns and the note"
     assert all(title in view._repr_html_() for title in ("ε client", "ε sample"))  # a narrow terminal breaks titles
     worth = {epsilon for _, epsilon in sorted({(c, str(e)) for c, e in zip(
         view.results["cell"], view.results["epsilon_client"], strict=True)})}  # fmt: skip

@@ -262,7 +262,7 @@ def test_uploads_are_forecast_as_their_channel_sends_them(hidden: int) -> None:
 
 
 # Time may be over just after a file was opened and before it was entered: then nobody closes it.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning")
 def test_the_end_of_time_is_not_taken_for_an_error_of_the_method() -> None:
     settings = Settings(method="fedavg", clients=10, batch_size=10, model="cnn")
     with pytest.raises(OutOfTimeError), alarm(0.001):
