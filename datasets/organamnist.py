@@ -9,8 +9,8 @@ from datasets.assemble import assemble
 from datasets.npz import read_samples
 
 _NAME = "organamnist"
-_URL = "https://zenodo.org/records/10519652/files/organamnist.npz?download=1"
-_MD5 = "68e3f8846a6bd62f0c9bf841c0d9eacc"  # of MedMNIST 2.2 and later; earlier files have some additional blank slices
+URL = "https://zenodo.org/records/10519652/files/organamnist.npz?download=1"
+MD5 = "68e3f8846a6bd62f0c9bf841c0d9eacc"  # of MedMNIST 2.2 and later; earlier files have some additional blank slices
 _CLASSES = (
     "bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right", "liver", "lung-left", "lung-right",
     "pancreas", "spleen",
@@ -34,13 +34,13 @@ def load(
     from torchvision.datasets.utils import check_integrity, download_url
 
     file = data_root / f"{_NAME}.npz"
-    if not check_integrity(file, _MD5):
+    if not check_integrity(file, MD5):
         fault = f"{file} has a wrong checksum" if file.is_file() else f"{file} is missing"
         if not download:
             advice = "add `--download` to fetch it, or set `--data-root` to the folder that holds the data sets"
             raise UserError(f"{_NAME}: {fault}; {advice}")
         try:
-            download_url(_URL, str(data_root), file.name, _MD5)
+            download_url(URL, str(data_root), file.name, MD5)
         except (RuntimeError, OSError) as error:
             raise UserError(f"{_NAME}: {fault}; the download did not help ({error})") from None
     x, y, n_train, _ = read_samples(file)

@@ -14,8 +14,8 @@ from datasets.resized import resized
 
 _NAME = "tinyimagenet"
 _FOLDER = "tiny-imagenet-200"
-_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
-_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
+URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
 _SIZES = 100_000, 10_000  # pictures of the training part and of the validation part
 
 
@@ -77,7 +77,7 @@ def _fetch(data_root: Path, fault: str, download: bool) -> None:
             f"'{_FOLDER}'"
         )
     try:
-        download_and_extract_archive(_URL, str(data_root), md5=_MD5)
+        download_and_extract_archive(URL, str(data_root), md5=MD5)
     except (RuntimeError, OSError) as error:
         raise UserError(f"{_NAME}: {fault}; the download did not help ({error})") from None
     if fault := _fault(data_root / _FOLDER):

@@ -23,7 +23,7 @@ from datasets.assemble import assemble, channel_statistics
 FILE = "watch.npz"
 """Under the data root: the arrays of `_ARRAYS`."""
 PACKAGE, PACKED = "seglearn", Path("data", "watch_dataset.npy")
-_PACKED_SHA256 = "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"
+PACKED_SHA256 = "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"
 CHECKSUM = "9714214ce75f4bf02973a66d95a40908"
 """`Recordings.checksum` of the published recordings."""
 _EXERCISES = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
@@ -168,7 +168,7 @@ def _packed() -> Path | None:
 def _unpacked(file: Path) -> Recordings:
     """Read the package's file, which is pickled: only the very file that was published is."""
     content = file.read_bytes()
-    if hashlib.sha256(content).hexdigest() != _PACKED_SHA256:
+    if hashlib.sha256(content).hexdigest() != PACKED_SHA256:
         raise UserError(f"watch: {file} is not the file of {PACKAGE} 1.2.5; {_HINT}")
     published = np.load(io.BytesIO(content), allow_pickle=True).item()
     lengths = [len(rows) for rows in published["X"]]

@@ -1,9 +1,11 @@
 """`bench methods`, `datasets`, `models` and `grids`: lists of the names that a grid file may use."""
 
+import importlib
 import inspect
 import itertools
 import json
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,14 +26,36 @@ def methods(as_json: AsJson = False) -> None:
     _print(rows, as_json)
 
 
-def datasets(as_json: AsJson = False) -> None:
+def datasets(
+    as_json: AsJson = False,
+    croissant: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write NAME.json there: licence, source, checksums of each, as Croissant."),
+    ] = None,
+) -> None:
     """List the data sets and their options."""
     from bench.plugin import DATASETS
 
+    if croissant:
+        _describe(DATASETS.names(), croissant)
+        return
     _print(
         [_factory_row(name, DATASETS.declaration(name), {"data_root", "download"}) for name in DATASETS.names()],
         as_json,
     )
+
+
+def _describe(names: list[str], folder: Path) -> None:
+    """Write the metadata of all data sets that come with pFLeague and are no reader of the user's own data."""
+    from bench.store import inside
+
+    sources = importlib.import_module("datasets.sources")  # reached when used: bench imports no data set
+    folder.mkdir(parents=True, exist_ok=True)
+    described = [name for name in names if name in sources.SOURCES]
+    for name in described:
+        inside.replace(folder / f"{name}.json", sources.describe(name).encode())
+    print(f"{folder}: metadata of {len(described)} data sets")
+    print(f"none of {', '.join(sources.READERS)}: they read data of your own")
 
 
 def models(as_json: AsJson = False) -> None:

@@ -223,7 +223,12 @@ def compare(
 
 @app.command()
 def export(
-    method: MethodOption,
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME_OR_FILE", help="A method's id or file; without it the whole league.", show_default=False
+        ),
+    ] = "",
     tier: Tier = "small",
     league: League = "1",
     division: DivisionOption = "tuned",
@@ -231,13 +236,17 @@ def export(
     out: Out = None,
     data_root: DataRoot = Path("data"),
 ) -> None:
-    """Make a folder to publish: entry, method, settings, environment, LaTeX tables, citation, checklist."""
+    """Make a folder to publish: an entry with method, settings, environment, tables, citation and checklist; or without
+    --method all entries with one table of results and Croissant metadata."""
     import tempfile
 
     from reports.league.export import write_export
 
     standing = LeagueTier.of(league, tier, division)
     folder, name = out or standing.folder, _load(method, plugin)
+    if not name:
+        _export_all(standing, folder, data_root)
+        return
     entry = folder / f"{name}.tar.xz"
     if not entry.exists():
         raise UserError(f"there is no {entry}: `{standing.command('run', f'--method {method}')}` makes it")
@@ -247,6 +256,26 @@ def export(
     for warning in exported.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(exported.folder)
+
+
+def _export_all(standing: LeagueTier, folder: Path, data_root: Path) -> None:
+    """Archive the shipped entries and those in a folder.
+
+    Raises:
+        UserError: one of them breaks the league's rules, or there is none.
+    """
+    import tempfile
+
+    from reports.league.archive import write_archive
+
+    shipped = standing.shipped
+    further = [file for file in sorted(folder.glob("*.tar.xz")) if file.resolve() not in shipped]
+    if not (files := [*shipped, *further]):
+        raise UserError(f"there are no entries yet: `{standing.command('run', '--method NAME')}` makes one")
+    with tempfile.TemporaryDirectory() as scratch:
+        runs = _admitted(_admission(standing, data_root), files, Path(scratch))
+        entries = dict(zip(files, runs, strict=True))
+        print(write_archive(entries, folder / "archive", standing.title, f"{standing.league}.0.0"))
 
 
 def _load(method: str, plugins: list[Path] | None) -> str:

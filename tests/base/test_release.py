@@ -40,7 +40,7 @@ def test_a_commit_gives_the_same_bytes_twice_and_all_its_files(tmp_path: Path) -
 
 
 def test_release_scripts_can_be_run() -> None:
-    for script in ("dist", "try-wheel"):
+    for script in ("dist", "try-wheel", "validate"):
         assert os.access(ROOT / ".ci" / script, os.X_OK)
 
 
@@ -54,7 +54,7 @@ def test_workflows_call_targets_of_the_makefile_on_every_python() -> None:
     steps = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
     called = {*matrix["target"], *(entry["target"] for entry in matrix["include"])}
     called |= set(re.findall(r"make ([\w-]+)", "\n".join(steps)))
-    assert called >= {"test", "test-all", "oldest", "lint", "docs", "demo", "league", "release", "install"}
+    assert called >= {"test", "test-all", "oldest", "lint", "docs", "demo", "league", "release", "install", "validate"}
     assert [target for target in called if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
     assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
 

@@ -36,7 +36,7 @@ def save(folder: Path) -> Path:
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = save(tmp_path)
-    monkeypatch.setattr(organamnist, "_MD5", hashlib.md5(found.read_bytes()).hexdigest())
+    monkeypatch.setattr(organamnist, "MD5", hashlib.md5(found.read_bytes()).hexdigest())
     return found
 
 
@@ -52,13 +52,13 @@ def test_validation_joins_training(file: Path) -> None:
 
 
 def test_a_file_that_is_missing_or_changed_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(organamnist, "_MD5", "0" * 32)
+    monkeypatch.setattr(organamnist, "MD5", "0" * 32)
     with pytest.raises(UserError, match=r"organamnist\.npz has a wrong checksum; add `--download` .* `--data-root`"):
         load(file.parent)
     file.unlink()
     with pytest.raises(UserError, match=r"organamnist\.npz is missing; add `--download`"):
         load(file.parent)
-    monkeypatch.setattr(organamnist, "_URL", "http://127.0.0.1:9/organamnist.npz")  # nobody listens
+    monkeypatch.setattr(organamnist, "URL", "http://127.0.0.1:9/organamnist.npz")  # nobody listens
     with pytest.raises(UserError, match=r"organamnist\.npz is missing; the download did not help \(.+\)"):
         load(file.parent, download=True)
 
@@ -67,7 +67,7 @@ def test_download(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(file.parent))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()
-        monkeypatch.setattr(organamnist, "_URL", f"http://127.0.0.1:{server.server_port}/organamnist.npz?download=1")
+        monkeypatch.setattr(organamnist, "URL", f"http://127.0.0.1:{server.server_port}/organamnist.npz?download=1")
         elsewhere = tmp_path / "elsewhere"
         assert load(elsewhere, download=True).checksum == load(file.parent).checksum
         server.shutdown()

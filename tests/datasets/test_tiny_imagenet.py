@@ -85,7 +85,7 @@ def test_what_is_missing_is_named(root: Path, tmp_path: Path, monkeypatch: pytes
     (folder / "val" / "val_annotations.txt").unlink()
     with pytest.raises(UserError, match=r"val_annotations\.txt is missing; add `--download`"):
         load(root)
-    monkeypatch.setattr(tiny_imagenet, "_URL", "http://127.0.0.1:9/tiny-imagenet-200.zip")  # nobody listens
+    monkeypatch.setattr(tiny_imagenet, "URL", "http://127.0.0.1:9/tiny-imagenet-200.zip")  # nobody listens
     with pytest.raises(UserError, match=r"wnids\.txt is missing; the download did not help \(.+\)"):
         load(tmp_path / "empty", download=True)
 
@@ -95,7 +95,7 @@ def test_download_unpacks_the_archive(root: Path, tmp_path: Path, monkeypatch: p
     elsewhere = tmp_path / "elsewhere"
     shutil.make_archive(str(elsewhere / "tiny-imagenet-200"), "zip", root, "tiny-imagenet-200")
     archive = elsewhere / "tiny-imagenet-200.zip"
-    monkeypatch.setattr(tiny_imagenet, "_MD5", hashlib.md5(archive.read_bytes()).hexdigest())
+    monkeypatch.setattr(tiny_imagenet, "MD5", hashlib.md5(archive.read_bytes()).hexdigest())
     assert load(elsewhere, resize=8, download=True).checksum == whole
     monkeypatch.setattr(tiny_imagenet, "_SIZES", (25, 3))
     with pytest.raises(UserError, match=r"train holds 24 pictures instead of 25; delete the folder"):

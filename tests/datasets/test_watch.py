@@ -141,7 +141,7 @@ def test_refusals(tmp_path: Path) -> None:
     np.save(other, np.array({"X": []}, dtype=object), allow_pickle=True)
     with pytest.raises(UserError, match=r"is not the file of seglearn 1\.2\.5"):  # a pickle of others is not opened
         watch._unpacked(other)
-    assert hashlib.sha256(other.read_bytes()).hexdigest() != watch._PACKED_SHA256
+    assert hashlib.sha256(other.read_bytes()).hexdigest() != watch.PACKED_SHA256
 
 
 @needs_recordings

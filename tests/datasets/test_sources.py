@@ -1,0 +1,93 @@
+"""Croissant metadata of data sets: complete, of the entries in papers.bib, and true of the files that are here."""
+
+import hashlib
+import importlib.util
+import json
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import croissant
+from bench.citations import DATA_SET, papers
+from bench.plugin import DATASETS
+from datasets import digits, sources, watch
+from tests.conftest import ROOT
+
+NAMES = sorted(sources.SOURCES)
+
+
+def described(name: str) -> dict[str, Any]:
+    return dict(json.loads(sources.describe(name)))
+
+
+def files(name: str, kind: str = "cr:FileObject") -> list[dict[str, Any]]:
+    return [entry for entry in described(name).get("distribution", []) if entry["@type"] == kind]
+
+
+def test_every_data_set_has_a_source_or_reads_data_of_the_user() -> None:
+    assert {*NAMES, *sources.READERS} == set(DATASETS.names())
+    assert not {*NAMES} & {*sources.READERS}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_metadata_say_who_where_and_under_which_terms(name: str) -> None:
+    facts, source = described(name), sources.SOURCES[name]
+    assert facts["conformsTo"] == croissant.VERSION
+    assert facts["creator"]
+    assert facts["citeAs"] == "\n".join(papers().get(DATA_SET + name, ())) or "pfleague" in facts["citeAs"]
+    assert ("license" in facts) != ("No licence is recorded here" in facts["description"])
+    assert ("fetches nothing" in facts["description"]) == bool(source.place) == bool(files(name, "cr:FileSet"))
+    for entry in files(name):
+        algorithm, length = ("md5", 32) if "md5" in entry else ("sha256", 64)
+        assert len(entry[algorithm]) == length
+        assert int(entry[algorithm], 16)
+        assert "{" not in entry["contentUrl"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_can_be_fetched_is_what_the_loader_fetches(name: str) -> None:
+    """The loader fetches files, or the user puts them where the loader's docstring says, or neither is needed."""
+    text, source = str(DATASETS.get(name).__doc__), sources.SOURCES[name]
+    fetched = any(entry["contentUrl"].startswith("http") for entry in files(name))
+    assert fetched != any(words in text for words in ("download: not used", "download: not", "nothing is downloaded"))
+    if source.place:
+        assert source.place.split("/")[0] in text
+
+
+def test_files_that_packages_bring_are_those_described() -> None:
+    [entry] = files("digits")
+    content = Path(str(distribution("scikit-learn").locate_file(entry["contentUrl"]))).read_bytes()
+    assert (entry["contentSize"], entry["sha256"]) == (f"{len(content)} B", hashlib.sha256(content).hexdigest())
+    assert digits.__doc__
+    if packed := watch._packed():
+        [entry] = files("watch")
+        assert packed.as_posix().endswith(entry["contentUrl"])
+        assert entry["contentSize"] == f"{packed.stat().st_size} B"
+        assert entry["sha256"] == hashlib.sha256(packed.read_bytes()).hexdigest()
+
+
+def test_names_are_spoken_names() -> None:
+    entry = r"  author = {B{\'a}ndi, P{\'e}ter and Kone{\v{c}}n{\'y}, Jakub and {The Authors} and others},"
+    assert croissant._creators(entry) == [
+        {"@type": "sc:Person", "name": "Péter Bándi"},
+        {"@type": "sc:Person", "name": "Jakub Konečný"},
+        {"@type": "sc:Organization", "name": "The Authors"},
+    ]
+    spoken = [person["name"] for name in NAMES for person in described(name)["creator"]]
+    assert [name for name in spoken if any(sign in name for sign in "\\{},")] == []
+
+
+@pytest.mark.long
+def test_the_command_writes_all_of_them_and_the_validator_takes_them(tmp_path: Path) -> None:
+    """The second part where `mlcroissant` is installed (`make validate` runs it in an environment of its own)."""
+    command = [sys.executable, "-m", "bench.cli", "datasets", "--croissant", "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "csv, image_folder, npz, parquet" in done.stdout
+    assert sorted(path.stem for path in (tmp_path / "out").iterdir()) == NAMES
+    assert (tmp_path / "out" / "mnist.json").read_text(encoding="utf-8") == sources.describe("mnist")
+    if importlib.util.find_spec("mlcroissant"):
+        subprocess.run([sys.executable, ROOT / ".ci" / "validate", "out"], cwd=tmp_path, check=True)
