@@ -3,6 +3,8 @@
 #   docker build -t pfleague .                        docker run --rm pfleague           # the demo
 #   docker build -t pfleague:cuda --target cuda .     docker run --rm --gpus all pfleague:cuda run --grid ... --device cuda
 #
+# What is to be kept belongs in volumes: /home/bench/runs and, for data files, /home/bench/data.
+#
 # PyPI's torch for Linux on x86-64 brings several GB of CUDA's libraries along. PyTorch's own index has one without them:
 # --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu makes the small image.
 ARG PYTHON=3.11
@@ -27,9 +29,8 @@ RUN pip install --index-url "$INDEX" -c constraints.txt setuptools \
 FROM python:${PYTHON}-bookworm AS cuda
 COPY --from=build /opt/pfleague /opt/pfleague
 ENV PATH=/opt/pfleague/bin:$PATH
-RUN useradd --create-home --uid 1000 bench
+RUN useradd --create-home --uid 1000 bench && install -d -o bench -g bench /home/bench/runs /home/bench/data
 USER 1000
-# What is to be kept is a volume: /home/bench/runs and, for data files, /home/bench/data.
 WORKDIR /home/bench
 ENTRYPOINT ["bench"]
 CMD ["run", "--grid", "quickstart.yaml", "--out", "runs/quickstart"]
@@ -37,7 +38,7 @@ CMD ["run", "--grid", "quickstart.yaml", "--out", "runs/quickstart"]
 FROM python:${PYTHON}-slim-bookworm AS cpu
 COPY --from=build /opt/pfleague /opt/pfleague
 ENV PATH=/opt/pfleague/bin:$PATH
-RUN useradd --create-home --uid 1000 bench
+RUN useradd --create-home --uid 1000 bench && install -d -o bench -g bench /home/bench/runs /home/bench/data
 USER 1000
 WORKDIR /home/bench
 ENTRYPOINT ["bench"]
