@@ -24,18 +24,24 @@ def padded(federation: Any) -> list[bool]:
     return [recipe.padded for recipe, _ in federation.engine._trainer.steps.by_recipe]
 
 
+def scores(federation: Any) -> list[float]:
+    """The scores after two rounds."""
+    return [row["value"] for row in run(federation, 2).metrics]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("method", EVERY_METHOD)
 def test_every_method_trains_with_padding_as_without(method: str) -> None:
     """The CPU pads nothing, neither in cohorts nor one client after the other. On the device, only methods with several
     streams of batches or composed models are not padded, nor those with adapters, under which the norm is frozen."""
     here = [toy(method, model="test_norm", sizes=SIZES, executor=executor) for executor in ("cohort", "sequential")]
+    expected = [scores(federation) for federation in here]
     with SecondDevice():
         there = toy(method, model="test_norm", sizes=SIZES, device=NAME)
-        found, *expected = ([row["value"] for row in run(federation, 2).metrics] for federation in (there, *here))
-        for federation, scores in zip(here, expected, strict=True):
+        found = scores(there)
+        for federation, these in zip(here, expected, strict=True):
             assert_same(everything(there), everything(federation))
-            assert found == pytest.approx(scores)
+            assert found == pytest.approx(these)
             assert not any(padded(federation))
     assert any(padded(there)) == (method not in SEVERAL_STREAMS and not needed(method))
 
