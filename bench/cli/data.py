@@ -1,8 +1,6 @@
 """`bench data`: how the data of a grid, or a table, lie over the sites."""
 
-import importlib
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,6 +36,9 @@ def data(
         list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: its numbers are names; may be repeated.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a page of it, which needs nothing else.")
+    ] = None,
     plugin: PluginFiles = None,
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
 ) -> None:
@@ -49,23 +50,33 @@ def data(
 
     for file in plugin or []:
         load_file(file)
+    if html is not None and html.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--html {html}: the name of a page ends in .html")
     kind = _kind(Path(source))
     if kind is None and (label or site or leave_out or categories):
         raise UserError(f"{source}: --label and the other options are for a table; a grid says it itself")
     with allow(is_near), starting("Reading the data ...", quiet=as_json):
+        from bench.results.data_description import describe
+
         if kind is None:
-            described = [_described(cell, data_root) for cell in _cells(source)]
+            described = [describe(cell, data_root) for cell in _cells(source)]
         else:
             options = {
                 "path": source, "label_column": label, "site_column": site, "leave_out": leave_out or [],
                 "categories": categories or [],
             }  # fmt: skip
-            described = [_described(_of_table(kind, options, data_root), data_root)]
+            described = [describe(_of_table(kind, options, data_root), data_root)]
+    if html is not None:
+        from reports.page.data_page import write_data_page
+
+        write_data_page(html, described)
     if as_json:
         typer.echo(json.dumps(described, indent=2))
         return
     for entry in described:
         _print(entry)
+    if html is not None:
+        typer.echo(html)
 
 
 def _kind(path: Path) -> str | None:
@@ -102,34 +113,6 @@ def _of_table(kind: str, options: dict[str, Any], data_root: Path) -> "Settings"
     return CheckedSettings(
         method="local", dataset=kind, dataset_options=options, partition="natural", clients=len(dataset.group_names)
     )
-
-
-def _described(cell: "Settings", data_root: Path) -> dict[str, Any]:
-    """Describe one division of data: its names, its sites, and remarks on them."""
-    from bench.federation.cell_data import apply_shifts, load_dataset, load_partition
-    from bench.results.remarks import partition_remarks
-    from bench.results.results import task_name
-
-    portrait = importlib.import_module("datasets.portrait")  # reached when used: bench imports no data set
-    dataset = load_dataset(cell, data_root)
-    dataset, partition = apply_shifts(cell, dataset, load_partition(cell, dataset))
-    sites = portrait.portrait(dataset, partition)
-    texts = [*dataset.notes, *partition_remarks(partition, dataset), *portrait.remarks(sites, dataset.classes)]
-    rows = [{key: _plain(value) for key, value in vars(site).items()} for site in sites]
-    return {
-        "data": task_name(cell),
-        "seed": cell.seed,
-        "partition": cell.partition,
-        "shape": list(dataset.shape),
-        "classes": list(dataset.classes) or list(map(str, range(dataset.num_classes))),
-        "features": list(dataset.features),
-        "sites": rows,
-        "remarks": texts,
-    }
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _print(entry: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """The report of one or several runs: one HTML page that needs nothing else, and its tables and figures as files."""
 
-import base64
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from bench.store import inside
 from reports.page import client_relations
 from reports.page.cells import cells_section
 from reports.page.method_portraits import portraits
+from reports.page.rendering import rendered
 from reports.page.sections import Section
 from reports.pictures import figures, new_clients, samples, timeline
 from reports.pictures.changes import change_curves
@@ -38,11 +38,10 @@ from reports.statistics.best import MARGIN
 from reports.tables import accuracy, cost, fairness, scores
 from reports.tables.changes import change_table
 from reports.tables.further_tests import further_table, reversals
-from reports.tables.html import environment
 from reports.tables.latex import Latex, arranged, check, display_names
 from reports.tables.pool_error import pool_table
 from reports.tables.standings import standings_table
-from reports.tables.table import FILTER_ROWS, Table, to_csv, to_latex, to_markdown
+from reports.tables.table import Table, to_csv, to_latex, to_markdown
 
 
 def write_report(
@@ -107,20 +106,7 @@ def write_page(
     for name in ("figures", "tables"):
         inside.make_folder(out, out / name)
     _write_files(out, [part for section in sections for part in section.all()])
-    page = (
-        environment()
-        .get_template("page.html")
-        .render(
-            title=title,
-            summary=summary,
-            remarks=remarks,
-            sections=sections,
-            provenance=[_provenance(run) for run in store.runs],
-            citation=citation,
-            data_uri=_data_uri,
-            filter_rows=FILTER_ROWS,
-        )
-    )
+    page = rendered(title, summary, sections, remarks, [_provenance(run) for run in store.runs], citation)
     _write(out / "citations.bib", citation.bibtex.encode())
     _write(out / "index.html", page.encode())
     return out / "index.html"
@@ -383,10 +369,6 @@ def _provenance(run: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _texts(table: Table) -> dict[str, str]:
     return {"md": to_markdown(table), "csv": to_csv(table), "tex": to_latex(table)}
-
-
-def _data_uri(svg: bytes) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
 
 
 def _write(path: Path, content: bytes) -> None:

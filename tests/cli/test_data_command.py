@@ -75,9 +75,19 @@ def test_a_grid_s_divisions(bench_here: Bench, tmp_path: Path) -> None:
     assert np.mean(skewed) > 2 * np.mean(even)
 
 
+def test_a_page_of_it(bench_here: Bench, table: pd.DataFrame, tmp_path: Path) -> None:
+    """The page is written where the user says, and its path is printed last."""
+    table.to_csv(tmp_path / "my.csv", index=False)
+    done = bench_here("data", "my.csv", "--label", "outcome", "--site", "site", "--html", "pages/look.html")
+    assert done.stdout.splitlines()[-1] == "pages/look.html"
+    page = (tmp_path / "pages" / "look.html").read_text(encoding="utf-8")
+    assert all(f'<th scope="row">{site}</th>' in page for site in SITES)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["my.csv", "--label", "outcome", "--html", "my.csv"], ".html"),
         (["my.csv", "--label", "no such", "--site", "site"], "no such"),
         (["my.csv", "--site", "site"], "label"),
         (["grid.yaml", "--label", "outcome"], "for a table"),

@@ -1,0 +1,57 @@
+"""A description of a cell's data before any training: its sites, and what a user should know of them."""
+
+import importlib
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.data import Dataset
+from bench.federation.cell_data import apply_shifts, load_dataset, load_partition
+from bench.results.remarks import partition_remarks
+from bench.results.results import task_name
+from bench.settings import Settings
+
+
+def describe(cell: Settings, data_root: Path) -> dict[str, Any]:
+    """Describe how the data of a cell lie over its clients, in values that JSON can hold.
+
+    Returns:
+        `data`, `seed`, `partition`, `shape` and `classes`; `features`, the channels of a table by name, and
+        `missing`, the share of rows that lack each (both empty for other data); `sites`, a dict for each client
+        (`datasets.portrait.Site`, None for nan); `coarse`, the points beyond which a site's `within` makes it too small
+        to test; and `remarks`.
+
+    Raises:
+        UserError: the data are missing or cannot be divided so.
+    """
+    portrait = importlib.import_module("datasets.portrait")  # reached when used: bench imports no data set
+    dataset = load_dataset(cell, data_root)
+    dataset, partition = apply_shifts(cell, dataset, load_partition(cell, dataset))
+    sites = portrait.portrait(dataset, partition)
+    texts = [*dataset.notes, *partition_remarks(partition, dataset), *portrait.remarks(sites, dataset.classes)]
+    return {
+        "data": task_name(cell),
+        "seed": cell.seed,
+        "partition": cell.partition,
+        "shape": list(dataset.shape),
+        "classes": list(dataset.classes) or list(map(str, range(dataset.num_classes))),
+        "features": list(dataset.features),
+        "missing": _missing(dataset),
+        "sites": [{key: _plain(value) for key, value in vars(site).items()} for site in sites],
+        "coarse": portrait.COARSE,
+        "remarks": texts,
+    }
+
+
+def _missing(dataset: Dataset) -> list[float]:
+    """The share of rows that lack each of the table's channels; empty for other data."""
+    if not dataset.features:
+        return []
+    shares = np.zeros(len(dataset.features)) if dataset.missing is None else dataset.missing.mean(axis=0)
+    return [float(share) for share in shares]
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
