@@ -6,7 +6,6 @@ K messages have arrived, or the round clock ticks.
 """
 
 from collections.abc import Collection
-from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -21,23 +20,24 @@ from bench.engine.device import check_lane_kernels, make_deterministic
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.engine import Engine
 from bench.engine.memory import keep_freed_memory
-from bench.engine.programs import Budget, ProgramRun, Sent, Work
+from bench.engine.programs import Work
 from bench.engine.recorded_steps import GraphCache
 from bench.federation.attacks import Forger, make_attack, malicious_clients
 from bench.federation.cell_data import load_all
 from bench.federation.channel import Channel
+from bench.federation.client_rounds import ClientRounds, Rounds
 from bench.federation.clock import Clock
 from bench.federation.evaluation import Evaluator
 from bench.federation.features import Shelf, can_take_their_place, computed, put_features
 from bench.federation.further_scores import failure
 from bench.federation.in_flight import InFlight
-from bench.federation.participants import Clients, ServerState, as_model, training_sizes
+from bench.federation.participants import Clients, ServerState, training_sizes
 from bench.federation.privacy import client_statement, sample_statement
 from bench.federation.scores import Evaluation
 from bench.federation.selection import Selector
 from bench.federation.setup import check_batch_size, divide_clients, make_method, make_selection, warnings
 from bench.federation.snapshot import Packer, unpack
-from bench.federation.timeline import ComputedRound, Span, Timer
+from bench.federation.timeline import Span, Timer
 from bench.federation.traffic import Ledger
 from bench.federation.unselected import Unselected
 from bench.method import Arrivals, Everyone, Message, Tick
@@ -80,6 +80,8 @@ class Federation:
         warnings: messages to the user about this run, one line each.
         on_features: whether samples are features and models are heads, as all that comes before is frozen.
         malicious: ids of the malicious clients; None if the cell has no attack.
+        client_rounds: where the rounds of clients are computed.
+        traffic: counts the bytes of the version under way.
 
     Raises:
         UserError: a setting does not fit the method, the data or the device.
@@ -160,10 +162,22 @@ class Federation:
         self._selector = Selector(selection, self.method, self.server, self._clock, settings)
         rate = 1.0 if self.method.everyone else self._selector.count / len(ids)
         self._channel = Channel(settings, rate) if settings.channel else None
-        self._traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
-        self._timer = Timer(self._clock, self._traffic, ids, wait_free=settings.wait_free)
+        self.traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
+        self._timer = Timer(self._clock, self.traffic, ids, wait_free=settings.wait_free)
         self._unselected = Unselected(
-            settings, self.method, self.server, self.clients, self._selector, self.engine, self._traffic
+            settings, self.method, self.server, self.clients, self._selector, self.engine, self.traffic
+        )
+        self.client_rounds: Rounds = ClientRounds(
+            settings,
+            self.method,
+            self.server,
+            self.clients,
+            self.engine,
+            channel=self._channel,
+            forger=self._forger,
+            traffic=self.traffic,
+            timer=self._timer,
+            unselected=self._unselected,
         )
         self.version = 0
         self.now = 0.0
@@ -219,7 +233,7 @@ class Federation:
         self._collect_notices()
         self.version += 1
         self.work = _work_since(earlier, self.engine.done)
-        self.ledger.append(self._traffic.close(self.version, self.now, max(self.now, self._settled)))
+        self.ledger.append(self.traffic.close(self.version, self.now, max(self.now, self._settled)))
 
     def enter(self, round: int) -> None:
         """Let the clients' data be those of a round, from 1: changes before it have happened.
@@ -308,44 +322,8 @@ class Federation:
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def _start_clients(self, ids: list[int], now: float) -> list[InFlight]:
-        """Send the current version to clients and compute their rounds, side by side."""
-        computed = []
-        for i in ids:
-            down = self.clients.down(i)
-            self._unselected.note_download(i, down)
-            client = self.clients.copy(i)
-            program = self.method.client_round(client, down)
-            passage = self._channel.passage(client, down, self.version, len(ids)) if self._channel else None
-            running = ProgramRun(i, program, DrawAddress(self.settings.seed, self.version, i), passage=passage)
-            computed.append(ComputedRound(client, running, down, self._traffic.download(down)))
-        budget: Budget | None = None
-        if self.settings.pm_until_broadcast:
-            budget = partial(self._timer.steps_until_broadcast, computed, self.version, now, self.settings.batch_size)
-        reply = self._reply if self._forger is None else self._forger.replier(computed, self.version, self._reply)
-        self.engine.run([round_.program for round_ in computed], reply, budget)
-        if self._forger is not None:
-            self._forger.forge_uploads(computed, self.version)
-        for part in (self._channel, self._forger):
-            if part is not None and computed:
-                part.check()
-        for round_ in computed:
-            if round_.program.result is not None:
-                as_model(round_.program.result, f"{type(self.method).__name__}.client_round")
-            if self.clients.local_buffers:
-                self._keep_buffers(round_)
-        return self._timer.time_rounds(computed, self.version, now)
-
-    def _keep_buffers(self, round_: ComputedRound) -> None:
-        for event in round_.program.events:
-            if isinstance(event, Sent) and not event.waits:
-                self.clients.keep_buffers(round_.client, event.values)
-
-    def _reply(self, messages: list[Message]) -> dict[int, Any]:
-        messages.sort(key=lambda m: m.client)
-        replies = self.method.reply(self.server, messages)
-        for message in messages:
-            self._traffic.download(replies[message.client])
-        return replies
+        """Send the current version to clients, have their rounds computed, and time them."""
+        return self._timer.time_rounds(self.client_rounds.compute(ids, self.version, now), self.version, now)
 
     def _commit(self, started: list[InFlight]) -> None:
         """Make the new states of clients visible."""

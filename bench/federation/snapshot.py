@@ -40,7 +40,7 @@ class Packer:
             case Params():
                 return {
                     "$params": [self._tensor(value.weights), self._tensor(value.buffers)],
-                    "spec": _spec(value.spec),
+                    "spec": plain_spec(value.spec),
                 }
             case Tensor():
                 return {"$tensor": self._tensor(value)}
@@ -73,7 +73,7 @@ def unpack(plain: Plain, tensors: Mapping[str, Tensor], specs: Mapping[str, Spec
     """
     match plain:
         case {"$params": [weights, buffers], "spec": spec}:
-            return Params(tensors[weights], tensors[buffers], _unpack_spec(spec, specs))
+            return Params(tensors[weights], tensors[buffers], spec_of(spec, specs))
         case {"$tensor": name}:
             return tensors[name]
         case {"$dict": items}:
@@ -83,17 +83,17 @@ def unpack(plain: Plain, tensors: Mapping[str, Tensor], specs: Mapping[str, Spec
     return plain
 
 
-def _spec(spec: Spec) -> Plain:
+def plain_spec(spec: Spec) -> Plain:
     """JSON form of a spec: its architecture, and the names of the tensors where it is a part."""
     names = None if spec.whole is None else [e.name for e in spec.entries]
     module = spec.module
     if not isinstance(module, Composed):
         return [spec.arch, names]
-    kinds = [[name, {"spec": _spec(k)} if isinstance(k, Spec) else k] for name, k in module.kinds.items()]
+    kinds = [[name, {"spec": plain_spec(k)} if isinstance(k, Spec) else k] for name, k in module.kinds.items()]
     return [{"function": reference(module.function), "parts": kinds}, names]
 
 
-def _unpack_spec(plain: Plain, specs: Mapping[str, Spec]) -> Spec:
+def spec_of(plain: Plain, specs: Mapping[str, Spec]) -> Spec:
     arch, names = plain
     if isinstance(arch, str):
         if arch not in specs:
@@ -109,5 +109,5 @@ def _unpack_spec(plain: Plain, specs: Mapping[str, Spec]) -> Spec:
 
 def _kind(plain: Plain, specs: Mapping[str, Spec]) -> Kind:
     if isinstance(plain, dict):
-        return _unpack_spec(plain["spec"], specs)
+        return spec_of(plain["spec"], specs)
     return tuple(plain) if isinstance(plain, list) else plain
