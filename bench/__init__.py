@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:
+    from bench.api.decide import decide
     from bench.api.evaluate import evaluate
     from bench.api.report import report
     from bench.api.run import run
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Callback", "CsvScores", "Federation", "Moment", "PrintScores", "Settings", "check_method", "evaluate",
+    "Callback", "CsvScores", "Federation", "Moment", "PrintScores", "Settings", "check_method", "decide",
+    "evaluate",
     "load_dataset",
     "load_file", "load_grid", "load_partition", "load_run", "metric", "report", "run", "sweep", "table", "verify",
     "with_head",
@@ -46,6 +48,7 @@ _PLACES = {
     "Federation": ("bench.federation.federation", "Federation"),
     "Settings": ("bench.config.checked", "CheckedSettings"),
     "check_method": ("bench.conformance.suite", "check"),
+    "decide": ("bench.api.decide", "decide"),
     "evaluate": ("bench.api.evaluate", "evaluate"),
     "load_dataset": ("bench.federation.cell_data", "load_dataset"),
     "load_file": ("bench.plugin", "load_file"),

@@ -22,7 +22,7 @@ FLOORS = [
 WITHIN = {
     "bench/engine": ["lanes", "backends", ""],
     "bench/runs": ["tracking", "forecast", "", "verify"],
-    "reports": ["statistics", "reading", "tables", "pictures", "published", "page", "league", "simulation"],
+    "reports": ["statistics", "reading", "tables", "pictures", "published", "page", "decision", "league", "simulation"],
 }
 """The same for rooms within a room; an empty name stands for the files that lie in the room itself."""
 

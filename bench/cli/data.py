@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -10,11 +10,6 @@ from bench.cli.run import PluginFiles, required
 from bench.cli.starting import starting
 from bench.cli.table import print_table
 from bench.errors import UserError
-
-if TYPE_CHECKING:
-    from bench.settings import Settings
-
-_KINDS = {".csv": "csv", ".parquet": "parquet"}
 
 
 def data(
@@ -52,67 +47,25 @@ def data(
         load_file(file)
     if html is not None and html.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--html {html}: the name of a page ends in .html")
-    kind = _kind(Path(source))
-    if kind is None and (label or site or leave_out or categories):
-        raise UserError(f"{source}: --label and the other options are for a table; a grid says it itself")
     with allow(is_near), starting("Reading the data ...", quiet=as_json):
+        from bench.api.describe import cells_of
         from bench.results.data_description import describe
 
-        if kind is None:
-            described = [describe(cell, data_root) for cell in _cells(source)]
-        else:
-            options = {
-                "path": source, "label_column": label, "site_column": site, "leave_out": leave_out or [],
-                "categories": categories or [],
-            }  # fmt: skip
-            described = [describe(_of_table(kind, options, data_root), data_root)]
+        cells = cells_of(
+            source, data_root, label=label, site=site, leave_out=leave_out or (), categories=categories or ()
+        )
+        entries = [describe(cell, data_root) for cell in cells]
     if html is not None:
         from reports.page.data_page import write_data_page
 
-        write_data_page(html, described)
+        write_data_page(html, entries)
     if as_json:
-        typer.echo(json.dumps(described, indent=2))
+        typer.echo(json.dumps(entries, indent=2))
         return
-    for entry in described:
+    for entry in entries:
         _print(entry)
     if html is not None:
         typer.echo(html)
-
-
-def _kind(path: Path) -> str | None:
-    """The data set that reads a table; None for what is none."""
-    if path.is_dir():
-        endings = [file.suffix.lower() for file in path.iterdir()]
-        return next((kind for ending, kind in _KINDS.items() if ending in endings), None)
-    return _KINDS.get(path.suffix.lower())
-
-
-def _cells(source: str) -> "list[Settings]":
-    """The cells of a grid, one for each way to divide data."""
-    from bench.config.grid import load_grid
-
-    names = {"dataset", "dataset_options", "partition", "partition_options", "shifts", "alpha", "clients"}
-    cells: dict[str, Settings] = {}
-    for cell in load_grid(source, []).cells:
-        cells.setdefault(json.dumps(cell.model_dump(mode="json", include=names), sort_keys=True), cell)
-    return list(cells.values())
-
-
-def _of_table(kind: str, options: dict[str, Any], data_root: Path) -> "Settings":
-    """The settings of a cell whose clients are the sites of a table; all problems of the table are told."""
-    from bench.config.checked import CheckedSettings
-    from bench.federation.cell_data import load_dataset
-
-    cell = CheckedSettings(method="local", dataset=kind, dataset_options=options, partition="iid", clients=1)
-    try:
-        dataset = load_dataset(cell, data_root)
-    except UserError as error:
-        raise UserError("\n  ".join(getattr(error, "problems", [str(error)]))) from None
-    if not dataset.group_names:
-        return cell
-    return CheckedSettings(
-        method="local", dataset=kind, dataset_options=options, partition="natural", clients=len(dataset.group_names)
-    )
 
 
 def _print(entry: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import bench
+from bench.cli.decide import decide
 from bench.cli.evaluate import evaluate
 from bench.cli.results import report
 from bench.cli.run import run
@@ -46,6 +47,7 @@ DOORS = {
         },
         {"overrides": "`--set`"},
     ),
+    "decide": (decide, bench.decide, {"plugin": "bench.load_file loads one"}, {}),
     "evaluate": (evaluate, bench.evaluate, {"plugin": "bench.load_file loads one"}, {}),
     "report": (report, bench.report, {"plugin": "bench.load_file loads one"}, {}),
     "verify": (
@@ -76,7 +78,7 @@ def test_a_command_and_its_function_have_the_same_options(door: str) -> None:
         shown = str(options[name].default) if isinstance(options[name].default, Path) else options[name].default
         expected = (
             same.get(default, default)
-            if name in ("device", "allow_fallback", "target", "columns", "tests", "metrics")
+            if name in ("device", "allow_fallback", "target", "columns", "tests", "metrics", "leave_out", "categories")
             else default
         )
         if default is inspect.Parameter.empty and shown == "":  # the command says by itself that its file is missing

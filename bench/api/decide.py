@@ -1,0 +1,250 @@
+"""`bench.decide`: from the data of several sites to a decision whether and how they should train together."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.api.arguments import refuse_text, run_name
+from bench.api.describe import cells_of
+from bench.api.runner import choose_runner
+from bench.errors import UserError
+from bench.federation.cell_data import apply_shifts, load_dataset, load_partition
+from bench.results.data_description import describe
+from bench.results.results import dataset_name
+from bench.runs.run_folder import check_folder, make_folder
+from bench.runs.session import print_notes
+from bench.runs.session_options import SessionOptions
+from bench.runs.workers import worker_count
+from bench.settings import Settings
+from bench.store import store
+from reports.decision.evidence import Evidence, read_evidence
+from reports.decision.page import Course, write_decision
+from reports.decision.sentences import headline, sentences
+from reports.decision.verdict import ConsortiumVerdict
+from reports.decision.verdict import decide as verdict_of
+from sweeps.budget import DecisionPlan
+from sweeps.decision import DecisionRun, TooLittleTimeError
+from sweeps.portfolio import TUNING_SEEDS, portfolio
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLE = "data.csv"
+"""In the run folder: a table that came from memory."""
+_END = 8.0  # seconds that are kept for the page
+_OF_TABLES: dict[str, Any] = {
+    "model": "mlp",
+    "model_options": {"hidden": 32},
+    "batch_size": 20,
+    "lr": 0.1,
+    "rounds": 60,
+}
+"""Settings of the cells of a table, which says none itself."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What `bench.decide` gives back.
+
+    Attributes:
+        headline: in a few words.
+        sentences: in plain sentences with intervals, the most important first.
+        verdict, evidence: the same as numbers.
+        folder: the run, which is a study's; `decision.json` is in it.
+        page: for a person; None where there was no time to run anything.
+    """
+
+    headline: str
+    sentences: list[str]
+    verdict: ConsortiumVerdict
+    evidence: Evidence
+    folder: Path
+    page: Path | None
+
+    def __repr__(self) -> str:
+        return "\n".join([self.headline, *(f"- {text}" for text in self.sentences), f"page: {self.page}"])
+
+
+def decide(
+    data: "pd.DataFrame | Path | str",
+    out: Path | str | None = None,
+    *,
+    label: str = "",
+    site: str = "",
+    leave_out: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    normalise: str = "per_client",
+    minutes: float = 30.0,
+    margin: float = 1.0,
+    confidence: float = 0.95,
+    jobs: int | None = None,
+    device: str = "auto",
+    data_root: Path | str = "data",
+    quiet: bool = False,
+) -> Decision:
+    """Decide whether sites should train together, whether one model is enough, and by which method (docs/decide.md).
+
+    Eight methods are tuned on the same budget, run on several seeds, and compared on held-out rows of every site. The
+    same call goes on where one was stopped; with more minutes, a finished one adds seeds.
+
+    Args:
+        data: a table in memory, a table's file (.csv, .parquet), a folder of them, a grid file, or a built-in grid's
+            name; of a grid its data, model and training count, not its methods and seeds.
+        out: the run folder; default: `runs/decide_<data>`.
+        label, site, leave_out, categories: of a table: its columns of labels and of sites, columns that are no
+            features, and columns whose numbers are names.
+        normalise: of a table: whose means and deviations its numbers are measured by, `per_client` or `pooled`.
+        minutes: that it may take.
+        margin: of equivalence, in points of accuracy.
+        confidence: of the intervals.
+        jobs, device, data_root, quiet: as for `bench.run`.
+
+    Raises:
+        UserError: something is wrong with the data or an argument; nothing has been trained then.
+        KeyboardInterrupt: the user stopped it.
+    """
+    begin = time.monotonic()
+    refuse_text(leave_out=leave_out, categories=categories)
+    _check(minutes, margin, confidence, normalise)
+    options = SessionOptions.of(jobs=jobs, device=device, data_root=data_root, quiet=quiet, tracking=False)
+    if not isinstance(data, Path | str):
+        out = out or Path("runs") / "decide_table"
+        data = _written(data, Path(out))
+    cells = cells_of(
+        str(data), options.data_root, label=label, site=site, leave_out=leave_out, categories=categories
+    )  # fmt: skip
+    if len(cells) > 1:
+        raise UserError(f"{data}: the grid divides data in {len(cells)} ways, and a decision is about a single one")
+    cell = cells[0].model_copy(update={**_OF_TABLES, "normalise": normalise}) if label else cells[0]
+    _check_sites(cell, str(data))
+    folder = Path(out) if out else Path("runs") / f"decide_{dataset_name(cell)}"
+    name = run_name("decision", folder)
+    check_folder(folder, "study", name)
+    cell = _with_same_tests(cell, options.data_root)
+    about = describe(cell, options.data_root)
+    if not quiet:
+        print_notes(about["remarks"])
+    kinds = portfolio(about["sites"])
+    jobs = worker_count(options.jobs, options.device)
+    run = DecisionRun(
+        folder,
+        name,
+        cell,
+        list(kinds),
+        options,
+        choose_runner,
+        jobs,
+        begin,
+        begin + 60 * minutes - _END,
+        _quiet if quiet else _say,
+    )
+    names, level = [site["name"] for site in about["sites"]], round(1 - confidence, 12)
+    try:
+        plan = run.run()
+    except TooLittleTimeError as error:
+        wanted = error.seconds / 60
+        reason = f"{minutes:g} minutes are too few; about {wanted:.1f} would do"
+        verdict, evidence = (
+            ConsortiumVerdict(margin, level, reason=reason),
+            Evidence((), np.empty(0, np.int64), (), {}, {}),
+        )
+        return Decision(headline(verdict), sentences(verdict, evidence), verdict, evidence, folder, None)
+    evidence = read_evidence(folder, names, run.chosen(plan))
+    verdict = verdict_of(evidence, margin, level)
+    # Here the models are exported, the generic and one for each site: what `bench export` does with the run.
+    page = write_decision(folder, verdict, evidence, Course(about, kinds, _steps(cell, plan, folder)))
+    return Decision(headline(verdict), sentences(verdict, evidence), verdict, evidence, folder, page)
+
+
+def _check(minutes: float, margin: float, confidence: float, normalise: str) -> None:
+    if not minutes > 0:
+        raise UserError(f"--minutes {minutes:g}: should be above 0")
+    if not 0 < margin < 100:
+        raise UserError(f"--margin {margin:g}: should be above 0, in points of accuracy")
+    if not 0.5 <= confidence < 1:
+        raise UserError(f"--confidence {confidence:g}: should be from 0.5 to below 1, such as 0.95")
+    if normalise not in ("per_client", "pooled"):
+        raise UserError(f"--normalise {normalise}: should be per_client or pooled")
+
+
+def _check_sites(cell: Settings, data: str) -> None:
+    if cell.partition == "iid" and cell.clients == 1:
+        raise UserError(f"{data}: --site should name the column of sites, as sites are what a decision is about")
+    if cell.clients < 2:
+        raise UserError(f"{data}: there is a single site, with nobody to train together with")
+    if cell.protocol != "honest" or cell.timeline or cell.attack or cell.new_clients:
+        raise UserError(
+            f"{data}: a decision is about honest sites whose data stay: take out `protocol`, `timeline`, `attack` and "
+            "`new_clients`"
+        )
+
+
+def _with_same_tests(cell: Settings, data_root: Path) -> Settings:
+    """The cell, if need be with one partition for all seeds: every seed's models are judged on the same samples.
+
+    Raises:
+        UserError: sites share samples for tests, or have none.
+    """
+    dataset = load_dataset(cell, data_root)
+
+    def tests(seed: int) -> list[list[int]]:
+        settings = cell.model_copy(update={"seed": seed})
+        _, partition = apply_shifts(settings, dataset, load_partition(settings, dataset))
+        return [at.tolist() for at in partition.test]
+
+    first = tests(0)
+    samples = [sample for site in first for sample in site]
+    if not samples:
+        raise UserError(f"{dataset_name(cell)}: no site has samples for tests; cut some with `shares: [0.75, 0, 0.25]`")
+    if len(set(samples)) < len(samples):
+        raise UserError(
+            f"{dataset_name(cell)}: sites share samples for tests under the partition {cell.partition!r}; give each "
+            "its own, in `partition_options` by `shares: [0.6, 0.15, 0.25]`"
+        )
+    alike = all(tests(seed) == first for seed in (*TUNING_SEEDS[:1], 1))
+    return cell if alike else cell.model_copy(update={"partition_seed": 0})
+
+
+def _written(frame: "pd.DataFrame", folder: Path) -> Path:
+    """Write a table from memory into the run folder, where the workers find it, unless it is there already.
+
+    Raises:
+        UserError: the folder has another table.
+    """
+    make_folder(folder)
+    file, text = folder / TABLE, frame.to_csv(index=False)
+    if file.exists() and file.read_text(encoding="utf-8") != text:
+        raise UserError(f"{file} is another table; give another `out`")
+    store.write_text(file, text)
+    return file
+
+
+def _steps(cell: Settings, plan: DecisionPlan, folder: Path) -> list[str]:
+    """Sentences on what was run."""
+    model = " ".join([cell.model, *(f"{key}={value}" for key, value in cell.model_options.items())])
+    same = cell.partition_seed is not None
+    division = "the division of the rows is the same" if same else "and other validation rows"
+    by = {None: "as the data set is", "per_client": "by each site's training rows", "pooled": "by all training rows"}
+    return [
+        f"Model: {model}; {plan.rounds} rounds, batches of {cell.batch_size}; inputs normalised {by[cell.normalise]}.",
+        f"Tuning: {', '.join(plan.methods)}; up to {plan.trials} trials for each on {len(TUNING_SEEDS)} seeds, by "
+        "validation accuracy; the same budget for all, and no held-out row.",
+        f"Report: the chosen settings on {plan.seeds} further seeds, with other initial weights and batches, "
+        f"{division}. Held-out rows are the same for all.",
+        f"It is an ordinary run: `bench verify {folder}` computes cells again, `bench report {folder}` shows all, "
+        f"`bench sweep --study {folder}/study.yaml` runs it elsewhere, and `bench run --grid {folder}/best.yaml` the "
+        "chosen settings.",
+    ]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _quiet(line: str) -> None:
+    """Say nothing."""

@@ -1,0 +1,70 @@
+"""Tables and grids as the data of sites: which cell reads them, what they hold, and what is wrong with them."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.config.checked import CheckedSettings
+from bench.config.grid import load_grid
+from bench.errors import UserError
+from bench.federation.cell_data import load_dataset
+from bench.settings import Settings
+
+_KINDS = {".csv": "csv", ".parquet": "parquet"}
+
+
+def cells_of(
+    source: str, data_root: Path, *, label: str, site: str, leave_out: Sequence[str], categories: Sequence[str]
+) -> list[Settings]:
+    """The settings of cells that have the data of a table, or of a grid: one for each way to divide data.
+
+    Args:
+        source: a table, a folder of tables, a grid file, or the name of a built-in grid.
+        data_root: where data files lie.
+        label, site, leave_out, categories: of a table, names of its columns.
+
+    Raises:
+        UserError: the table cannot be read so, with all its problems; or the grid has problems.
+    """
+    kind = _table_kind(Path(source))
+    if kind is not None:
+        options = {
+            "path": source, "label_column": label, "site_column": site, "leave_out": list(leave_out),
+            "categories": list(categories),
+        }  # fmt: skip
+        return [_of_table(kind, options, data_root)]
+    if label or site or leave_out or categories:
+        raise UserError(f"{source}: --label and the other options are for a table; a grid says it itself")
+    return _divisions(source)
+
+
+def _table_kind(path: Path) -> str | None:
+    """The data set that reads a table, which may be a folder of tables; None for what is none."""
+    if path.is_dir():
+        endings = [file.suffix.lower() for file in path.iterdir()]
+        return next((kind for ending, kind in _KINDS.items() if ending in endings), None)
+    return _KINDS.get(path.suffix.lower())
+
+
+def _divisions(source: str) -> list[Settings]:
+    """The cells of a grid, one for each way to divide data."""
+    names = {"dataset", "dataset_options", "partition", "partition_options", "shifts", "alpha", "clients"}
+    cells: dict[str, Settings] = {}
+    for cell in load_grid(source, []).cells:
+        cells.setdefault(json.dumps(cell.model_dump(mode="json", include=names), sort_keys=True), cell)
+    return list(cells.values())
+
+
+def _of_table(kind: str, options: dict[str, Any], data_root: Path) -> Settings:
+    """The settings of a cell whose clients are the sites of a table; all problems of the table are told."""
+    cell = CheckedSettings(method="local", dataset=kind, dataset_options=options, partition="iid", clients=1)
+    try:
+        dataset = load_dataset(cell, data_root)
+    except UserError as error:
+        raise UserError("\n  ".join(getattr(error, "problems", [str(error)]))) from None
+    if not dataset.group_names:
+        return cell
+    return CheckedSettings(
+        method="local", dataset=kind, dataset_options=options, partition="natural", clients=len(dataset.group_names)
+    )

@@ -1,0 +1,83 @@
+"""`bench decide`: should these sites train together, and how?"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.cell_runner import DeviceOption, Jobs, start_early, wished_device
+from bench.cli.run import PluginFiles, required
+from bench.cli.starting import starting
+
+
+def decide(
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|GRID",
+            callback=required("file"),
+            show_default=False,
+            help="A table (.csv, .parquet, or a folder of them), a grid file, or the name of a built-in grid.",
+        ),
+    ] = "",
+    label: Annotated[str, typer.Option(help="Of a table: the column of labels.")] = "",
+    site: Annotated[str, typer.Option(help="Of a table: the column of sites; of a folder each file is a site.")] = "",
+    leave_out: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: no feature; may be repeated.")
+    ] = None,
+    categories: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: its numbers are names; may be repeated.")
+    ] = None,
+    normalise: Annotated[
+        str, typer.Option(metavar="per_client|pooled", help="Of a table: whose means its numbers are measured by.")
+    ] = "per_client",
+    minutes: Annotated[float, typer.Option(help="How long it may take.")] = 30.0,
+    margin: Annotated[float, typer.Option(help="Points of accuracy; what differs by less counts as equal.")] = 1.0,
+    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; default: runs/decide_<data>.", show_default=False)
+    ] = None,
+    plugin: PluginFiles = None,
+    jobs: Jobs = None,
+    device: DeviceOption = None,
+    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Decide from the data of several sites whether to train together, and how. Repeat the command to continue."""
+    with starting(f"bench decide: {data} is being read", quiet=quiet):
+        from bench.plugin import load_file
+
+        for file in plugin or []:
+            load_file(file)
+        wished = wished_device(device)
+        start_early(None)
+
+        from bench.api.decide import decide as make
+        from bench.runs.session import Stopped
+
+    try:
+        decision = make(
+            data,
+            out,
+            label=label,
+            site=site,
+            leave_out=leave_out or (),
+            categories=categories or (),
+            normalise=normalise,
+            minutes=minutes,
+            margin=margin,
+            confidence=confidence,
+            jobs=jobs,
+            device=wished,
+            data_root=data_root,
+            quiet=quiet,
+        )
+    except Stopped:
+        print("stopped. The same command goes on", file=sys.stderr)
+        raise typer.Exit(130) from None
+    print(decision.headline)
+    for text in decision.sentences:
+        print(f"- {text}")
+    if decision.page:
+        print(decision.page)

@@ -1,0 +1,1 @@
+"""A decision for the sites of a consortium: what a run of `bench decide` says, with intervals."""

@@ -1,0 +1,121 @@
+"""The evidence for a decision: which test samples the models of each method classify correctly, site by site."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.data import Floats, Indices
+from bench.results.results import CellView, load_run, reported_figures
+from bench.store import store
+
+_BYTES = ("up", "down_receivers", "up_buffers", "down_receivers_buffers")
+_MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method with the setting that was chosen for it.
+
+    Attributes:
+        name: of the method.
+        settings: what was searched, and the values chosen.
+        personal: whether each site has a model for itself; else there is a single generic one.
+        validation: accuracy in percent on validation samples, the mean over seeds: methods are chosen by it.
+        correct: `[test samples, seeds]`, 100 where the models of the reported round are right, else 0.
+        megabytes: that a site sends and receives, the mean over seeds.
+        seconds: of computing for a site on this machine, the mean over seeds.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    personal: bool
+    validation: float
+    correct: Floats
+    megabytes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All candidates on the same test samples and seeds.
+
+    Attributes:
+        sites: their names.
+        site: `[test samples]`, the number of each sample's site.
+        seeds: of the reported runs.
+        candidates: by name.
+        missing: methods without a result for every seed, with the reason.
+    """
+
+    sites: tuple[str, ...]
+    site: Indices
+    seeds: tuple[int, ...]
+    candidates: dict[str, Candidate]
+    missing: dict[str, str]
+
+
+def read_evidence(folder: Path, sites: Sequence[str], settings: dict[str, dict[str, Any]]) -> Evidence:
+    """Read the reported runs of a study: those of protocol `honest`.
+
+    Args:
+        folder: the run folder.
+        sites: names of the clients.
+        settings: the chosen values of each method.
+    """
+    by_name: dict[str, list[CellView]] = {name: [] for name in settings}
+    for cell in load_run(folder).cells:
+        if cell.settings.protocol == "honest" and cell.label in by_name:
+            by_name[cell.label].append(cell)
+    seeds = tuple(sorted({cell.settings.seed for cells in by_name.values() for cell in cells}))
+    candidates: dict[str, Candidate] = {}
+    missing: dict[str, str] = {}
+    site: Indices = np.empty(0, np.int64)
+    for name, cells in by_name.items():
+        states = {cell.settings.seed: cell.status.state for cell in cells}
+        lacking = [seed for seed in seeds if states.get(seed) != "done"]
+        if not seeds or lacking:
+            missing[name] = f"seed {lacking[0]}: {states.get(lacking[0], 'not run')}" if lacking else "not run"
+            continue
+        ordered = sorted(cells, key=lambda cell: cell.settings.seed)
+        candidates[name], site = _candidate(name, ordered, settings[name])
+    return Evidence(tuple(sites), site, seeds, candidates, missing)
+
+
+def _candidate(name: str, cells: Sequence[CellView], settings: dict[str, Any]) -> tuple[Candidate, Indices]:
+    """The candidate, and the site of each test sample."""
+    personal = "pm" not in cells[0].status.derived
+    metric = "pm" if personal else "gm"
+    validation, correct, megabytes, seconds = [], [], [], []
+    site: Indices = np.empty(0, np.int64)
+    for cell in cells:
+        round_ = _round(cell, metric)
+        metrics = cell.table("metrics")
+        chosen = metrics[
+            (metrics["round"] == round_)
+            & (metrics["metric"] == "pm")
+            & (metrics["on"] == "local")
+            & (metrics["mean"] == "train_size")
+            & (metrics["split"] == "validation")
+            & (metrics["quantity"] == "accuracy")
+        ]
+        validation.append(100 * float(chosen["value"].iloc[0]))
+        hits = cell.hits(metric, round=round_)
+        correct.append(100.0 * hits["correct"].to_numpy(dtype=float))
+        site = hits["client"].to_numpy(dtype=np.int64)
+        ledger = cell.table("ledger")
+        clients = max(1, cell.settings.clients)
+        megabytes.append(float(ledger[list(_BYTES)].to_numpy().sum()) / _MEGABYTE / clients)
+        seconds.append(store.read_timing(cell.folder).get("seconds", 0.0) / clients)
+    means = (float(np.mean(values)) for values in (megabytes, seconds))
+    return Candidate(name, settings, personal, float(np.mean(validation)), np.array(correct).T, *means), site
+
+
+def _round(cell: CellView, metric: str) -> int:
+    """The reported round of a cell's models, which validation chose."""
+    rounds = [
+        figure["round"] for figure in reported_figures(cell) if figure["metric"] == metric and figure["on"] == "local"
+    ]
+    return int(rounds[0])

@@ -1,0 +1,200 @@
+"""The page of a decision, for a person, and `decision.json`, for a program."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.store import inside, store
+from reports.decision.evidence import Evidence
+from reports.decision.sentences import headline, points, sentences, settings_text
+from reports.decision.verdict import ALONE, ConsortiumVerdict
+from reports.page.page import write_page
+from reports.page.sections import Section
+from reports.pictures.canvas import COLOURS, QUIET, Picture, drawing, finish
+from reports.reading.load import load
+from reports.statistics.crossed import crossed_mean
+from reports.tables.table import Column, Table, TableEntry, number, words
+
+FOLDER, JSON = "decision", "decision.json"
+"""In the run folder."""
+
+_CLAIMS = (
+    "Intervals hold for further rows of the same sites and for further seeds, with the training rows and the settings "
+    "as they are: other training rows, other sites and another year were not drawn.",
+    "Every row counts as independent of the others: rows of one person, or windows of one recording, make intervals "
+    "too narrow.",
+    "The interval of each sentence on all sites misses by itself with the stated probability; of several, one misses "
+    "more often. Those of single sites hold for all sites at once.",
+    "Averages are over held-out rows, so that a large site counts more. Gains are of accuracy; other scores, and "
+    "errors that cost more than others, were not looked at.",
+    "Seconds are of this machine and hold no time for messages. What a site gives away by its messages, and what "
+    "protection against that costs in accuracy, was not looked at.",
+)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What was run, and on which data.
+
+    Attributes:
+        data: what `bench data` says of the data.
+        kinds: by method, why it is in the portfolio.
+        steps: sentences on what was run.
+    """
+
+    data: Mapping[str, Any]
+    kinds: Mapping[str, str]
+    steps: Sequence[str]
+
+
+def write_decision(folder: Path, verdict: ConsortiumVerdict, evidence: Evidence, course: Course) -> Path:
+    """Write `decision.json` and the page into a run folder; returns the path of the page."""
+    store.write_json(folder / JSON, as_json(verdict, evidence, course))
+    out = inside.make_folder(folder, folder / FOLDER)
+    said = sentences(verdict, evidence)
+    sections = [Section("verdict", headline(verdict), points=tuple(said))]
+    if evidence.candidates and not verdict.reason:
+        sections.append(
+            Section("sites", "Gains of the sites", pictures=(_picture(verdict),), more=(_site_table(verdict),))
+        )
+        sections.append(Section("methods", "The methods", tables=(_method_table(verdict, evidence, course),)))
+    sections += [
+        Section("data", "The data", points=tuple(course.data["remarks"]), tables=(_data_table(course.data),)),
+        Section("course", "What was run", points=tuple(course.steps)),
+        Section("limits", "What is not claimed", points=_CLAIMS),
+    ]
+    title = f"Should these sites train together? {course.data['data']}"
+    summary = (
+        f"Margin: {verdict.margin:g} points; what differs by less counts as equal. Intervals in brackets: "
+        f"{100 * (1 - verdict.level):g} %."
+    )
+    return write_page(load([folder]), out, title, summary, sections)
+
+
+def as_json(verdict: ConsortiumVerdict, evidence: Evidence, course: Course) -> dict[str, Any]:
+    """All that the page says, as plain values; numbers that there are not are null."""
+    judged = {
+        candidate.name: {
+            "settings": candidate.settings,
+            "personal": candidate.personal,
+            "validation": candidate.validation,
+            "test": float(candidate.correct.mean()),
+            "megabytes": candidate.megabytes,
+            "seconds": candidate.seconds,
+        }
+        for candidate in evidence.candidates.values()
+    }
+    plain: dict[str, Any] = _plain(
+        {
+            "headline": headline(verdict),
+            "sentences": sentences(verdict, evidence),
+            "verdict": dataclasses.asdict(verdict),
+            "seeds": list(evidence.seeds),
+            "rows": len(evidence.site),
+            "methods": judged,
+            "missing": evidence.missing,
+            "portfolio": dict(course.kinds),
+            "run": list(course.steps),
+            "data": dict(course.data),
+        }
+    )
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _picture(verdict: ConsortiumVerdict) -> Picture:
+    """Gains over training alone by site, with intervals; sites without tests are left out."""
+    sites = [site for site in verdict.sites if not math.isnan(site.gain.low)]
+    colours = {"gains": COLOURS[2], "loses": COLOURS[1], "no difference": COLOURS[0], "undecided": QUIET}
+    height = 0.6 + 0.24 * max(3, len(sites) + 1)
+    with drawing(["gain"], 1, panel=(6.0, height)) as (canvas, (axis,)):
+        entries = [("all", verdict.average, "#000000")] if verdict.average else []
+        entries += [(site.name, site.gain, colours[site.answer]) for site in sites]
+        for place, (_, gain, colour) in enumerate(entries):
+            ends = [[max(0.0, gain.mean - gain.low)], [max(0.0, gain.high - gain.mean)]]
+            axis.errorbar(gain.mean, place, xerr=ends, color=colour, marker="o", markersize=4, elinewidth=1.4)
+        axis.axvspan(-verdict.margin, verdict.margin, color="#e3e6ea", zorder=0)
+        axis.axvline(0, color="#555b63", linewidth=0.8)
+        axis.set_yticks(range(len(entries)), [name for name, _, _ in entries])
+        axis.set_ylim(len(entries) - 0.5, -0.5)
+        axis.set_xlabel(f"points that {verdict.judged} gains over training alone")
+        caption = (
+            "Points: difference of accuracies on the held-out rows, the mean over seeds. Bars: "
+            f"{100 * (1 - verdict.level):g} % intervals that hold for all sites at once; that of all rows by itself. "
+            "Green: gains; orange: loses; blue: neither; grey: undecided. The grey band is the margin."
+        )
+        return finish(canvas, "gains", "Who gains from training together", caption)
+
+
+def _site_table(verdict: ConsortiumVerdict) -> Table:
+    rows = tuple(
+        (
+            site.name,
+            (
+                number(site.gain.samples, decimals=0), number(site.gain.mean, decimals=1, signed=True),
+                words("–" if math.isnan(site.gain.low) else f"[{site.gain.low:.1f}, {site.gain.high:.1f}]"),
+                words(site.answer),
+            ),
+        )
+        for site in verdict.sites
+    )  # fmt: skip
+    heads = ("held-out rows", "gain", "interval", "answer")
+    caption = f"Points that `{verdict.judged}` gains over training alone; the intervals hold for all sites at once."
+    return Table("gains", "Gains by site", caption, "Site", tuple(map(Column, heads)), rows)
+
+
+def _method_table(verdict: ConsortiumVerdict, evidence: Evidence, course: Course) -> Table:
+    rows = []
+    alone = evidence.candidates[ALONE]
+    for name, candidate in sorted(evidence.candidates.items(), key=lambda entry: -entry[1].validation):
+        gain = crossed_mean(candidate.correct - alone.correct, verdict.level)
+        entries: tuple[TableEntry, ...] = (
+            words("personal" if candidate.personal else "single"),
+            number(candidate.validation, decimals=1),
+            number(float(candidate.correct.mean()), decimals=1),
+            words("–" if name == ALONE else points(gain).replace(" points", "")),
+            number(candidate.megabytes, decimals=2),
+            number(candidate.seconds, decimals=2),
+            words(settings_text(candidate.settings)),
+            words(course.kinds.get(name, "")),
+        )
+        rows.append((name, entries))
+    heads = ("model", "validation %", "test %", "gain over alone", "MB a site", "seconds a site", "settings", "why")
+    caption = (
+        "Accuracy on validation rows, by which methods and settings are chosen, and on held-out rows, by which they "
+        f"are judged; mean over {len(evidence.seeds)} seeds. Gain: points over training alone, with an interval for "
+        "this method by itself: of several, the highest is flattered, and the sentences above are about the method "
+        "that validation chose. MB and seconds: of all rounds, for each site."
+    )
+    notes = tuple(f"{name} is left out: {reason}." for name, reason in evidence.missing.items())
+    return Table("methods", "The methods", caption, "Method", tuple(map(Column, heads)), tuple(rows), notes)
+
+
+def _data_table(data: Mapping[str, Any]) -> Table:
+    rows = tuple(
+        (
+            site["name"],
+            (
+                *(number(site[key], decimals=0) for key in ("train", "validation", "test")),
+                number(100 * site["missing"], decimals=1),
+                *(number(math.nan if site[key] is None else site[key]) for key in ("label_distance", "feature_score")),
+            ),
+        )
+        for site in data["sites"]
+    )
+    heads = ("training", "validation", "held out", "missing %", "label distance", "feature score")
+    caption = (
+        "Rows of each site. Label distance: 0, classes as at the others; 1, none in common. Feature score: 0.5, inputs "
+        "like the others'; 1, always told apart. As `bench data` prints them."
+    )
+    return Table("data", "The sites", caption, "Site", tuple(map(Column, heads)), rows)

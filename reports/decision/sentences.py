@@ -1,0 +1,155 @@
+"""A verdict in plain sentences, each with its interval."""
+
+from collections.abc import Sequence
+
+from reports.decision.evidence import Evidence
+from reports.decision.verdict import ALONE, FINE_TUNED, GENERIC, ConsortiumVerdict, Question, SiteGain
+from reports.statistics.crossed import CrossedMean
+
+_LISTED = 8  # sites that a sentence names
+
+
+def sentences(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
+    """The verdict, the most important first."""
+    if verdict.reason:
+        return [f"Undecided: {verdict.reason}."]
+    assert verdict.together is not None
+    texts = [_recommended(verdict, evidence), _together(verdict, evidence), *_sites(verdict)]
+    if verdict.together.answer != "no":
+        texts += [_personal(verdict), *([_beyond(verdict)] if verdict.beyond else []), _cost(verdict, evidence)]
+    return [*texts, *_needed(verdict, evidence)]
+
+
+def headline(verdict: ConsortiumVerdict) -> str:
+    """The verdict in a few words."""
+    if verdict.reason or verdict.together is None or verdict.together.answer == "undecided":
+        return "Undecided"
+    names = {
+        ALONE: "Each site by itself",
+        GENERIC: "Train together: a single model is enough",
+        FINE_TUNED: "Train together, and fine-tune at each site",
+    }
+    if verdict.method:
+        return names.get(verdict.method, f"Train together with personal models: {verdict.method}")
+    assert verdict.personal
+    if verdict.personal.answer == "yes":
+        return "Train together with personal models; by which method is undecided"
+    return "Train together; whether a single model is enough is undecided"
+
+
+def points(gain: CrossedMean) -> str:
+    """A gain and its interval, such as `2.1 points [0.8, 3.4]`."""
+    return f"{gain.mean:.1f} points [{gain.low:.1f}, {gain.high:.1f}]"
+
+
+def settings_text(settings: dict[str, object]) -> str:
+    """Settings such as `lr=0.05, lam=0.3`."""
+    return ", ".join(
+        f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}" for key, value in settings.items()
+    )
+
+
+def _recommended(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
+    if verdict.method == ALONE:
+        return f"Train alone: `{ALONE}` with {settings_text(evidence.candidates[ALONE].settings)}."
+    if verdict.method:
+        return f"Use `{verdict.method}` with {settings_text(evidence.candidates[verdict.method].settings)}."
+    together = evidence.candidates[verdict.judged]
+    return (
+        f"Which method is undecided. Of those that train together, `{together.name}` has the highest validation "
+        f"accuracy, with {settings_text(together.settings)}."
+    )
+
+
+def _together(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
+    question = verdict.together
+    assert question is not None
+    basis = f"(`{question.better}` against `{ALONE}`, {len(evidence.site)} held-out rows, {len(evidence.seeds)} seeds)"
+    if question.answer == "yes":
+        return f"Training together gains {points(question.gain)} on average over training alone {basis}."
+    if question.answer == "no":
+        loses = question.gain.high < 0
+        what = "loses against training alone" if loses else f"gains no more than the margin of {verdict.margin:g}"
+        return f"Training together {what}: {points(question.gain)} on average {basis}."
+    return f"Undecided whether training together helps: {points(question.gain)} on average {basis}."
+
+
+def _sites(verdict: ConsortiumVerdict) -> list[str]:
+    texts = []
+    of = f"with `{verdict.judged}`"
+    for said, verb in (("loses", "lose"), ("gains", "gain"), ("no difference", "neither gain nor lose")):
+        if sites := [site for site in verdict.sites if site.answer == said]:
+            texts.append(f"{_named(sites)} {verb} {of} (intervals that hold for all sites together).")
+    if verdict.most:
+        texts.append(f"{verdict.most} gains more than every other site.")
+    undecided = [site for site in verdict.sites if site.answer == "undecided"]
+    if undecided:
+        whom = "every site by itself" if len(undecided) == len(verdict.sites) else _named(undecided, numbers=False)
+        texts.append(f"Undecided for {whom}: too few held-out rows there for gains of such a size.")
+    return texts
+
+
+def _named(sites: Sequence[SiteGain], *, numbers: bool = True) -> str:
+    texts = [f"{site.name} ({points(site.gain)})" if numbers else site.name for site in sites[:_LISTED]]
+    more = len(sites) - len(texts)
+    return ", ".join(texts) + (f" and {more} more" if more else "")
+
+
+def _personal(verdict: ConsortiumVerdict) -> str:
+    question = verdict.personal
+    assert question is not None
+    basis = f"(`{question.better}` against the single model of `{GENERIC}`)"
+    match question.answer:
+        case "yes":
+            return f"A single model is not enough: personal models gain {points(question.gain)} over it {basis}."
+        case "no":
+            return (
+                f"A single model is enough: personal models gain no more than the margin of {verdict.margin:g}, "
+                f"{points(question.gain)} {basis}."
+            )
+    return f"Undecided whether a single model is enough: personal models gain {points(question.gain)} over it {basis}."
+
+
+def _beyond(verdict: ConsortiumVerdict) -> str:
+    question = verdict.beyond
+    assert question is not None
+    basis = f"(`{question.better}` against `{FINE_TUNED}`)"
+    match question.answer:
+        case "yes":
+            return f"Personal models gain {points(question.gain)} beyond fine-tuning {basis}."
+        case "no":
+            return (
+                f"No personal method is needed beyond fine-tuning: it gains no more than the margin of "
+                f"{verdict.margin:g}, {points(question.gain)} {basis}."
+            )
+    return f"Undecided whether more than fine-tuning is needed: {points(question.gain)} {basis}."
+
+
+def _cost(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
+    judged = evidence.candidates[verdict.judged]
+    return (
+        f"`{judged.name}` costs {judged.megabytes:.2g} MB of messages and {judged.seconds:.2g} s of computing on this "
+        f"machine for each site."
+    )
+
+
+def _needed(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
+    """What would decide that which is undecided."""
+    asked = {"whether training together helps": verdict.together}
+    if verdict.together and verdict.together.answer != "no":
+        asked["whether a single model is enough"] = verdict.personal
+        asked["whether more than fine-tuning is needed"] = verdict.beyond
+    return [
+        f"To decide {what}, if the gain stays as it is: {_advice(question, len(evidence.site))}."
+        for what, question in asked.items()
+        if question is not None and question.answer == "undecided"
+    ]
+
+
+def _advice(question: Question, rows: int) -> str:
+    ways = []
+    if question.seeds:
+        ways.append(f"about {question.seeds} seeds in place of {question.gain.seeds} (more minutes)")
+    if question.samples:
+        ways.append(f"about {max(question.samples, rows + 1)} held-out rows in place of {rows}")
+    return " or ".join(ways) or "both more rows and more seeds (more minutes)"

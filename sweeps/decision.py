@@ -1,0 +1,215 @@
+"""The run of `bench decide`: cells are timed, a plan is made that fits in the minutes, and its study is run."""
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from bench.config.grid import grid_of
+from bench.errors import UserError
+from bench.runs.cell_runner import CellRunner
+from bench.runs.plan import plan as planned_cells
+from bench.runs.run_folder import make_folder
+from bench.runs.session import Session
+from bench.runs.session_options import SessionOptions
+from bench.settings import Settings
+from bench.store import documents, store
+from sweeps.budget import (
+    LONG,
+    MOST_SEEDS,
+    SHORT,
+    DecisionPlan,
+    MethodTime,
+    Timing,
+    fitting,
+    least_seconds,
+    seed_seconds,
+)
+from sweeps.fair import choose
+from sweeps.portfolio import TUNING_SEEDS, study_of_decision
+from sweeps.run import open_studies
+from sweeps.session import open_session, run_study
+from sweeps.storage import study_storage
+from sweeps.study import Study, load_study
+
+STUDY, PLAN = "study.yaml", "plan.json"
+"""In the run folder: the study as a file, and what was planned."""
+
+
+class DecisionRecord(BaseModel):
+    """The content of `plan.json`.
+
+    Attributes:
+        cell: id of a cell with the data and their settings.
+        methods: of the portfolio.
+        timing: of their cells.
+        plan: None where there was too little time for any.
+        tuned: whether tuning is over.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    cell: str
+    methods: list[str]
+    timing: Timing
+    plan: DecisionPlan | None = None
+    tuned: bool = False
+
+
+class TooLittleTimeError(Exception):
+    """The minutes are too few for the smallest plan.
+
+    Attributes:
+        seconds: that would do.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+@dataclass
+class DecisionRun:
+    """One command's part of a decision.
+
+    Attributes:
+        folder, name: of the run and its study.
+        cell: settings of a cell with the data.
+        methods: names.
+        options: of its sessions.
+        runner: gives the runner of the cells.
+        jobs: cells side by side.
+        begin, end: when the command began and when its time is up, of `time.monotonic`.
+        say: takes a line on what is done now.
+    """
+
+    folder: Path
+    name: str
+    cell: Settings
+    methods: Sequence[str]
+    options: SessionOptions
+    runner: Callable[[SessionOptions], CellRunner]
+    jobs: int
+    begin: float
+    end: float
+    say: Callable[[str], None]
+
+    def run(self) -> DecisionPlan:
+        """Run the study; returns the plan that it followed.
+
+        Raises:
+            UserError: the folder has a decision on other data, or a cell cannot run here.
+            TooLittleTimeError: nothing fits in the time.
+            Stopped: the user stopped it; another call goes on.
+        """
+        record = self._record()
+        assert record.plan is not None
+        plan = record.plan
+        if not record.tuned:
+            reporting = record.timing.first + plan.seeds * self._a_seed(record, plan)
+            self.say(f"tuning {len(plan.methods)} methods, {plan.trials} trials of {plan.rounds} rounds each")
+            self._study(plan, timeout=max(0.0, self.end - time.monotonic() - 1.3 * reporting))
+            record.tuned = True
+            self._keep(record)
+        elif not self._finished(plan):
+            self._study(plan, timeout=0.0)
+        left = self.end - time.monotonic() - record.timing.first
+        more = int(0.8 * left / max(1e-3, self._a_seed(record, plan)))
+        if more > 0 and plan.seeds < MOST_SEEDS:
+            plan = dataclasses.replace(plan, seeds=min(MOST_SEEDS, plan.seeds + more))
+            record.plan = plan
+            self._keep(record)
+            self.say(f"time is left for {plan.seeds} seeds in all")
+            self._study(plan, timeout=0.0)
+        return plan
+
+    def study(self, plan: DecisionPlan) -> Study:
+        """The study of a plan."""
+        content = study_of_decision(
+            self.name, self.cell, plan.methods, rounds=plan.rounds, trials=plan.trials, seeds=range(plan.seeds)
+        )
+        return load_study(content, [])
+
+    def chosen(self, plan: DecisionPlan) -> dict[str, dict[str, Any]]:
+        """The searched settings that were chosen, by method; those without any result have none."""
+        study = self.study(plan)
+        choices = choose(study, open_studies(study, study_storage(self.folder)), self.folder)
+        return {choice.arm.label: choice.best.params if choice.best else {} for choice in choices}
+
+    def _study(self, plan: DecisionPlan, timeout: float) -> None:
+        """Run the study of a plan: its trials, as long as there is time, and its reported seeds."""
+        study, file = self.study(plan), self.folder / STUDY
+        make_folder(self.folder)
+        store.write_text(file, study.source)
+        session = open_session(study, self.folder, self.options, "bench decide")
+        run_study(session, study, self.runner(self.options), name=str(file), overrides=[], timeout=timeout, page=False)
+
+    def _finished(self, plan: DecisionPlan) -> bool:
+        """Whether all reported cells of a plan are there."""
+        info = documents.read_run_file(self.folder) or {"cells": []}
+        reported = [entry for entry in info["cells"] if entry["settings"]["protocol"] == "honest"]
+        states = [store.read_status(self.folder / entry["id"]).state for entry in reported]
+        return len(states) >= plan.seeds * len(plan.methods) and all(state in store.FINISHED for state in states)
+
+    def _a_seed(self, record: DecisionRecord, plan: DecisionPlan) -> float:
+        """Seconds of a cell of each method, side by side: of those that have run, else as timed."""
+        times = dict(record.timing.methods)
+        info = documents.read_run_file(self.folder) or {"cells": []}
+        measured: dict[str, list[float]] = {}
+        for entry in info["cells"]:
+            if entry["settings"]["protocol"] == "honest":
+                seconds = store.read_timing(self.folder / entry["id"]).get("seconds")
+                measured.setdefault(entry["label"], []).extend([] if seconds is None else [seconds])
+        for name, values in measured.items():
+            if values and name in times:
+                times[name] = MethodTime.known(max(values))
+        return seed_seconds(plan, times, self.jobs)
+
+    def _record(self) -> DecisionRecord:
+        """What was planned by an earlier command on the same data, else by this one."""
+        (planned,) = planned_cells([self.cell], self.options.data_root, download=False)
+        file = self.folder / PLAN
+        if (content := documents.read_json(file)) is not None:
+            known = documents.checked(DecisionRecord, content, file)
+            if (known.cell, known.methods) != (planned.id, list(self.methods)):
+                raise UserError(f"{self.folder} has a decision about other data or settings; give another --out")
+            if known.plan:
+                return known
+        timing = self._timed()
+        left = self.end - time.monotonic()
+        plan = fitting(timing, self.jobs, left, self.cell.rounds)
+        record = DecisionRecord(cell=planned.id, methods=list(self.methods), timing=timing, plan=plan)
+        self._keep(record)
+        if plan is None:
+            raise TooLittleTimeError(time.monotonic() - self.begin + least_seconds(timing, self.jobs, self.cell.rounds))
+        return record
+
+    def _keep(self, record: DecisionRecord) -> None:
+        make_folder(self.folder)
+        store.write_json(self.folder / PLAN, record.model_dump(mode="json"))
+
+    def _timed(self) -> Timing:
+        """Run short cells beside the run, one after the other: two of each method, and a still shorter one."""
+        self.say(f"timing {len(self.methods)} methods")
+        arms = self.study(DecisionPlan(tuple(self.methods), LONG, 1, 1)).arms
+        cells = [arm.cells[0].model_copy(update={"seed": seed}) for arm in arms for seed in TUNING_SEEDS]
+        cells.insert(len(TUNING_SEEDS), cells[0].model_copy(update={"rounds": SHORT}))
+        by_itself = self.options.model_copy(update={"quiet": True, "jobs": 1})
+        seconds: dict[str, list[float]] = {name: [] for name in self.methods}
+        short = 0.0
+        with tempfile.TemporaryDirectory() as scratch:
+            session = Session(grid_of(cells, "timing"), Path(scratch, "timing"), by_itself)
+            for view in session.run(self.runner(by_itself)):
+                if view.status.state != "done":
+                    raise UserError(f"{view.name}: {view.status.state}: {view.status.reason}")
+                taken = store.read_timing(view.folder)["seconds"]
+                if view.settings.rounds == SHORT:
+                    short = taken
+                else:
+                    seconds[view.label].append(taken)
+        return Timing.of(seconds, short)

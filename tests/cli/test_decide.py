@@ -1,0 +1,121 @@
+"""`bench decide`: from a table of several sites to a decision."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bench
+from bench.errors import UserError
+
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+PLAN = {"methods": ["local", "fedavg", "finetune", "ditto", "ifca"], "rounds": 3, "trials": 1, "seeds": 3}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Three sites that agree; what is told rests on two measurements."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": np.repeat(["north", "south", "a, b"], 48), "x": rng.normal(size=144)})
+    frame["z"] = rng.normal(size=144) + frame["x"]
+    frame["outcome"] = np.where(frame["x"] + 0.3 * rng.normal(size=144) > 0, "ill", "well")
+    file = tmp_path / "my sites.csv"
+    frame.to_csv(file, index=False)
+    return file
+
+
+def said(result: "subprocess.CompletedProcess[str]") -> list[str]:
+    return result.stdout.splitlines()
+
+
+@pytest.mark.long
+def test_a_decision_from_a_table(bench_here: Bench, table: Path, tmp_path: Path) -> None:
+    """With too little time it says how much would do; then it decides, has no work left, and is a run like others."""
+    command = ["decide", table.name, "--label", "outcome", "--site", "site", "--out", "r", "--jobs", 2]
+    first, reason, *_ = said(bench_here(*command, "--minutes", 0.001))
+    assert first == "Undecided"
+    assert "0.001 minutes are too few; about " in reason
+    file = tmp_path / "r" / "plan.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "plan": PLAN}))  # as a slow machine would plan
+
+    result = bench_here(*command, "--minutes", 0.2)
+    assert "too small to test" in result.stderr
+    decision = json.loads((tmp_path / "r" / "decision.json").read_text())
+    assert said(result) == [
+        decision["headline"], *(f"- {text}" for text in decision["sentences"]), "r/decision/index.html"
+    ]  # fmt: skip
+    assert [site["name"] for site in decision["verdict"]["sites"]] == ["a, b", "north", "south"]
+    assert list(decision["methods"]) == PLAN["methods"]
+    assert decision["rows"] == 36
+    assert decision["methods"]["local"]["megabytes"] == 0 < decision["methods"]["fedavg"]["megabytes"]
+    page = (tmp_path / "r" / "decision" / "index.html").read_text()
+    assert all(text.split("`")[0][:60] in page for text in decision["sentences"])
+    assert "What is not claimed" in page
+
+    run = bench.load_run(tmp_path / "r")
+    reported = [cell for cell in run.cells if cell.settings.protocol == "honest"]
+    assert len(reported) == len(decision["seeds"]) * 5
+    alone = [cell.hits("pm")["correct"].mean() for cell in reported if cell.label == "local"]
+    assert len(alone) == len(decision["seeds"])
+
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "r").glob("*/metrics.csv")}
+    again = bench_here(*command, "--minutes", 0.2)
+    assert said(again) == said(result)
+    assert stamps == {path: path.stat().st_mtime_ns for path in (tmp_path / "r").glob("*/metrics.csv")}
+    bench_here("verify", "r", "--cells", 1, "--jobs", 1)
+    bench_here("report", "r")
+    assert (tmp_path / "r" / "report" / "index.html").exists()
+
+    table.write_text(table.read_text().replace("ill", "sick"))
+    assert "other data" in bench_here(*command, code=2).stderr
+
+
+def test_what_is_wrong_with_a_table_is_said_before_training(bench_here: Bench, tmp_path: Path) -> None:
+    """All of it, as `bench data` says it."""
+    rows = [f"s{k % 2},{k},{'ill' if k % 3 else 'Ill'},{k % 5}" for k in range(40)]
+    (tmp_path / "bad.csv").write_text("\n".join(["site,number,outcome,x", *rows]))
+    options = ["bad.csv", "--label", "outcome", "--site", "site"]
+    problems = bench_here("data", *options, code=2).stderr.splitlines()[1:]
+    assert len(problems) > 1
+    assert bench_here("decide", *options, code=2).stderr.splitlines()[1:] == problems
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.csv"]
+
+
+MISTAKES = {
+    "no site": ({"label": "outcome"}, "--site should name the column of sites"),
+    "no time": ({"label": "outcome", "site": "site", "minutes": 0}, "--minutes 0: should be above 0"),
+    "no margin": ({"label": "outcome", "site": "site", "margin": 0}, "--margin 0: should be above 0"),
+    "a percentage": ({"label": "outcome", "site": "site", "confidence": 95}, "--confidence 95: should be from 0.5"),
+    "no such mean": ({"label": "outcome", "site": "site", "normalise": "all"}, "--normalise all: should be per_client"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_both_doors_refuse_in_the_same_words(
+    bench_here: Bench, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments, expected = MISTAKES[mistake]
+    options = [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
+    refused = bench_here("decide", table.name, *options, "--quiet", code=2).stderr
+    with pytest.raises(UserError) as error:
+        bench.decide(table.name, quiet=True, **arguments)  # type: ignore[arg-type]
+    assert refused == f"bench: {error.value}\n"
+    assert expected in refused
+    assert [path.name for path in tmp_path.iterdir()] == [table.name]
+
+
+def test_sites_that_share_tests_are_refused(tmp_path: Path) -> None:
+    """And a division that differs from seed to seed is made the same for all of them."""
+    from bench.api.decide import _with_same_tests
+    from bench.settings import Settings
+
+    cell = Settings(method="local", dataset="digits", partition="dirichlet", alpha=0.5, clients=4)
+    shared = cell.model_copy(update={"partition_options": {"shares": [0.6, 0.15, 0.25]}})
+    assert _with_same_tests(shared, tmp_path).partition_seed == 0
+    with pytest.raises(UserError, match="share samples for tests"):
+        _with_same_tests(cell, tmp_path)
