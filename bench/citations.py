@@ -1,4 +1,4 @@
-"""BibTeX of what a run used: its methods, its data sets and pFLeague itself.
+"""BibTeX of what a run used: its methods, data sets, attacks, server rules, channels, and pFLeague itself.
 
 The facts are in `papers.bib` beside this file. Its entries are BibTeX as it stands, one field a line; the field
 `keywords` has the ids that an entry belongs to, and an entry `@comment` those that have no paper.
@@ -16,7 +16,8 @@ from bench.settings import Settings
 
 FILE = Path(__file__).with_name("papers.bib")
 DATA_SET = "data:"
-"""Prefix of data sets' ids among the keywords: a method may have the name of a data set."""
+KINDS = ("", DATA_SET, "attack:", "server:", "channel:")
+"""Prefixes of ids among the keywords, methods' first: things of two kinds may have one name."""
 
 _ENTRY = re.compile(r"^@(\w+)\{(?:[^,\n]*),\n(?:  .*\n)*?\}\n", re.MULTILINE)
 _KEYWORDS = re.compile(r"^  keywords = \{(.*)\},\n", re.MULTILINE)
@@ -28,7 +29,7 @@ class Citation:
 
     Attributes:
         bibtex: the entries, each once, in the order of the file; empty where there is nothing to cite.
-        unrecorded: names of methods and data sets that `papers.bib` does not know: those of plug-ins.
+        unrecorded: names that `papers.bib` does not know: those of plug-ins.
     """
 
     bibtex: str
@@ -42,7 +43,7 @@ class Citation:
 
 @functools.cache
 def papers() -> Mapping[str, tuple[str, ...]]:
-    """BibTeX entries by id, without keywords; ids of data sets begin with `data:`. What has no paper has no entry."""
+    """BibTeX entries by id, without keywords; ids begin with one of `KINDS`. What has no paper has no entry."""
     entries: dict[str, tuple[str, ...]] = {}
     for entry in _ENTRY.finditer(FILE.read_text(encoding="utf-8")):
         text = _KEYWORDS.sub("", entry[0])
@@ -59,35 +60,42 @@ def software(**facts: str) -> str:
 
 
 def cite(names: Iterable[str] = (), cells: Iterable[Settings] = (), **facts: str) -> Citation:
-    """Collect the papers of methods and data sets, and of all that cells used, pFLeague among it.
+    """Collect the papers of what has these names, and of all that cells used, pFLeague among it.
 
     Args:
-        names: ids of methods and data sets that come with pFLeague.
-        cells: settings of cells; of their methods and data sets, public ones among them, some may be of plug-ins.
+        names: of methods, data sets, attacks, server rules and channels' operations that come with pFLeague.
+        cells: settings of cells; some of what they use may be of plug-ins.
         facts: further fields of pFLeague's own entry.
 
     Raises:
-        UserError: one of `names` is no method's or data set's that comes with pFLeague.
+        UserError: nothing that comes with pFLeague has one of `names`.
     """
     ids = [entry for name in names for entry in _ids(name)]
     used: dict[str, str] = {}
     for settings in cells:
         sets = [settings.dataset, *([settings.public.name] if settings.public else [])]
         used |= {settings.method: settings.method, **{DATA_SET + name: name for name in sets}}
+        parts = {"attack:": [settings.attack], "server:": [settings.server], "channel:": settings.channel}
+        used |= {kind + part["name"]: part["name"] for kind, some in parts.items() for part in some if part}
     itself = [software(**facts)] if used else []
     unrecorded = (name for entry, name in used.items() if entry not in papers())
     return Citation("\n".join([*itself, *_entries({*ids, *used})]), tuple(unrecorded))
 
 
+def known_names() -> set[str]:
+    """Names of what comes with pFLeague, without their kinds."""
+    return {entry.rpartition(":")[2] for entry in papers() if not entry.startswith("software:")}
+
+
 def _ids(name: str) -> list[str]:
-    """The ids of what has that name: a method, a data set, or both.
+    """The ids of what has that name, of one kind or of several.
 
     Raises:
         UserError: nothing has it.
     """
-    ids = [entry for entry in (name, DATA_SET + name) if entry in papers()]
+    ids = [kind + name for kind in KINDS if kind + name in papers()]
     if not ids:
-        likely = did_you_mean(name, sorted({entry.removeprefix(DATA_SET) for entry in papers()}))
+        likely = did_you_mean(name, sorted(known_names()))
         raise UserError(
             f"no paper is recorded for {name!r}.{likely} `bench methods` and `bench datasets` list what comes with "
             "pFLeague; of a method or data set of your own, cite its own paper"

@@ -1,4 +1,4 @@
-"""`bench cite`: BibTeX of methods, data sets and runs."""
+"""`bench cite`: BibTeX of methods, data sets, attacks, server rules, channels, and runs."""
 
 import os
 import sys
@@ -16,19 +16,19 @@ def cite(
         list[str] | None,
         typer.Argument(
             metavar="[NAME | RUN]...",
-            help="Methods, data sets, and run folders; without any, pFLeague itself.",
+            help="Methods, data sets, attacks, ..., and run folders; without any, pFLeague itself.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Print the BibTeX of methods and data sets, or of all that a run used."""
-    from bench.citations import DATA_SET, papers, software
+    """Print the BibTeX of methods, data sets, attacks and so on, or of all that a run used."""
     from bench.citations import cite as collect
+    from bench.citations import known_names, software
 
     if not names:
         print(software(), end="")
         return
-    ids = {entry.removeprefix(DATA_SET) for entry in papers()}
+    ids = known_names()
     runs = [name for name in names if name not in ids and (os.sep in name or Path(name).exists())]
     cells: list[Settings] = []
     if runs:

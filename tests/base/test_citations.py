@@ -1,4 +1,4 @@
-"""What to cite: every method and data set has its entry, and cards, README and commands agree with the entries."""
+"""What to cite: whatever a run may use has its entry, and cards, README and commands agree with the entries."""
 
 import re
 import shutil
@@ -12,14 +12,16 @@ import yaml
 import bench
 from bench.citations import DATA_SET, FILE, cite, papers, software
 from bench.errors import UserError
-from bench.plugin import DATASETS, METHODS
+from bench.plugin import ATTACKS, CHANNELS, DATASETS, METHODS, SERVER_RULES
 from bench.settings import PublicSet, Settings
 from tests.conftest import ROOT
 
-REGISTERED = {*METHODS.names(), *(DATA_SET + name for name in DATASETS.names())}
+OTHERS = {DATA_SET: DATASETS, "attack:": ATTACKS, "server:": SERVER_RULES, "channel:": CHANNELS}
+REGISTERED = {*METHODS.names(), *(kind + name for kind, registry in OTHERS.items() for name in registry.names())}
 HOW = """
-%s: no entry in bench/papers.bib. Add the paper there, one field a line, with the id among its `keywords` (a data set's
-after `data:`). If the paper is there already, add the id to its keywords; if there is none, to `@comment{no paper`.
+%s: no entry in bench/papers.bib. Add the paper there, one field a line, with the id among its `keywords`, where all but
+methods stand after their kind, as in `data:`. If the paper is there already, add the id to its keywords; if there is
+none, to `@comment{no paper`.
 """
 
 
@@ -34,7 +36,7 @@ def plain(text: str) -> str:
     return re.sub(r"\W+", " ", re.sub(r"\\\W|\\[vc](?=\{)|[{}]", "", text)).strip().lower()
 
 
-def test_every_method_and_data_set_has_an_entry() -> None:
+def test_everything_that_a_run_may_use_has_an_entry() -> None:
     missing = sorted(REGISTERED - papers().keys())
     assert not missing, HOW % ", ".join(missing)
 
@@ -114,6 +116,34 @@ def test_a_run_cites_all_that_it_used() -> None:
     assert cite().bibtex == ""
 
 
+def test_attack_server_and_channel_of_a_run_are_cited() -> None:
+    """Together and each alone; by name, too; and those of plug-ins are notes."""
+    attacked = Settings(method="fedavg", attack={"name": "alie", "share": 0.2}, server={"name": "krum"})
+    compressed = Settings(
+        method="fedavg", channel=({"name": "top_k", "share": 0.1}, {"name": "mine"}, {"name": "cast"})
+    )
+    both = cite(cells=[attacked, compressed])
+    for key in ("baruch2019alie", "blanchard2017krum", "aji2017topk", "stich2018memory", "mcmahan2017fedavg"):
+        assert both.bibtex.count(f"{{{key},") == 1
+    assert both.unrecorded == ("mine",)
+    assert "baruch2019alie" not in cite(cells=[compressed]).bibtex
+    assert "baruch2019alie" in cite(["alie"]).bibtex
+    assert cite(["noise"]).bibtex == cite(["krum"]).bibtex
+
+
+def test_papers_are_those_that_the_code_names() -> None:
+    """First author and year of each entry stand in the docstrings of the files that register it."""
+    problems = []
+    for kind, registry in OTHERS.items():
+        for name in registry.names() if kind != DATA_SET else ():
+            module = sys.modules[registry.get(name).__module__]
+            text = plain(Path(str(module.__file__)).read_text(encoding="utf-8").encode("ascii", "ignore").decode())
+            for entry in papers()[kind + name]:
+                first = plain(field(entry, "author").partition(" and ")[0].partition(",")[0])
+                problems += [f"{kind}{name}: no {word}" for word in (first, field(entry, "year")) if word not in text]
+    assert problems == []
+
+
 def test_a_name_of_both_kinds_cites_both(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = dict(papers())
     monkeypatch.setattr("bench.citations.papers", lambda: {**entries, "mnist": entries["fedavg"]})
@@ -155,7 +185,7 @@ def test_readme_and_citation_file_are_of_this_version() -> None:
 @pytest.mark.skipif(shutil.which("bibtex") is None, reason="no bibtex")
 @pytest.mark.parametrize("style", ["plain", "abbrv"])
 def test_bibtex_takes_all_of_it(tmp_path: Path, style: str) -> None:
-    (tmp_path / "all.bib").write_text(cite(entry.removeprefix(DATA_SET) for entry in sorted(REGISTERED)).bibtex)
+    (tmp_path / "all.bib").write_text(cite(entry.rpartition(":")[2] for entry in sorted(REGISTERED)).bibtex)
     (tmp_path / "all.aux").write_text(f"\\citation{{*}}\n\\bibdata{{all}}\n\\bibstyle{{{style}}}\n")
     done = subprocess.run(["bibtex", "all"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
