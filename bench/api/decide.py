@@ -151,10 +151,11 @@ def decide(
         reason = f"{minutes:g} minutes are too few; about {wanted:.1f} would do"
         verdict, evidence = (
             ConsortiumVerdict(margin, level, reason=reason),
-            Evidence((), np.empty(0, np.int64), (), {}, {}),
+            Evidence((), np.empty(0, np.int64), (), {}, {}, 0),
         )
         return Decision(headline(verdict), sentences(verdict, evidence), verdict, evidence, folder, None)
-    evidence = read_evidence(folder, names, run.chosen(plan))
+    rows = sum(site[part] for site in about["sites"] for part in ("train", "validation", "test"))
+    evidence = read_evidence(folder, names, rows, run.chosen(plan))
     verdict = verdict_of(evidence, margin, level)
     # Here the models are exported, the generic and one for each site: what `bench export` does with the run.
     page = write_decision(folder, verdict, evidence, Course(about, kinds, _steps(cell, plan, folder)))
@@ -232,8 +233,8 @@ def _steps(cell: Settings, plan: DecisionPlan, folder: Path) -> list[str]:
     by = {None: "as the data set is", "per_client": "by each site's training rows", "pooled": "by all training rows"}
     return [
         f"Model: {model}; {plan.rounds} rounds, batches of {cell.batch_size}; inputs normalised {by[cell.normalise]}.",
-        f"Tuning: {', '.join(plan.methods)}; up to {plan.trials} trials for each on {len(TUNING_SEEDS)} seeds, by "
-        "validation accuracy; the same budget for all, and no held-out row.",
+        f"Tuning: {', '.join(plan.methods)}; trials of each, as far as there was time: {plan.trials}, on "
+        f"{len(TUNING_SEEDS)} seeds, by validation accuracy; the same budget for all, and no held-out row.",
         f"Report: the chosen settings on {plan.seeds} further seeds, with other initial weights and batches, "
         f"{division}. Held-out rows are the same for all.",
         f"It is an ordinary run: `bench verify {folder}` computes cells again, `bench report {folder}` shows all, "

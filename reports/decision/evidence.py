@@ -26,7 +26,8 @@ class Candidate:
         validation: accuracy in percent on validation samples, the mean over seeds: methods are chosen by it.
         correct: `[test samples, seeds]`, 100 where the models of the reported round are right, else 0.
         megabytes: that a site sends and receives, the mean over seeds.
-        seconds: of computing for a site on this machine, the mean over seeds.
+        seconds: of computing for a site on this machine, the median over seeds, as the first cell of a process takes
+            longer.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Evidence:
         seeds: of the reported runs.
         candidates: by name.
         missing: methods without a result for every seed, with the reason.
+        rows: of all sites, for training, validation and tests.
     """
 
     sites: tuple[str, ...]
@@ -55,14 +57,16 @@ class Evidence:
     seeds: tuple[int, ...]
     candidates: dict[str, Candidate]
     missing: dict[str, str]
+    rows: int
 
 
-def read_evidence(folder: Path, sites: Sequence[str], settings: dict[str, dict[str, Any]]) -> Evidence:
+def read_evidence(folder: Path, sites: Sequence[str], rows: int, settings: dict[str, dict[str, Any]]) -> Evidence:
     """Read the reported runs of a study: those of protocol `honest`.
 
     Args:
         folder: the run folder.
         sites: names of the clients.
+        rows: of all of them.
         settings: the chosen values of each method.
     """
     by_name: dict[str, list[CellView]] = {name: [] for name in settings}
@@ -81,7 +85,7 @@ def read_evidence(folder: Path, sites: Sequence[str], settings: dict[str, dict[s
             continue
         ordered = sorted(cells, key=lambda cell: cell.settings.seed)
         candidates[name], site = _candidate(name, ordered, settings[name])
-    return Evidence(tuple(sites), site, seeds, candidates, missing)
+    return Evidence(tuple(sites), site, seeds, candidates, missing, rows)
 
 
 def _candidate(name: str, cells: Sequence[CellView], settings: dict[str, Any]) -> tuple[Candidate, Indices]:
@@ -109,8 +113,8 @@ def _candidate(name: str, cells: Sequence[CellView], settings: dict[str, Any]) -
         clients = max(1, cell.settings.clients)
         megabytes.append(float(ledger[list(_BYTES)].to_numpy().sum()) / _MEGABYTE / clients)
         seconds.append(store.read_timing(cell.folder).get("seconds", 0.0) / clients)
-    means = (float(np.mean(values)) for values in (megabytes, seconds))
-    return Candidate(name, settings, personal, float(np.mean(validation)), np.array(correct).T, *means), site
+    costs = float(np.mean(megabytes)), float(np.median(seconds))
+    return Candidate(name, settings, personal, float(np.mean(validation)), np.array(correct).T, *costs), site
 
 
 def _round(cell: CellView, metric: str) -> int:

@@ -60,7 +60,9 @@ def write_decision(folder: Path, verdict: ConsortiumVerdict, evidence: Evidence,
         sections.append(
             Section("sites", "Gains of the sites", pictures=(_picture(verdict),), more=(_site_table(verdict),))
         )
-        sections.append(Section("methods", "The methods", tables=(_method_table(verdict, evidence, course),)))
+        sections.append(
+            Section("methods", "The methods", tables=(_method_table(verdict, evidence),), more=(_kind_table(course),))
+        )
     sections += [
         Section("data", "The data", points=tuple(course.data["remarks"]), tables=(_data_table(course.data),)),
         Section("course", "What was run", points=tuple(course.steps)),
@@ -68,7 +70,7 @@ def write_decision(folder: Path, verdict: ConsortiumVerdict, evidence: Evidence,
     ]
     title = f"Should these sites train together? {course.data['data']}"
     summary = (
-        f"Margin: {verdict.margin:g} points; what differs by less counts as equal. Intervals in brackets: "
+        f"Margin, in points: {verdict.margin:g}; what differs by less counts as equal. Intervals in brackets: "
         f"{100 * (1 - verdict.level):g} %."
     )
     return write_page(load([folder]), out, title, summary, sections)
@@ -153,7 +155,7 @@ def _site_table(verdict: ConsortiumVerdict) -> Table:
     return Table("gains", "Gains by site", caption, "Site", tuple(map(Column, heads)), rows)
 
 
-def _method_table(verdict: ConsortiumVerdict, evidence: Evidence, course: Course) -> Table:
+def _method_table(verdict: ConsortiumVerdict, evidence: Evidence) -> Table:
     rows = []
     alone = evidence.candidates[ALONE]
     for name, candidate in sorted(evidence.candidates.items(), key=lambda entry: -entry[1].validation):
@@ -166,10 +168,9 @@ def _method_table(verdict: ConsortiumVerdict, evidence: Evidence, course: Course
             number(candidate.megabytes, decimals=2),
             number(candidate.seconds, decimals=2),
             words(settings_text(candidate.settings)),
-            words(course.kinds.get(name, "")),
         )
         rows.append((name, entries))
-    heads = ("model", "validation %", "test %", "gain over alone", "MB a site", "seconds a site", "settings", "why")
+    heads = ("model", "validation %", "test %", "gain over alone", "MB a site", "seconds a site", "settings")
     caption = (
         "Accuracy on validation rows, by which methods and settings are chosen, and on held-out rows, by which they "
         f"are judged; mean over {len(evidence.seeds)} seeds. Gain: points over training alone, with an interval for "
@@ -178,6 +179,14 @@ def _method_table(verdict: ConsortiumVerdict, evidence: Evidence, course: Course
     )
     notes = tuple(f"{name} is left out: {reason}." for name, reason in evidence.missing.items())
     return Table("methods", "The methods", caption, "Method", tuple(map(Column, heads)), tuple(rows), notes)
+
+
+def _kind_table(course: Course) -> Table:
+    rows = tuple((name, (words(kind),)) for name, kind in course.kinds.items())
+    caption = (
+        "Methods of different kinds, chosen by how different the sites are; with little time the last are left out."
+    )
+    return Table("kinds", "Why these methods", caption, "Method", (Column("why"),), rows)
 
 
 def _data_table(data: Mapping[str, Any]) -> Table:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from reports.decision.evidence import Evidence
-from reports.decision.verdict import ALONE, FINE_TUNED, GENERIC, ConsortiumVerdict, Question, SiteGain
+from reports.decision.verdict import ALONE, ENOUGH_SEEDS, FINE_TUNED, GENERIC, ConsortiumVerdict, Question, SiteGain
 from reports.statistics.crossed import CrossedMean
 
 _LISTED = 8  # sites that a sentence names
@@ -43,10 +43,9 @@ def points(gain: CrossedMean) -> str:
 
 
 def settings_text(settings: dict[str, object]) -> str:
-    """Settings such as `lr=0.05, lam=0.3`."""
-    return ", ".join(
-        f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}" for key, value in settings.items()
-    )
+    """Settings such as `lr=0.05, lam=0.3`, without the method's name before its own."""
+    texts = (f"{value:.3g}" if isinstance(value, float) else f"{value}" for value in settings.values())
+    return ", ".join(f"{key.rpartition('.')[2]}={text}" for key, text in zip(settings, texts, strict=True))
 
 
 def _recommended(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
@@ -140,16 +139,30 @@ def _needed(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
         asked["whether a single model is enough"] = verdict.personal
         asked["whether more than fine-tuning is needed"] = verdict.beyond
     return [
-        f"To decide {what}, if the gain stays as it is: {_advice(question, len(evidence.site))}."
+        f"To decide {what}, if the gain stays as it is: {_advice(question, evidence)}."
         for what, question in asked.items()
         if question is not None and question.answer == "undecided"
     ]
 
 
-def _advice(question: Question, rows: int) -> str:
+def _advice(question: Question, evidence: Evidence) -> str:
     ways = []
     if question.seeds:
-        ways.append(f"about {question.seeds} seeds in place of {question.gain.seeds} (more minutes)")
+        ways.append(f"about {question.seeds} seeds in place of {question.gain.seeds}, which takes more minutes")
     if question.samples:
-        ways.append(f"about {max(question.samples, rows + 1)} held-out rows in place of {rows}")
-    return " or ".join(ways) or "both more rows and more seeds (more minutes)"
+        ways.append(_rows(question.samples, evidence))
+    if ways:
+        return "; or ".join(ways)
+    if question.samples_beside is None:
+        return "far more rows and seeds than there are"
+    return f"{ENOUGH_SEEDS} seeds, which takes more minutes, and {_rows(question.samples_beside, evidence)}"
+
+
+def _rows(samples: int, evidence: Evidence) -> str:
+    """So many held-out rows, and with as large a part held out so many in all."""
+    tests = len(evidence.site)
+    wanted = max(samples, tests + 1)
+    return (
+        f"about {wanted:,} held-out rows in place of {tests:,} (in all {round(wanted * evidence.rows / tests):,} rows "
+        f"in place of {evidence.rows:,})"
+    )

@@ -6,7 +6,7 @@ the models, their results are independent of what chose them.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -20,7 +20,8 @@ ALONE, GENERIC, FINE_TUNED = "local", "fedavg", "finetune"
 
 Answer = Literal["yes", "no", "undecided"]
 SiteAnswer = Literal["gains", "loses", "no difference", "undecided"]
-_MOST_SEEDS = 30  # more are no advice
+ENOUGH_SEEDS = 20
+"""More of them are no advice."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Question:
         answer: `no` if all of the interval is at most the margin; else `yes` if all of it is above 0.
         samples, seeds: about how many would decide it if the gain stays as it is, the other number being the same;
             None where it is decided, or where no such number would.
+        samples_beside: about how many would beside `ENOUGH_SEEDS` seeds.
     """
 
     better: str
@@ -41,6 +43,7 @@ class Question:
     answer: Answer
     samples: int | None = None
     seeds: int | None = None
+    samples_beside: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,9 +130,9 @@ def _ask(evidence: Evidence, better: Candidate, than: str, margin: float, level:
         return Question(better.name, than, gain, said)
     half = max(gain.mean, margin - gain.mean)  # then one end of the interval leaves what is undecided
     seeds = more_seeds(gain, half)
-    return Question(
-        better.name, than, gain, said, more_samples(gain, half), seeds if seeds and seeds <= _MOST_SEEDS else None
-    )
+    beside = more_samples(replace(gain, by_seeds=gain.by_seeds * gain.seeds / ENOUGH_SEEDS), half)
+    enough = seeds if seeds and seeds <= ENOUGH_SEEDS else None
+    return Question(better.name, than, gain, said, more_samples(gain, half), enough, beside)
 
 
 def _best(candidates: list[Candidate]) -> Candidate:

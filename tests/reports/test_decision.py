@@ -47,7 +47,7 @@ def evidence(
         )
         for name, site_rates in rates.items()
     }
-    return Evidence(SITES, np.repeat(np.arange(3), ROWS), tuple(range(SEEDS)), candidates, {})
+    return Evidence(SITES, np.repeat(np.arange(3), ROWS), tuple(range(SEEDS)), candidates, {}, 4 * sum(ROWS))
 
 
 ALIKE = (0.80, 0.80, 0.80)
@@ -112,7 +112,8 @@ def test_what_is_undecided_is_said_with_what_would_decide_it() -> None:
     (advice,) = [text for text in sentences(verdict, known) if text.startswith("To decide whether training together")]
     assert verdict.together.samples is not None
     assert verdict.together.samples > sum(ROWS)
-    assert str(verdict.together.samples) in advice
+    assert f"about {verdict.together.samples:,} held-out rows in place of 1,860" in advice
+    assert f"in all {4 * verdict.together.samples:,} rows in place of 7,440" in advice
 
 
 def test_a_gain_within_the_margin_is_none_that_counts() -> None:
@@ -128,7 +129,7 @@ def test_a_gain_within_the_margin_is_none_that_counts() -> None:
 
 def test_without_a_basic_method_or_with_one_seed_nothing_is_said() -> None:
     rates = {"local": ALIKE, "fedavg": ALIKE}
-    lacking = Evidence(*list(vars(evidence(rates)).values())[:4], {"finetune": "seed 0: diverged"})
+    lacking = Evidence(*list(vars(evidence(rates)).values())[:4], {"finetune": "seed 0: diverged"}, 0)
     verdict = decide(lacking, margin=1.0, level=0.05)
     assert sentences(verdict, lacking) == ["Undecided: finetune has no result (seed 0: diverged)."]
     assert headline(verdict) == "Undecided"
@@ -149,7 +150,9 @@ def test_equal_methods_are_seldom_told_apart(truth: float) -> None:
             share = (0.05 + truth / 100) / 0.2, 0.05 / 0.8
             values = np.where(alone > 0, 100.0 * (flipped >= share[1]), 100.0 * (flipped < share[0]))
             candidates[name] = Candidate(name, {}, name != "fedavg", float(rng.random()), values, 0.0, 1.0)
-        judged = decide(Evidence(("all",), np.zeros(300, np.int64), (0, 1, 2), candidates, {}), margin=1.0, level=0.1)
+        judged = decide(
+            Evidence(("all",), np.zeros(300, np.int64), (0, 1, 2), candidates, {}, 300), margin=1.0, level=0.1
+        )
         assert judged.together is not None
         wrong += judged.together.answer == ("yes" if truth == 0 else "no")
     assert wrong <= 0.05 * 400 + 3 * math.sqrt(0.05 * 400)
@@ -160,7 +163,7 @@ def test_a_verdict_is_plain_values() -> None:
     from reports.decision.page import Course, as_json
 
     known = evidence({"local": ALIKE, "fedavg": ALIKE, "finetune": ALIKE, "ditto": ALIKE})
-    empty = Evidence((*SITES, "empty"), known.site, known.seeds, known.candidates, {})
+    empty = Evidence((*SITES, "empty"), known.site, known.seeds, known.candidates, {}, 0)
     verdict = decide(empty, margin=1.0, level=0.05)
     text = json.dumps(as_json(verdict, empty, Course({"data": "x"}, {}, [])), allow_nan=False)
     assert json.loads(text)["verdict"]["sites"][3]["gain"]["low"] is None
