@@ -1,14 +1,16 @@
-"""A drift after round 20 on digits: who recovers, who splits, who forgets.
+"""A drift after round 20 on digits: who recovers, who splits, who forgets, and who loses by others' drift.
 
 python docs/examples/changing_data.py [--seeds 2] [--rounds 40] [--out runs/changing] [--picture FILE.png]: trains on
 clients whose labels get two meanings, and on clients of whose images half are turned; makes the report, and prints its
-table, and by which clients a model is shared in the end. Another call goes on.
+table, by which clients a model is shared in the end, and what the clients lost whose data did not change. Another call
+goes on.
 """
 
 import argparse
 import shutil
 
 import numpy as np
+import pandas as pd
 
 import bench
 from bench.federation.cell_data import load_all
@@ -20,6 +22,7 @@ from reports.tables.table import to_markdown
 
 METHODS = ["fedavg", "local", {"name": "ifca", "k": 2}, "feddrift", "flash", "er"]
 SPLITTING = ("ifca", "feddrift")
+CHANGE = 20  # the last round with the data as they were
 DRIFTS = {
     "labels": [{"name": "concept_shift", "clusters": 2}],
     "turned": [{"name": "rotation", "groups": 2}],
@@ -39,7 +42,7 @@ def main() -> None:
         "partition": "iid", "clients": 10, "rounds": options.rounds, "eval_every": 2, "model": "mlp",
         "model_options": {"hidden": 32}, "lr": 0.1,
         "cases": [
-            {"name": name, "timeline": [{"round": 20, "shifts": shifts}]} for name, shifts in DRIFTS.items()
+            {"name": name, "timeline": [{"round": CHANGE, "shifts": shifts}]} for name, shifts in DRIFTS.items()
         ],
     }  # fmt: skip
     run = bench.run(grid, out=options.out, tracking=False, keep="best")
@@ -51,6 +54,8 @@ def main() -> None:
             print(
                 f"{cell.label}, {cell.settings.case}, seed {cell.settings.seed}: {shared(cell)}; drifted: {moved(cell)}"
             )
+    lost = pd.DataFrame([(cell.settings.case, cell.label, loss_of_the_others(cell)) for cell in run.cells])
+    print(lost.groupby([0, 1], sort=False)[2].agg(["mean", "std", "count"]).round(2).to_string())
     if options.picture:
         shutil.copyfile(page.parent / "figures" / "changes.png", options.picture)
 
@@ -64,16 +69,25 @@ def shared(cell: CellView) -> str:
     return " | ".join(" ".join(map(str, group)) for group in groups.values())
 
 
-def moved(cell: CellView) -> str:
+def loss_of_the_others(cell: CellView) -> float:
+    """Points that clients whose data did not change lost from the change to the last round, personalized models."""
+    drifted = moved(cell)
+    tests = cell.table("clients").query("split == 'test' and metric == 'pm'")
+    tests = tests[~tests["client"].isin(drifted)]
+    correct, samples = (tests.groupby("round")[column].sum() for column in ("correct", "samples"))
+    accuracy = 100 * correct / samples
+    return float(accuracy[CHANGE] - accuracy[cell.settings.rounds])
+
+
+def moved(cell: CellView) -> list[int]:
     """The clients whose training samples are others after the change."""
     dataset, partition, _ = load_all(cell.settings)
     before, after = partition.stages
-    changed = [
+    return [
         client
         for client, (old, new) in enumerate(zip(before.train, after.train, strict=True))
         if not (np.array_equal(dataset.y[old], dataset.y[new]) and np.array_equal(dataset.x[old], dataset.x[new]))
     ]
-    return " ".join(map(str, changed))
 
 
 if __name__ == "__main__":
