@@ -16,11 +16,14 @@
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from bench.settings import MAIN_MEANS, RECORDED
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WINDOW = 5
 """Evaluations over which a validation curve is averaged before its best round is taken."""
@@ -28,11 +31,11 @@ WINDOW = 5
 COSTS = frozenset({"loss", "nll", "brier", "ece"})
 """Scores of which the smallest value is the best; of all others, the user's own among them, it is the largest."""
 
-Curves = dict[tuple[str, str, str, str], pd.Series]
+Curves = dict[tuple[str, str, str, str], "pd.Series"]
 """Values of a score by round, for each split, metric, place (`on`) and mean."""
 
 
-def choose_round(validation: pd.Series) -> int:
+def choose_round(validation: "pd.Series") -> int:
     """The round with the best mean of the last `WINDOW` validation accuracies, the latest of equals.
 
     Args:
@@ -42,18 +45,20 @@ def choose_round(validation: pd.Series) -> int:
     return int(means.index[len(means) - 1 - int(means.to_numpy()[::-1].argmax())])
 
 
-def trailing_means(curve: pd.Series) -> pd.Series:
+def trailing_means(curve: "pd.Series") -> "pd.Series":
     """Mean of the last `WINDOW` values at each round, in order, or of as many as there are by then.
 
     Means are rounded, so that those that differ by rounding only are equal.
     """
+    import pandas as pd
+
     ordered = _in_order(curve)
     values = ordered.to_numpy(float)
     means = [values[max(0, end - WINDOW) : end].mean() for end in range(1, len(values) + 1)]
     return pd.Series(np.round(means, 12), ordered.index)
 
 
-def chosen_rounds(curve: pd.Series, selecting: pd.Series, protocol: str) -> dict[str, int]:
+def chosen_rounds(curve: "pd.Series", selecting: "pd.Series", protocol: str) -> dict[str, int]:
     """Choose rounds of a test curve by its protocol: the rounds by the name of the selection."""
     if protocol == "paper":
         return {"best": _first_best(curve)}
@@ -95,16 +100,16 @@ def after(curves: Curves, round: int) -> Curves:
     return {key: curve for key, curve in later.items() if len(curve)}
 
 
-def _in_order(curve: pd.Series) -> pd.Series:
+def _in_order(curve: "pd.Series") -> "pd.Series":
     return curve if curve.index.is_monotonic_increasing else curve.sort_index()
 
 
-def _first_best(curve: pd.Series) -> int:
+def _first_best(curve: "pd.Series") -> int:
     ordered = _in_order(curve)
     return int(ordered.index[int(ordered.to_numpy().argmax())])
 
 
-def accuracy_curves(metrics: pd.DataFrame) -> Curves:
+def accuracy_curves(metrics: "pd.DataFrame") -> Curves:
     """The accuracies in rows of `metrics.csv`."""
     return curves_of_cells(metrics, [len(metrics)])[0]
 
@@ -116,7 +121,7 @@ def selecting_curves(curves: Curves, quantity: str) -> Curves:
     return {key: (-curve if quantity in COSTS else curve).dropna() for key, curve in curves.items()}
 
 
-def curves_of_cells(table: pd.DataFrame, lengths: Sequence[int], quantity: str = "accuracy") -> list[Curves]:
+def curves_of_cells(table: "pd.DataFrame", lengths: Sequence[int], quantity: str = "accuracy") -> list[Curves]:
     """Curves of a score of cells whose tables (`table_of`) stand below each other: `lengths` rows each."""
     of_score = (table["quantity"] == quantity).to_numpy()
     columns = (table.loc[of_score, name].tolist() for name in ("split", "metric", "on", "mean", "round", "value"))
@@ -128,16 +133,20 @@ def curves_of_cells(table: pd.DataFrame, lengths: Sequence[int], quantity: str =
     return [{key: _by_round(curve, known) for key, curve in of_cell.items()} for of_cell in curves]
 
 
-def _by_round(values: dict[int, float], known: "dict[tuple[int, ...], pd.Index[int]]") -> pd.Series:
+def _by_round(values: dict[int, float], known: "dict[tuple[int, ...], pd.Index[int]]") -> "pd.Series":
     """A curve; those with the same rounds share one index of `known`, as making it takes longer than all else."""
+    import pandas as pd
+
     rounds = tuple(sorted(values))
     if rounds not in known:
         known[rounds] = pd.Index(rounds)
     return pd.Series(np.array([values[round_] for round_ in rounds], float), known[rounds])
 
 
-def selection_curve(curves: Curves, metric: str) -> pd.Series:
+def selection_curve(curves: Curves, metric: str) -> "pd.Series":
     """The validation scores by round by which a metric's round is chosen: pooled for the GM, n_i-weighted else."""
+    import pandas as pd
+
     pooled = curves.get(("validation", metric, "global", ""))
     weighted = curves.get(("validation", metric, "local", "train_size"), pd.Series(dtype=float))
     return pooled if metric == "gm" and pooled is not None else weighted

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from pydantic import ValidationError
 
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
@@ -36,6 +35,8 @@ from bench.store.store import REMOVED, Status, read_status
 from bench.store.tables import read_table, read_tables
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from bench.results.saved_models import KeptModel
 
 FIGURE_COLUMNS = (
@@ -75,14 +76,14 @@ class CellView:
     folder: Path
     status: Status
 
-    def table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> "pd.DataFrame":
         """Read the table `metrics`, `clients`, `ledger`, `scores` or `client_scores` (of `settings.metrics`).
 
         It is empty where nothing was written.
         """
         return read_table(self.folder, name)
 
-    def hits(self, metric: str = "pm", on: str = "local", round: int | None = None) -> pd.DataFrame:
+    def hits(self, metric: str = "pm", on: str = "local", round: int | None = None) -> "pd.DataFrame":
         """Tell which test samples the models of a round classified correctly: `client`, `sample` and `correct`.
 
         Args:
@@ -97,6 +98,8 @@ class CellView:
         Raises:
             UserError: the table is damaged.
         """
+        import pandas as pd
+
         table, tests = self.table("hits"), documents.read(self.folder, "tests.json")
         table = table[(table["metric"] == metric) & (table["on"] == on)]
         table = table[table["round"] == (table["round"].max() if round is None else round)]
@@ -150,11 +153,11 @@ class RunView:
     cells: list[CellView]
 
     @property
-    def results(self) -> pd.DataFrame:
+    def results(self) -> "pd.DataFrame":
         """One row per cell and figure, as `tidy` has it; read again at every use."""
         return tidy(self.path)
 
-    def scores(self, metric: str) -> pd.DataFrame:
+    def scores(self, metric: str) -> "pd.DataFrame":
         """Rows as in `results` with another score than accuracy, such as `auroc`, at the same rounds.
 
         Raises:
@@ -181,14 +184,16 @@ class RunView:
         return privacy_notes((cell.label, cell.privacy) for cell in self.cells)
 
     @cached_property
-    def metrics(self) -> pd.DataFrame:
+    def metrics(self) -> "pd.DataFrame":
         """The curves: `metrics.csv` of all cells, with whose they are in front (`CELL_COLUMNS`), and below it the
         further scores (`scores.csv`)."""
+        import pandas as pd
+
         recorded, further = self._all("metrics"), self._all("scores")
         return pd.concat([recorded, further], ignore_index=True) if len(further) else recorded
 
     @cached_property
-    def clients(self) -> pd.DataFrame:
+    def clients(self) -> "pd.DataFrame":
         """The scores of clients: `clients.csv` of all cells, with whose they are in front, and a column for each
         further score (`client_scores.csv`)."""
         clients, further = self._all("clients"), self._all("client_scores")
@@ -199,18 +204,20 @@ class RunView:
         return clients.merge(wide.reset_index(), on=keys, how="left")
 
     @cached_property
-    def evaluated(self) -> pd.DataFrame:
+    def evaluated(self) -> "pd.DataFrame":
         """The reported models on further tests, named in the column `split`: `evaluated.csv` of all cells, with whose
         they are in front; `client` is -1 in rows of means and of all samples together."""
         return self._all("evaluated")
 
     @cached_property
-    def ledger(self) -> pd.DataFrame:
+    def ledger(self) -> "pd.DataFrame":
         """Traffic and simulated time by version: `ledger.csv` of all cells, with whose they are in front."""
         return self._all("ledger")
 
-    def _all(self, name: str) -> pd.DataFrame:
+    def _all(self, name: str) -> "pd.DataFrame":
         """A table of all cells; a cell that has two labels stands in it under each of them."""
+        import pandas as pd
+
         whole, sizes = read_tables((cell.folder for cell in self.cells), name)
         known = pd.DataFrame(
             [{**cell_columns(cell.id, cell.settings), "label": cell.label} for cell in self.cells],
@@ -270,7 +277,7 @@ def other_cells(run: Path) -> list[CellView]:
     return cells
 
 
-def tidy(run: Path | RunView, quantity: str = "accuracy") -> pd.DataFrame:
+def tidy(run: Path | RunView, quantity: str = "accuracy") -> "pd.DataFrame":
     """One row per cell and figure (accuracies in 0 .. 1); a cell that is not done has one row without a figure.
 
     Columns: `FIGURE_COLUMNS`. `round` is the round the value is from, `derived` whether the metric follows from SCD's
@@ -284,6 +291,8 @@ def tidy(run: Path | RunView, quantity: str = "accuracy") -> pd.DataFrame:
     Raises:
         UserError: no cell that is done has the score.
     """
+    import pandas as pd
+
     view = run if isinstance(run, RunView) else load_run(run)
     done = [cell for cell in view.cells if cell.status.state == "done"]
     figures = figures_of(done, quantity)

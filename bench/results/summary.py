@@ -4,16 +4,18 @@ import html
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from bench.results.privacy import PROTECTED, epsilon_text
 from bench.settings import MAIN_MEANS
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _REPORTED = {"honest": "validation", "paper": "best"}
 
 
-def summary(figures: pd.DataFrame, quantity: str = "accuracy") -> Iterator[tuple[str, pd.DataFrame]]:
+def summary(figures: "pd.DataFrame", quantity: str = "accuracy") -> "Iterator[tuple[str, pd.DataFrame]]":
     """Make a title and a table for each protocol: a row for each label, GM and PM for each task.
 
     Accuracies are in percent, other scores as they are.
@@ -43,14 +45,14 @@ def data_and_case(dataset: str, case: str) -> str:
     return f"{dataset} {case}" if case else dataset
 
 
-def undone(figures: pd.DataFrame) -> str:
+def undone(figures: "pd.DataFrame") -> str:
     """Say which cells are not in the summary, e.g. `not in the table: 2 waiting`; empty where none is left out."""
     counts = Counter(figures[figures["status"] != "done"].drop_duplicates("cell")["status"])
     counted = ", ".join(f"{count} {state}" for state, count in counts.most_common())
     return counted and f"not in the table: {counted}"
 
 
-def to_lines(figures: pd.DataFrame, rows: int = 8) -> list[str]:
+def to_lines(figures: "pd.DataFrame", rows: int = 8) -> list[str]:
     """The summary in a few lines for a prompt: of each table the first rows."""
     lines = [text] if (text := undone(figures)) else []
     for title, table in summary(figures):
@@ -59,7 +61,7 @@ def to_lines(figures: pd.DataFrame, rows: int = 8) -> list[str]:
     return lines
 
 
-def to_html(run: Path, figures: pd.DataFrame, notes: Sequence[str] = ()) -> str:
+def to_html(run: Path, figures: "pd.DataFrame", notes: Sequence[str] = ()) -> str:
     """The summary for a notebook, with notes below."""
     texts = [f"<b>{html.escape(str(run))}</b>", html.escape(undone(figures))]
     texts += [f"{html.escape(title)}{table.to_html(border=0)}" for title, table in summary(figures)]
@@ -67,7 +69,9 @@ def to_html(run: Path, figures: pd.DataFrame, notes: Sequence[str] = ()) -> str:
     return "<br>".join(text for text in texts if text)
 
 
-def _table(figures: pd.DataFrame, *, percent: bool) -> pd.DataFrame:
+def _table(figures: "pd.DataFrame", *, percent: bool) -> "pd.DataFrame":
+    import pandas as pd
+
     alpha = figures["alpha"].map(lambda value: "" if value != value else f" α={value:g}")
     names = [data_and_case(*both) for both in zip(figures["dataset"], figures["case"], strict=True)]
     figures["task"] = pd.Series(names, figures.index, dtype=str) + alpha
@@ -92,7 +96,7 @@ def _table(figures: pd.DataFrame, *, percent: bool) -> pd.DataFrame:
     return pd.DataFrame.from_dict(entries, orient="index")
 
 
-def _entry(task: pd.DataFrame, metric: str, on: str, *, percent: bool) -> str:
+def _entry(task: "pd.DataFrame", metric: str, on: str, *, percent: bool) -> str:
     rows = task[task["metric"] == metric]
     rows_on = rows[rows["on"] == on]
     rows = rows_on if not rows_on.empty else rows

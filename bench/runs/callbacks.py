@@ -15,9 +15,8 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -31,10 +30,13 @@ from bench.settings import Settings
 from bench.store.store import COLUMNS, CellState
 from bench.store.tables import read_new
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _SCORED = ("metrics", "scores")
 """Tables with the scores of all clients together."""
 
-_Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
+_Rows: TypeAlias = "pd.DataFrame | Sequence[Mapping[str, Any]]"
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Moment:
     settings: Settings
     round: int
     state: CellState
-    rows: pd.DataFrame
+    rows: "pd.DataFrame"
     server: dict[str, Any] | None = None
 
     @property
@@ -198,10 +200,12 @@ class Calls:
 
     def end(self, version: int, state: CellState, server: Mapping[str, Any] | None = None) -> None:
         """Call `at_end`."""
+        import pandas as pd
+
         self._call("at_end", version, state, pd.DataFrame(), server)
 
     def _call(
-        self, hook: str, version: int, state: CellState, rows: pd.DataFrame, server: Mapping[str, Any] | None
+        self, hook: str, version: int, state: CellState, rows: "pd.DataFrame", server: Mapping[str, Any] | None
     ) -> None:
         for callback in list(self._callbacks):
             if getattr(type(callback), hook) is getattr(Callback, hook):
@@ -223,8 +227,10 @@ class Calls:
                 )
 
 
-def _frame(name: str, version: int, rows: _Rows) -> pd.DataFrame:
+def _frame(name: str, version: int, rows: _Rows) -> "pd.DataFrame":
     """Rows of a version as they stand in a table."""
+    import pandas as pd
+
     if isinstance(rows, pd.DataFrame):
         return rows.reset_index(drop=True)
     return pd.DataFrame([{"round": version, **row} for row in rows], columns=list(COLUMNS[name]))
@@ -279,6 +285,8 @@ class CallbackListener:
 
     def __call__(self, event: Event) -> None:
         """Show the rows that are new since the cell's last event."""
+        import pandas as pd
+
         id, calls = event.cell, self._calls[event.cell]
         if id not in self._rows or event.round < self._shown[id]:  # it begins, or another worker goes on with it
             if event.state in ("done", "diverged"):  # finished before
@@ -299,13 +307,17 @@ class _NewRows:
     """The rows of a cell's table that were not read before."""
 
     def __init__(self, folder: Path, name: str) -> None:
+        import pandas as pd
+
         self._folder = folder
         self._name = name
         self._offset = 0
         self._held = pd.DataFrame(columns=list(COLUMNS[name]))
 
-    def until(self, first: int, last: int) -> pd.DataFrame:
+    def until(self, first: int, last: int) -> "pd.DataFrame":
         """Rows of the versions after `first`, up to `last`; those of later ones are held back."""
+        import pandas as pd
+
         if last <= first:
             return self._held.iloc[:0]
         frame, self._offset = read_new(self._folder, self._name, self._offset)

@@ -4,13 +4,14 @@ import io
 import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from bench.errors import UserError
 from bench.store import inside
 from bench.store.store import COLUMNS, EVALUATED
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _TABLES = {**COLUMNS, "evaluated": EVALUATED}
 
@@ -18,16 +19,18 @@ _TEXTS = ("metric", "on", "mean", "split", "quantity", "bits", "kind")
 """Columns of words; all others hold numbers."""
 
 
-def read_table(folder: Path, name: str) -> pd.DataFrame:
+def read_table(folder: Path, name: str) -> "pd.DataFrame":
     """Read a table of a cell, without a line that is still being written; empty where there is none."""
     return read_tables([folder], name)[0]
 
 
-def read_tables(folders: Iterable[Path], name: str) -> tuple[pd.DataFrame, list[int]]:
+def read_tables(folders: Iterable[Path], name: str) -> "tuple[pd.DataFrame, list[int]]":
     """Read the tables of several cells, one below another, and the number of rows of each.
 
     Many small tables are read at once, because each call of pandas takes about as long as a thousand rows.
     """
+    import pandas as pd
+
     files = [folder / f"{name}.csv" for folder in folders]
     texts = [_whole_lines(file) for file in files]
     try:
@@ -44,7 +47,7 @@ def read_tables(folders: Iterable[Path], name: str) -> tuple[pd.DataFrame, list[
     return whole, [max(0, text.count("\n") - 1) for text in texts]
 
 
-def read_new(folder: Path, name: str, offset: int) -> tuple[pd.DataFrame, int]:
+def read_new(folder: Path, name: str, offset: int) -> "tuple[pd.DataFrame, int]":
     """The rows of a growing table from `offset` bytes on, without a line that is being written, and the next offset."""
     text = _whole_lines(folder / f"{name}.csv", offset)
     lines = text if offset else text.partition("\n")[2]
@@ -61,7 +64,9 @@ def _whole_lines(path: Path, offset: int = 0) -> str:
     return text[: text.rfind("\n") + 1]
 
 
-def _parsed(text: str, name: str) -> pd.DataFrame:
+def _parsed(text: str, name: str) -> "pd.DataFrame":
+    import pandas as pd
+
     exact: dict[str, Callable[[str], Any]] = {
         column: float for column in ("value", "seconds", "settled", "start", "end") if column in _TABLES[name]
     }

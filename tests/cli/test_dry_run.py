@@ -42,13 +42,16 @@ def test_what_was_not_counted_in_time_is_said(bench_here: Bench, grid: Grid, mon
 
 @pytest.mark.long
 def test_a_terminal_is_written_again_in_place(tmp_path: Path, environment: dict[str, str], grid: Grid) -> None:
-    """What is shown meanwhile is taken away, and the last lines are those that a file gets."""
+    """What is shown meanwhile is taken away, and the last lines are those that a file gets. No pandas is loaded, which
+    would be 65 MB of its peak."""
+    (tmp_path / "pandas.py").write_text("raise ImportError('pandas is asked for')\n", encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
+    environment = {**environment, "TERM": "xterm", "COLUMNS": "150", "PYTHONPATH": path}
     here, there = pty.openpty()
     command = [sys.executable, "-m", "bench.cli", "run", "--grid", grid(methods=["fedavg", "ditto"]), "--dry-run"]
     with subprocess.Popen(
-        [*map(str, command), "--device", "cpu"], cwd=tmp_path, env={**environment, "TERM": "xterm", "COLUMNS": "150"},
-        stdout=there, stderr=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
+        [*map(str, command), "--device", "cpu"], cwd=tmp_path, env=environment, stdout=there, stderr=subprocess.DEVNULL
+    ) as process:
         os.close(there)
         said = b""
         try:
