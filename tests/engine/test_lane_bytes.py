@@ -1,5 +1,7 @@
 """A client's bytes do not depend on its lane: with another number of threads, clients are in other lanes."""
 
+import dataclasses
+import functools
 import os
 import subprocess
 import sys
@@ -8,12 +10,20 @@ import numpy as np
 import pytest
 import torch
 
+from bench.data import Dataset, Partition
 from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
 from bench.method import METHODS
 from bench.settings import Settings
 from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES, QUICK, needed
+
+
+@functools.cache
+def few(alpha: float, clients: int) -> tuple[Dataset, Partition]:
+    """Digits, unequally divided, of which each client has at most 31."""
+    data, partition, _ = load_all(Settings(method="fedavg", alpha=alpha, clients=clients))
+    return data, dataclasses.replace(partition, train=tuple(samples[:31] for samples in partition.train))
 
 
 def weights(method: str, threads: int) -> dict[str, torch.Tensor]:
@@ -30,7 +40,7 @@ def weights(method: str, threads: int) -> dict[str, torch.Tensor]:
         hp=METHODS.get(method).Hyper(**QUICK.get(method, {})).model_dump(),
         **needed(method),
     )
-    data, partition, _ = load_all(cell)
+    data, partition = few(cell.alpha or 0.0, cell.clients)
     public = data.subset(np.arange(60), 60)
     federation = Federation(
         cell, dataset=data, partition=partition, public=public, device="cpu", executor="cohort", threads=threads
