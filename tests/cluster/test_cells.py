@@ -83,9 +83,16 @@ def assert_undisturbed(run: Path, tmp_path: Path) -> None:
 
 
 def meeting(tmp_path: Path, nap: float = 0.2) -> list[dict[str, object]]:
-    """Two cells that wait in their third round until both run, so that each of two nodes gets one of them."""
+    """Two cells that wait in their third round until both run, so that each of two nodes gets one of them. They are
+    slow until there is a file `disturbed`."""
     return [
-        {"name": "odd_meets", "label": label, "nap": nap + more, "folder": str(tmp_path / "meeting")}
+        {
+            "name": "odd_meets",
+            "label": label,
+            "nap": nap + more,
+            "folder": str(tmp_path / "meeting"),
+            "until": str(tmp_path / "disturbed"),
+        }
         for label, more in (("here", 0.0), ("there", 0.01))
     ]
 
@@ -118,6 +125,7 @@ def test_ctrl_c_leaves_checkpoints(
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE)
+    (tmp_path / "disturbed").touch()
     assert process.returncode == 130, err
     assert "The same command goes on: bench run" in err
     assert "Traceback" not in err
@@ -146,6 +154,7 @@ def test_what_is_killed_is_gone_on_with(
             time.sleep(0.05)
         if victim == "node":
             nodes.kill(second)
+            (tmp_path / "disturbed").touch()
             _, err = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, err
             assert "its worker was lost: " in err
@@ -157,7 +166,8 @@ def test_what_is_killed_is_gone_on_with(
             process.kill()
             process.communicate(timeout=PATIENCE)
     if victim == "driver":
-        bench(*arguments)
+        bench(*arguments)  # workers of a killed driver may go on for a moment: they stay slow
+        (tmp_path / "disturbed").touch()
     assert sum(text.count("starting with round 1\n") for text in texts(run)) == 2
     assert sum(text.count("going on after round") for text in texts(run)) == (1 if victim == "node" else 2)
     assert_undisturbed(run, tmp_path)

@@ -31,6 +31,11 @@ def others(nodes: Nodes) -> Iterator[list[Node]]:
         nodes.kill(node)
 
 
+def slow(tmp_path: Path) -> dict[str, object]:
+    """A cell that is slow until there is a file `disturbed`."""
+    return {"name": "odd_slow", "nap": 0.2, "until": str(tmp_path / "disturbed")}
+
+
 @pytest.mark.usefixtures("others")
 def test_methods_of_each_kind(bench: Bench, nodes: Nodes, grid: Grid, arrays: Path, tmp_path: Path) -> None:
     """Two and three actors compute what one worker computes."""
@@ -51,13 +56,14 @@ def test_checkpoints_go_from_one_number_to_another(
 ) -> None:
     """Three actors, then two, then a worker without Ray."""
     run = tmp_path / "run"
-    arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": 0.2}], rounds=40), run)
+    arguments = command(nodes, grid(methods=[slow(tmp_path)], rounds=40), run)
     for devices, rounds in ((3, 3), (2, 12)):
         with start(*arguments, "--devices-per-cell", devices, "--checkpoint-seconds", 0.3) as process:
             wait_for(process, run, rounds)
             os.killpg(process.pid, signal.SIGINT)
             _, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130, err
+    (tmp_path / "disturbed").touch()
     bench(*arguments[:5], "--device", "cpu")
     assert sum(text.count("going on after round") for text in texts(run)) == 2
     assert_undisturbed(run, tmp_path)
@@ -76,7 +82,7 @@ def test_a_node_with_one_of_the_actors_is_killed(
 ) -> None:
     """The cell waits until another node has come, and continues from its last checkpoint."""
     run = tmp_path / "run"
-    arguments = command(nodes, grid(methods=[{"name": "odd_slow", "nap": 0.2}], rounds=40), run)
+    arguments = command(nodes, grid(methods=[slow(tmp_path)], rounds=40), run)
     with start(*arguments, "--devices-per-cell", 3, "--checkpoint-seconds", 0.3) as process:
         wait_for(process, run, 4)
         deadline = time.monotonic() + PATIENCE
@@ -84,6 +90,7 @@ def test_a_node_with_one_of_the_actors_is_killed(
             assert time.monotonic() < deadline
             time.sleep(0.05)
         nodes.kill(others[1])
+        (tmp_path / "disturbed").touch()
         assert process.stderr
         assert any("another one continues it" in line for line in process.stderr)
         time.sleep(3)  # meanwhile it looks for room in vain

@@ -29,10 +29,12 @@ PATIENCE = 600.0
 
 
 class Hyper(Hyperparameters):
-    """The round in which the fault happens (0: never), and how long the server takes, in seconds."""
+    """The round in which the fault happens (0: never), how long the server takes, in seconds, and the file with which
+    it takes no longer so: what is to be disturbed is slow until then."""
 
     round: int = hp(0, ge=0)
     nap: float = hp(0.0, ge=0)
+    until: str = hp("")
 
 
 class Odd(Method):
@@ -46,7 +48,8 @@ class Odd(Method):
         yield Upload({"model": trained["w"]})
 
     def aggregate(self, server: Server, messages: list[Message]) -> None:
-        time.sleep(self.hp.nap)
+        if not self.hp.until or not Path(self.hp.until).exists():
+            time.sleep(self.hp.nap)
         if server.round + 1 == self.hp.round:
             self.go_wrong(server)
         super().aggregate(server, messages)

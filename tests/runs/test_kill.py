@@ -114,7 +114,8 @@ def test_a_kill_after_the_last_round_repeats_no_other(cell: Callable[..., Settin
 @pytest.mark.usefixtures("odd_methods")
 @pytest.mark.long
 def test_killed_with_its_workers_a_run_goes_on(bench: Bench, start: Start, grid: Grid, tmp_path: Path) -> None:
-    file, run = grid(methods=[{"name": "odd_slow", "nap": 0.1}, "fedper"], rounds=20), tmp_path / "run"
+    disturbed, run = tmp_path / "disturbed", tmp_path / "run"
+    file = grid(methods=[{"name": "odd_slow", "nap": 0.1, "until": str(disturbed)}, "fedper"], rounds=20)
     arguments = ("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 1, "--checkpoint-seconds", 0.2)
     with start(*arguments, "--quiet") as process:
         wait_for(process, run, 7)
@@ -123,6 +124,7 @@ def test_killed_with_its_workers_a_run_goes_on(bench: Bench, start: Start, grid:
     while states(run)["odd_slow"] != "interrupted":
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    disturbed.touch()
     bench(*arguments)
     assert "going on after round" in (cells(run)["odd_slow"].folder / "log.txt").read_text()
     for cell in load_run(run).cells:

@@ -45,7 +45,8 @@ def shared(tmp_path: Path) -> Path:
 def test_two_machines_share_a_folder(grid: Grid, environment: dict[str, str], shared: Path, tmp_path: Path) -> None:
     """The second machine takes the free cell, says who holds the other one, and takes that when the first machine
     dies."""
-    file = grid(methods=[{"name": "odd_slow", "nap": 0.2}, "fedper"], rounds=20)
+    disturbed = tmp_path / "disturbed"
+    file = grid(methods=[{"name": "odd_slow", "nap": 0.2, "until": str(disturbed)}, "fedper"], rounds=20)
 
     def start(name: str, *more: str) -> "subprocess.Popen[str]":
         mount = tmp_path / name
@@ -60,6 +61,7 @@ def test_two_machines_share_a_folder(grid: Grid, environment: dict[str, str], sh
     with start("first", "--quiet") as first:
         wait_for(first, shared / "run", 3)
         os.killpg(first.pid, signal.SIGSTOP)  # stopped, not ended: it keeps its cell, however slow the second is
+        disturbed.touch()
         with start("second", "--verbose") as second:
             assert second.stderr is not None
             for line in second.stderr:
