@@ -313,6 +313,20 @@ FAULTS = [
         "reports/test_ranking.py",
     ),
     Fault(
+        "a gain within the margin is called one",
+        "reports/decision/verdict.py",
+        "if gain.high <= margin:",
+        "if gain.high <= 0:",
+        "reports/test_decision.py",
+    ),
+    Fault(
+        "the method of a decision is chosen by the rows that judge it",
+        "reports/decision/verdict.py",
+        "key=lambda candidate: candidate.validation",
+        "key=lambda candidate: candidate.correct.mean()",
+        "reports/test_decision.py",
+    ),
+    Fault(
         "top_k sends the smallest numbers of an update",
         "bench/channel/compression.py",
         "wanted.abs().topk(k, sorted=False)",

@@ -20,7 +20,7 @@ import yaml
 
 TESTS = 250
 """Rows of each site for tests."""
-WORLDS = {"equal": (10, 30, 20), "unrelated": (8, 300, 6), "clusters": (10, 40, 20), "tiny": (8, 300, 12)}
+WORLDS = {"equal": (10, 30, 20), "unrelated": (8, 300, 6), "clusters": (10, 40, 20), "tiny": (8, 300, 20)}
 """Sites, rows to train on at each, and inputs."""
 TINY = "site 3"
 
