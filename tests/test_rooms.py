@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 
 FLOORS = [
     "base", "config", "models", "metrics", "channel", "attacks", "engine", "federation", "store", "results", "runs",
-    "conformance", "speed", "cluster",
+    "conformance", "speed", "cluster", "sites",
     "api",
     "cli",
 ]  # fmt: skip

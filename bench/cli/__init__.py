@@ -18,6 +18,7 @@ from bench.cli import (
     results,
     run,
     show,
+    sites,
     speed,
     sweep,
     track,
@@ -62,6 +63,7 @@ for command in (
     app.command()(command)
 app.add_typer(league.app, name="league")
 app.add_typer(protocol.app, name="protocol")
+app.add_typer(sites.app, name="sites")
 
 
 def _print_version(value: bool) -> None:

@@ -35,11 +35,14 @@ bench clean run
 bench pack run --out packed.tar.xz
 bench unpack packed.tar.xz unpacked
 bench verify packed.tar.xz --cells 1 --jobs 1
+bench sites export grid.yaml --only method=fedavg --out job
 """
 """Those that `docs/ten-tasks.md` does not have: its commands are run in new interpreters, too."""
 
 ELSEWHERE = {
     "speed": "tests/speed/test_measure.py",
+    "league": "tests/sweeps/test_league_commands.py",
+    "protocol": "tests/reports/test_protocol.py",
     "ui": "a server that does not end; tests/runs/test_tracking.py starts it",
 }
 
@@ -60,5 +63,6 @@ def test_every_command_starts(tmp_path: Path, fresh: Start) -> None:
 def test_no_command_is_left_out() -> None:
     """A new one needs a plain run of its own, here or among the ten tasks."""
     names = {command.name or command.callback.__name__.replace("_", "-") for command in app.registered_commands}
+    names |= {group.name for group in app.registered_groups}
     page = (ROOT / "docs" / "ten-tasks.md").read_text(encoding="utf-8")
     assert names == set(re.findall(r"^bench ([\w-]+)", COMMANDS + page, re.MULTILINE)) | ELSEWHERE.keys()

@@ -1,0 +1,187 @@
+"""`bench sites`: a cell at real sites, each in a process of its own with its own data (docs/sites.md)."""
+
+import importlib
+import importlib.util
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bench.cli.league import DataRoot
+from bench.cli.run import PluginFiles
+from bench.cli.starting import starting
+from bench.cli.table import print_table
+from bench.errors import UserError
+
+if TYPE_CHECKING:
+    from bench.settings import Settings
+    from bench.sites.server import Travelled
+
+app = typer.Typer(help="A cell at real sites: one client, one process, and only its data.", no_args_is_help=True)
+
+Source = Annotated[
+    str, typer.Argument(metavar="CELL", help="A cell's folder in a run, or a grid file or name (with --only).")
+]
+Only = Annotated[str | None, typer.Option(help="Which cell of a grid, e.g. method=scd,seed=0.")]
+JobFolder = Annotated[Path, typer.Argument(metavar="JOB", help="Folder of the job (`bench sites export`).")]
+Box = Annotated[Path, typer.Option(help="Folder of the mailboxes, which the server shares with each site.")]
+Patience = Annotated[float, typer.Option(min=0.0, help="Seconds after which a silent site is left out of a round.")]
+
+
+@app.command()
+def export(
+    cell: Source,
+    out: Annotated[Path, typer.Option(help="Folder of the job; it must be empty or not there yet.")],
+    only: Only = None,
+    patience: Patience = 600.0,
+    plugin: PluginFiles = None,
+    data_root: DataRoot = Path("data"),
+) -> None:
+    """Write a job from a cell's settings, and say what leaves a site in a round, byte by byte.
+
+    A cell that needs more than a site's own samples and its messages is refused. Where NVIDIA FLARE is installed, its
+    form of the job is in the folder `flare`.
+    """
+    settings = _settings(cell, only, plugin)
+    with starting("Rehearsing the job on noise ...", quiet=False):
+        from bench.sites.export import LOADER
+        from bench.sites.export import export as write
+
+        rehearsal = write(settings, data_root, out)
+    if importlib.util.find_spec("nvflare"):
+        importlib.import_module("bench.sites.flare").write_job(out, out / "flare", patience)
+    print(f"{out}: {settings.name}, {settings.clients} sites, {settings.rounds} rounds. Fill in {out / LOADER}.\n")
+    _print_messages(rehearsal.messages)
+
+
+@app.command()
+def serve(
+    job: JobFolder,
+    box: Box,
+    folder: Annotated[Path, typer.Option(help="The server's folder, for checkpoints and the generic model.")],
+    patience: Patience = 600.0,
+    plugin: PluginFiles = None,
+) -> None:
+    """Run a job's server over mailboxes. The same command goes on where it was stopped."""
+    _load(plugin)
+    from bench.sites.export import JOB
+    from bench.sites.job import SiteJob
+    from bench.sites.mailbox import MailboxHub
+    from bench.sites.server import SitesServer
+
+    server = SitesServer(SiteJob.load(job / JOB), MailboxHub(box, patience), folder)
+    server.run()
+    for line in server.rounds.left_out:
+        print(line)
+    print(f"{server.federation.version} rounds are done: {folder}")
+
+
+@app.command()
+def join(
+    job: JobFolder,
+    box: Box,
+    site: Annotated[int, typer.Option(min=0, help="The site's number.")],
+    folder: Annotated[Path, typer.Option(help="The site's folder, for its state, its model and perhaps its samples.")],
+    data: Annotated[Path | None, typer.Option(help="File that loads its samples; default: data.py of the job.")] = None,
+    plugin: PluginFiles = None,
+) -> None:
+    """Run one site of a job over its mailbox, until all rounds are done. The same command goes on."""
+    _load(plugin)
+    from bench.sites.export import JOB, LOADER, load_samples
+    from bench.sites.job import SiteJob
+    from bench.sites.mailbox import MailboxLink
+    from bench.sites.site import SiteClient
+
+    samples = load_samples(data or job / LOADER, folder, site)
+    SiteClient(SiteJob.load(job / JOB), site, samples, folder).serve(MailboxLink(box, site))
+
+
+@app.command()
+def check(
+    cell: Source,
+    only: Only = None,
+    runtime: Annotated[Literal["files", "flare"], typer.Option(help="What carries the messages.")] = "files",
+    patience: Patience = 600.0,
+    out: Annotated[Path | None, typer.Option(help="Keep all folders here; default: they are removed.")] = None,
+    plugin: PluginFiles = None,
+    data_root: DataRoot = Path("data"),
+) -> None:
+    """Run a cell's job on this machine, each site a process, and compare its bytes with the simulated cell."""
+    settings = _settings(cell, only, plugin)
+    from bench.sites.export import export as write
+    from bench.sites.export import write_samples
+    from bench.sites.job import SiteJob
+    from bench.sites.loopback import differences, folders, run_processes, simulate
+
+    with tempfile.TemporaryDirectory() as scratch:
+        work = (out or Path(scratch)).resolve()
+        if out is not None and out.exists() and any(out.iterdir()):
+            raise UserError(f"{out} is not empty: take another folder")
+        write(settings, data_root, work / "job")
+        write_samples(settings, data_root, folders(work, SiteJob.load(work / "job" / "job.json")))
+        if runtime == "flare":
+            importlib.import_module("bench.sites.flare").run_processes(work / "job", work, patience)
+        else:
+            run_processes(work / "job", work, patience)
+        different = differences(simulate(settings, data_root), work)
+        _print_traffic(work)
+    if different:
+        raise UserError(f"{settings.name}: not the bytes of the simulated cell: {', '.join(different)}")
+    print(f"{settings.name}: models and ledger of {settings.clients} sites are the simulated cell's, byte by byte")
+
+
+def _print_traffic(work: Path) -> None:
+    import json
+
+    from bench.sites.server import SERVER, TRAVELLED
+    from bench.store.documents import read_json
+
+    rows = [json.loads(line) for line in (work / SERVER / TRAVELLED).read_text(encoding="utf-8").splitlines()]
+    ledger = read_json(work / SERVER / "ledger.json")["ledger"]
+    for direction, column in (("up", "up"), ("down", "down_receivers")):
+        of = [row for row in rows if row["direction"] == direction]
+        tensors, whole = sum(sum(row["tensors"].values()) for row in of), sum(row["whole"] for row in of)
+        counted = sum(row[column] + row[f"{column}_buffers"] for row in ledger)
+        print(f"{direction}: {len(of)} messages, tensors {tensors} bytes (ledger {counted}), all in all {whole} bytes")
+
+
+def _print_messages(messages: list["Travelled"]) -> None:
+    """Print what one site receives and sends in the last round of a rehearsal."""
+    from rich.table import Table
+
+    first = min(message.site for message in messages)
+    table = Table("direction", "message", "tensor", "bytes", box=None)
+    for message in messages:
+        if message.site == first:
+            for name, size in message.tensors.items():
+                table.add_row(message.direction, message.kind, name, str(size))
+            rest = message.whole - sum(message.tensors.values())
+            table.add_row(message.direction, message.kind, "(names, shapes, plain values)", str(rest))
+    print_table(table)
+
+
+def _load(plugin: list[Path] | None) -> None:
+    from bench.plugin import load_file
+
+    for file in plugin or []:
+        load_file(file)
+
+
+def _settings(source: str, only: str | None, plugin: list[Path] | None) -> "Settings":
+    """The one cell that a folder or a grid names."""
+    from bench.config.grid import load_grid
+    from bench.settings import Settings
+    from bench.store.documents import read_json
+
+    _load(plugin)
+    if (Path(source) / "settings.json").is_file():
+        return Settings.model_validate(read_json(Path(source) / "settings.json"))
+    cells = load_grid(source).cells
+    if only:
+        from bench.runs.plan import select
+
+        cells = select(cells, only)
+    if len(cells) != 1:
+        raise UserError(f"{source} has {len(cells)} cells: choose one, e.g. --only method={cells[0].method},seed=0")
+    return cells[0]

@@ -1,0 +1,107 @@
+"""From a cell to the folder of its job, and from there to a site's samples."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.data import Array
+from bench.errors import UserError, in_words
+from bench.settings import Settings
+from bench.sites.job import DataFacts, SiteJob, SiteSamples, check_settings, simulated
+from bench.sites.rehearsal import Rehearsed, rehearse
+from bench.store import inside
+
+JOB, LOADER, SAMPLES = "job.json", "data.py", "samples.npz"
+"""Files of a job's folder; and of a site's folder, which `data.py` reads unless it says otherwise."""
+
+_LOADER = '''"""The samples of a site: the one thing to fill in."""
+
+from pathlib import Path
+
+import numpy as np
+
+
+def load(folder: Path, site: int) -> dict[str, np.ndarray]:
+    """Return the samples of this site, which no other process sees.
+
+    Args:
+        folder: the folder of the site.
+        site: its number.
+
+    Returns:
+        `x` {x} and `y` [n] (0 to {last}) of training; `x_validation` and `y_validation` where some are held out.
+        {normalisation}
+    """
+    with np.load(folder / "{samples}") as file:
+        return dict(file)
+'''
+
+
+def export(settings: Settings, data_root: Path, out: Path) -> Rehearsed:
+    """Write the job of a cell: `job.json`, and `data.py`, which loads a site's samples.
+
+    Raises:
+        UserError: the cell cannot run at sites; its data are missing; or the folder is not empty.
+    """
+    check_settings(settings)
+    if out.exists() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty: take another folder")
+    dataset, _ = simulated(settings, data_root)
+    first = SiteJob(settings=settings, data=DataFacts.of(dataset), lanes=0)
+    lanes = first.of_server(dict.fromkeys(first.sites, 1)).engine.lanes
+    job = first.model_copy(update={"lanes": lanes})
+    rehearsal = rehearse(job)
+    job = job.model_copy(update={"forms": rehearsal.forms.plain})
+    inside.make_folder(out, out)
+    job.save(out / JOB)
+    inside.replace(out / LOADER, _loader(job).encode())
+    return rehearsal
+
+
+def _loader(job: SiteJob) -> str:
+    facts = job.data
+    normalisation = (
+        "They are tokens."
+        if facts.vocabulary
+        else (
+            "They are normalised by the site's own mean and standard deviation."
+            if job.settings.normalise == "per_client"
+            else "They are normalised by the mean and standard deviation that the job names."
+        )
+    )
+    return _LOADER.format(
+        x=f"{facts.dtype} [n, {', '.join(map(str, facts.shape))}]", last=facts.num_classes - 1,
+        normalisation=normalisation, samples=SAMPLES,
+    )  # fmt: skip
+
+
+def write_samples(settings: Settings, data_root: Path, folders: list[Path]) -> None:
+    """Write the samples of a cell's clients, each into a folder of its own: for a try on one machine."""
+    _, samples = simulated(settings, data_root)
+    for folder, arrays in zip(folders, samples, strict=True):
+        inside.make_folder(folder, folder)
+        with (folder / SAMPLES).open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+
+def load_samples(loader: Path, folder: Path, site: int) -> SiteSamples:
+    """The samples that a job's `data.py` loads.
+
+    Raises:
+        UserError: the file is missing, or has an error.
+    """
+    spec = importlib.util.spec_from_file_location("site_data", loader)
+    if spec is None or spec.loader is None or not loader.is_file():
+        raise UserError(f"{loader}: there is no such file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        samples: Any = module.load(folder, site)
+    except Exception as error:
+        raise UserError(f"{loader}: {in_words(error, str(loader))}") from error
+    if not isinstance(samples, dict) or not all(isinstance(array, np.ndarray) for array in samples.values()):
+        raise UserError(f"{loader}: `load` should return arrays by name")
+    arrays: dict[str, Array] = samples
+    return arrays

@@ -1,0 +1,264 @@
+"""A job: what server and sites are told of a cell, and which cells can be one."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from bench import __version__
+from bench.config.code_digests import code_digest
+from bench.config.file_digests import digest
+from bench.config.identity import RESULT_VERSION, scientific
+from bench.data import Array, Dataset, Partition
+from bench.errors import UserError
+from bench.federation.cell_data import apply_shifts, load_dataset, load_partition, normalised
+from bench.federation.federation import Federation
+from bench.federation.setup import make_method
+from bench.method import Everyone
+from bench.plugin import METHODS, SERVER_RULES
+from bench.settings import Executor, Settings
+from bench.sites.messages import PROTOCOL, Identity
+from bench.store import inside
+
+SiteSamples = Mapping[str, Array]
+"""A site's samples, as the cell's data set has them: `x`, `y` of training, perhaps `x_validation`, `y_validation`."""
+
+PARTS = ("x", "y", "x_validation", "y_validation")
+
+_DATA = ("dataset", "dataset_options", "partition", "partition_options", "shifts", "alpha", "partition_seed")
+"""Settings that say which samples a simulation has; those of a site are its own."""
+
+
+class DataFacts(BaseModel):
+    """What the sites' samples have in common.
+
+    Attributes:
+        name, classes: of the data set and its classes.
+        shape, dtype: of one sample as it is stored.
+        num_classes: number of classes.
+        mean, std: per channel, as `bench.data.Dataset` has them.
+        vocabulary: number of tokens; 0 if samples are not tokens.
+        indicators: channels of 0 and 1.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    vocabulary: int = 0
+    indicators: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "DataFacts":
+        """The facts of a data set."""
+        return cls(
+            name=dataset.name,
+            shape=tuple(dataset.x.shape[1:]),
+            dtype=str(dataset.x.dtype),
+            num_classes=dataset.num_classes,
+            mean=dataset.mean,
+            std=dataset.std,
+            vocabulary=dataset.vocabulary,
+            indicators=dataset.indicators,
+            classes=dataset.classes,
+        )
+
+    def dataset(self, x: Array, y: Array) -> Dataset:
+        """A data set of samples that are all in its training part.
+
+        Raises:
+            UserError: they are of another shape or type, are not finite, or a label is no class.
+        """
+        x, y = np.asarray(x), np.asarray(y)
+        if (x.shape[1:], str(x.dtype)) != (self.shape, self.dtype):
+            raise UserError(
+                f"samples of {x.dtype} {list(x.shape[1:])}, and the job has {self.dtype} {list(self.shape)}: convert "
+                "them where they are loaded"
+            )
+        if x.dtype.kind == "f" and not np.isfinite(x).all():
+            raise UserError("samples hold numbers that are not finite: fill or leave out gaps where they are loaded")
+        return Dataset(
+            self.name, x, y.astype(np.int64) if y.dtype.kind in "iu" else y, len(x), self.num_classes, self.mean,
+            self.std, "", self.classes, vocabulary=self.vocabulary, indicators=self.indicators,
+        )  # fmt: skip
+
+
+class SiteJob(BaseModel):
+    """A cell as server and sites run it.
+
+    Attributes:
+        settings: of the cell, complete.
+        data: what the sites' samples have in common.
+        lanes: clients per call of a cohort, which a site keeps to although it has one (0: as the engine says).
+        forms: what uploads look like by name (`bench.sites.rehearsal`).
+        package: version of pFLeague that exported it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    settings: Settings
+    data: DataFacts
+    lanes: int
+    forms: dict[str, Any] = {}
+    package: str = __version__
+
+    @property
+    def sites(self) -> list[int]:
+        """The sites' numbers: the clients of the cell."""
+        return list(range(self.settings.clients))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the cell's models."""
+        dtype: torch.dtype = getattr(torch, self.settings.dtype)
+        return dtype
+
+    def identity(self) -> Identity:
+        """What server and sites must agree on, with the code that is installed here."""
+        code = code_digest(METHODS, self.settings.method)
+        if self.settings.server is not None:
+            code += code_digest(SERVER_RULES, self.settings.server["name"])
+        science = {name: value for name, value in scientific(self.settings).items() if name not in _DATA}
+        what = {"settings": science, "data": self.data.model_dump(mode="json"), "version": RESULT_VERSION}
+        return Identity(
+            protocol=PROTOCOL,
+            package=__version__,
+            method=self.settings.method,
+            code=code,
+            settings=digest(json.dumps(what, sort_keys=True)),
+        )
+
+    def half(
+        self,
+        dataset: Dataset,
+        train: Mapping[int, Array],
+        validation: Mapping[int, Array],
+        executor: Executor = "auto",
+    ) -> Federation:
+        """The federation of a server or of a site, which knows the samples of these clients only.
+
+        Raises:
+            UserError: running statistics would have to stay with the sites.
+        """
+        nobody = np.empty(0, np.int64)
+        lists = [tuple(of.get(i, nobody) for i in self.sites) for of in (train, validation)]
+        partition = Partition(lists[0], lists[1], (nobody,) * len(self.sites), nobody)
+        dataset, partition = normalised(self.settings, dataset, partition)
+        federation = Federation(self.settings, dataset=dataset, partition=partition, public=None, executor=executor)
+        if self.settings.batchnorm == "local" and federation.server.initial_model().spec.b:
+            raise UserError("batchnorm: local cannot run at sites yet: take `aggregate`, or a model without BatchNorm")
+        federation.engine.lanes = self.lanes or federation.engine.lanes
+        return federation
+
+    def of_site(self, site: int, samples: SiteSamples, executor: Executor = "auto") -> Federation:
+        """The federation as a site sees it: one client and its samples.
+
+        Raises:
+            UserError: the samples are not of the job's kind.
+        """
+        missing = [name for name in ("x", "y") if name not in samples]
+        unknown = sorted(set(samples) - set(PARTS))
+        if missing or unknown:
+            raise UserError(
+                f"site {site}: its samples are {', '.join(PARTS)}; {', '.join(missing or unknown)} "
+                + ("is missing" if missing else "is unknown")
+            )
+        n = len(samples["x"])
+        if not n:
+            raise UserError(f"site {site} has no training samples")
+        x, y = (np.concatenate([samples[name], samples.get(f"{name}_validation", samples[name][:0])]) for name in "xy")
+        at = np.arange(len(x))
+        return self.half(self.data.dataset(x, y), {site: at[:n]}, {site: at[n:]}, executor)
+
+    def of_server(self, sizes: Mapping[int, int]) -> Federation:
+        """The federation as the server sees it: numbers of samples, and none of them.
+
+        One empty sample stands in the place of all.
+        """
+        blank = np.zeros((1, *self.data.shape), self.data.dtype)
+        return self.half(
+            self.data.dataset(blank, np.zeros(1, np.int64)),
+            {i: np.zeros(n, np.int64) for i, n in sizes.items()},
+            {},
+        )
+
+    def save(self, path: Path) -> None:
+        """Write the job as JSON."""
+        inside.replace(path, self.model_dump_json(indent=1).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> "SiteJob":
+        """Read a job.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        try:
+            return cls.model_validate_json(inside.read_bytes(path))
+        except FileNotFoundError:
+            raise UserError(f"{path}: there is no such job; `bench sites export` writes one") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UserError(f"{path} is no job: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse a cell that sites cannot run: it needs what a site alone does not have, or what only a simulation has.
+
+    Raises:
+        UserError: it is one; the message names the setting and says why.
+    """
+    method = make_method(settings)
+    reasons = {
+        f"method {settings.method}": "its server trains on the samples of all" if method.bound else "",
+        f"method {settings.method} (its trigger)": (
+            "" if isinstance(method.trigger, Everyone) else "its messages come in the order of a simulated clock"
+        ),
+        "normalise: pooled": "statistics of all sites' samples" if settings.normalise == "pooled" else "",
+        "public": "public samples are not part of a job yet" if settings.public else "",
+        "channel": "what its operations encode does not travel encoded yet" if settings.channel else "",
+        "dp_sgd": "its noise is drawn from the seed, which everybody knows: no privacy" if settings.dp_sgd else "",
+        "attack": "sites that lie are for simulations" if settings.attack else "",
+        "timeline": "when data change is known in simulations only" if settings.timeline else "",
+        "new_clients": "clients that come later are for simulations" if settings.new_clients else "",
+        f"unselected: {settings.unselected}": (
+            "" if settings.unselected == "idle" else "sites that are not selected get no message"
+        ),
+        "pm_until_broadcast": "it asks the simulated clock" if settings.pm_until_broadcast else "",
+        "client_models: by size": (
+            "it takes the sizes of all sites" if not isinstance(settings.client_models, tuple) else ""
+        ),
+    }
+    for what, reason in reasons.items():
+        if reason:
+            raise UserError(f"{what} cannot run at sites: {reason}")
+
+
+def simulated(settings: Settings, data_root: Path) -> tuple[Dataset, list[dict[str, Array]]]:
+    """The data set of a cell before normalisation, and each client's samples of it.
+
+    Raises:
+        UserError: the data are missing, or a client has no training samples.
+    """
+    dataset = load_dataset(settings, data_root)
+    dataset, partition = apply_shifts(settings, dataset, load_partition(settings, dataset))
+    if dataset.missing is not None:
+        raise UserError(f"data set {dataset.name!r} has gaps: a site fills its own where it loads its samples")
+    samples = []
+    for i, train in enumerate(partition.train):
+        if not len(train):
+            raise UserError(f"client {i} has no training samples: use fewer clients or a larger alpha")
+        held = partition.validation[i]
+        samples.append(
+            dict(zip(PARTS, (dataset.x[train], dataset.y[train], dataset.x[held], dataset.y[held]), strict=True))
+        )
+    return dataset, samples

@@ -1,0 +1,306 @@
+"""The server of a job: the ordinary loop of a federation, in which the sites compute the clients' rounds."""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from bench.engine.batches import DrawAddress
+from bench.engine.programs import ProgramRun, Sent, Work
+from bench.errors import UserError
+from bench.federation.federation import Federation
+from bench.federation.timeline import ComputedRound
+from bench.method import Message
+from bench.sites.forms import Forms
+from bench.sites.job import SiteJob
+from bench.sites.messages import Content, Envelope, Identity, Packed, Refused, Unpacked, decode, digest, encode
+from bench.sites.site import MODEL, write_model
+from bench.store import checkpoint, inside
+
+log = logging.getLogger(__name__)
+
+SERVER = "server"
+"""Name of the server's folder on one machine."""
+
+TRAVELLED = "messages.jsonl"
+"""File of the server's folder with one line for each message of the rounds that count, as `Travelled`."""
+
+
+class Absent(NamedTuple):
+    """What the server has of a site that did not answer, with the reason."""
+
+    reason: str
+
+
+class Hub(Protocol):
+    """The server's end of the connections to all sites."""
+
+    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
+        """Send a message to each of these sites and wait for their answers."""
+
+
+class Travelled(NamedTuple):
+    """One message on the wire.
+
+    Attributes:
+        round: the server version that it makes, from 1.
+        direction: `down` to a site or `up` from it.
+        tensors: bytes of each tensor by its name in the message.
+        whole: bytes of the message.
+    """
+
+    round: int
+    site: int
+    direction: str
+    kind: str
+    tensors: dict[str, int]
+    whole: int
+
+
+class SiteRounds:
+    """Lets sites compute the rounds of clients: `bench.federation.client_rounds.Rounds` over a hub.
+
+    A site that is absent, or whose answer is refused, takes no part in the round: the others begin it again without it.
+    They answer what they have answered already, unless what they download is another thing now.
+
+    Attributes:
+        after: by site, how many versions there were when a round of it was counted last (0: never).
+        left_out: one line for each site that was left out of a round.
+        messages: what travelled in the last round, as far as it counts.
+    """
+
+    def __init__(self, job: SiteJob, federation: Federation, hub: Hub, forms: Forms) -> None:
+        self.after = dict.fromkeys(job.sites, 0)
+        self.left_out: list[str] = []
+        self.messages: list[Travelled] = []
+        self._job = job
+        self._federation = federation
+        self._hub = hub
+        self._forms = forms
+        self._identity = job.identity()
+        self._log: list[Travelled] = []
+
+    def compute(self, ids: list[int], version: int, now: float) -> list[ComputedRound]:
+        """Have the rounds of sites computed; those that are left out are selected no longer."""
+        server, before = self._federation.server, dict(self._federation.server.state)
+        while True:
+            server.selected, server.state, self._log = list(ids), dict(before), []
+            downs = {i: self._federation.clients.down(i) for i in ids}
+            events, missing = self._attempt(downs, version)
+            if not missing:
+                break
+            for i, reason in missing.items():
+                text = f"round {version + 1}: site {i} is left out: {reason}"
+                self.left_out.append(text)
+                log.warning(text)
+            if self._federation.method.everyone:
+                raise UserError(f"{self._job.settings.method} needs all sites in every round; {self.left_out[-1]}")
+            ids = [i for i in ids if i not in missing]
+        self.messages = self._log
+        return [self._computed(i, downs[i], events[i], version) for i in ids]
+
+    def count(self, ids: Iterable[int], version: int) -> None:
+        """Note that the server's version, which is made now, has counted a round of these sites."""
+        self.after |= dict.fromkeys(ids, version)
+
+    def _computed(self, i: int, down: dict[str, Any], events: list[Work | Sent], version: int) -> ComputedRound:
+        traffic = self._federation.traffic
+        size = traffic.download(down)
+        for event in events:
+            if isinstance(event, Sent) and event.waits:
+                traffic.download(event.reply)
+        program = ProgramRun(i, (_ for _ in ()), DrawAddress(self._job.settings.seed, version, i), events, done=True)
+        return ComputedRound(self._federation.clients.copy(i), program, down, size)
+
+    def _attempt(self, downs: dict[int, Any], version: int) -> tuple[dict[int, list[Work | Sent]], dict[int, str]]:
+        """Try a round with these sites: what each did, and why some are missing."""
+        events: dict[int, list[Work | Sent]] = {i: [] for i in downs}
+        requests = {i: self.request("round", i, down, version) for i, down in downs.items()}
+        while requests:
+            waiting: dict[int, dict[str, Any]] = {}
+            missing: dict[int, str] = {}
+            for i, answer in sorted(self._hub.ask(requests).items()):
+                try:
+                    asked = self._taken(i, answer, requests[i], version, events[i])
+                except Refused as problem:
+                    missing[i] = str(problem)
+                else:
+                    if asked is not None:
+                        waiting[i] = asked
+            if missing:
+                return events, missing
+            requests = self._reply(waiting, version, events) if waiting else {}
+        return events, {}
+
+    def _reply(
+        self, waiting: dict[int, dict[str, Any]], version: int, events: dict[int, list[Work | Sent]]
+    ) -> dict[int, bytes]:
+        messages = [Message(i, values, 1.0, version) for i, values in sorted(waiting.items())]
+        replies = self._federation.method.reply(self._federation.server, messages)
+        for i, values in waiting.items():
+            events[i].append(Sent(values, waits=True, reply=replies[i]))
+        return {i: self.request("reply", i, replies[i], version) for i in waiting}
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def request(self, kind: Any, i: int, values: Any, version: int) -> bytes:
+        """A message to a site."""
+        packed = Packed()
+        plain = packed.pack(values, "")
+        envelope = Envelope(
+            identity=self._identity, kind=kind, site=i, version=version, after=self.after[i], values=plain
+        )
+        body = encode(envelope, packed.tensors)
+        self._note(Content(envelope, packed.tensors), body, "down")
+        return body
+
+    def _taken(
+        self, i: int, answer: bytes | Absent, request: bytes, version: int, events: list[Work | Sent]
+    ) -> dict[str, Any] | None:
+        """Add to a site's events what an answer says; the values of its exchange, if it waits for a reply."""
+        content = read(self._identity, i, answer, request, "done", "exchange")
+        envelope = content.envelope
+        if envelope.version != version:
+            raise Refused(f"its message is of round {envelope.version + 1}")
+        reader = Unpacked(content.tensors, self._federation.server.specs, self._job.dtype)
+        for event in envelope.events:
+            if event.work is not None and len(event.work) == 2:
+                events.append(Work(*event.work))
+            else:
+                values = reader.unpack(event.sent)
+                self._forms.check("upload", values)
+                events.append(Sent(values, event.weight))
+        asked: dict[str, Any] | None = None
+        if envelope.kind == "exchange":
+            asked = reader.unpack(envelope.values)
+            self._forms.check("exchange", asked)
+        reader.end()
+        assert isinstance(answer, bytes)
+        self._note(content, answer, "up")
+        return asked
+
+    def _note(self, content: Content, body: bytes, direction: str) -> None:
+        sizes = {name: tensor.nbytes for name, tensor in content.tensors.items()}
+        envelope = content.envelope
+        self._log.append(Travelled(envelope.version + 1, envelope.site, direction, envelope.kind, sizes, len(body)))
+
+
+def read(identity: Identity, i: int, answer: bytes | Absent, request: bytes, *kinds: str) -> Content:
+    """Read a site's answer to a request.
+
+    Raises:
+        Refused: there is none, or it cannot be taken.
+    """
+    if isinstance(answer, Absent):
+        raise Refused(answer.reason)
+    content = decode(answer)
+    envelope = content.envelope
+    if difference := identity.difference(envelope.identity):
+        raise Refused(f"the server and site {i} differ: {difference}")
+    if (envelope.site, envelope.request) != (i, digest(request)):
+        raise Refused("its message answers another one")
+    if envelope.kind == "refused":
+        raise Refused(envelope.reason)
+    if envelope.kind not in kinds:
+        raise Refused(f"a message {envelope.kind!r} where {' or '.join(kinds)} is due")
+    return content
+
+
+class SitesServer:
+    """The server's part of a job, from the first round, or from its checkpoint, to the last.
+
+    Args:
+        job: the job.
+        hub: the connections to the sites.
+        folder: the server's folder, for checkpoints and the generic model.
+        forms: what uploads look like; None: as the job says.
+
+    Raises:
+        UserError: at the start, a site is not there, or is of another package, method or settings.
+    """
+
+    def __init__(self, job: SiteJob, hub: Hub, folder: Path, forms: Forms | None = None) -> None:
+        self._job = job
+        self._hub = hub
+        self._folder = inside.make_folder(folder, folder)
+        saved = next(checkpoint.load(folder / "checkpoint"), None)
+        if saved is not None and saved.rest["identity"] != job.identity().model_dump():
+            raise UserError(f"{folder} holds the checkpoint of another job, or of another version: take another folder")
+        sizes = self._sizes() if saved is None else {int(i): n for i, n in saved.rest["sizes"].items()}
+        self.federation = job.of_server(sizes)
+        self.rounds = SiteRounds(job, self.federation, hub, Forms(job.forms) if forms is None else forms)
+        self.federation.client_rounds = self.rounds
+        self._writer = checkpoint.Writer(folder / "checkpoint")
+        if saved is not None:
+            self.federation.restore(saved.tensors, saved.rest["federation"])
+            self.rounds.after = {int(i): version for i, version in saved.rest["after"].items()}
+            self.rounds.left_out = saved.rest["left_out"]
+            self._forget_messages(saved.version)
+
+    def _sizes(self) -> dict[int, int]:
+        """Each site's number of training samples."""
+        identity = self._job.identity()
+        greetings = {i: encode(Envelope(identity=identity, kind="hello", site=i), {}) for i in self._job.sites}
+        sizes, problems = {}, []
+        for i, answer in sorted(self._hub.ask(greetings).items()):
+            try:
+                sizes[i] = read(identity, i, answer, greetings[i], "here").envelope.n_train
+            except Refused as problem:
+                problems.append(f"site {i}: {problem}")
+        if problems:
+            raise UserError(f"the job cannot start: {'; '.join(problems)}")
+        return sizes
+
+    def _forget_messages(self, version: int) -> None:
+        """Leave out of the file the messages of a round that was under way as the server stopped."""
+        path = self._folder / TRAVELLED
+        lines = inside.read_bytes(path).splitlines(keepends=True)
+        inside.replace(path, b"".join(line for line in lines if json.loads(line)["round"] <= version))
+
+    def run(self) -> None:
+        """Go on to the last round, then let every site have its model."""
+        settings = self._job.settings
+        while self.federation.version < settings.rounds:
+            self.advance()
+        self._finish()
+
+    def advance(self) -> None:
+        """Make the next server version, and write the checkpoint."""
+        self.federation.advance()
+        self.rounds.count(self.federation.server.selected, self.federation.version)
+        tensors, plain = self.federation.state()
+        rest = {
+            "federation": plain,
+            "identity": self._job.identity().model_dump(),
+            "sizes": self.federation.server.sizes,
+            "after": self.rounds.after,
+            "left_out": self.rounds.left_out,
+        }
+        with inside.append(self._folder / TRAVELLED) as file:
+            file.writelines(json.dumps(row._asdict()) + "\n" for row in self.rounds.messages)
+        self._writer.save(checkpoint.Checkpoint(self.federation.version, tensors, rest))
+
+    def _finish(self) -> None:
+        """Write the generic model, and send each site what its own is made from."""
+        federation, version = self.federation, self.federation.version
+        generic = None
+        if federation.method.trains != "pm":
+            generic = federation.evaluator.generic(version, {})
+            if generic is not None:
+                write_model(self._folder / MODEL, generic, self._job, version)
+        requests = {}
+        for i in self._job.sites:
+            values: dict[str, Any] = {"down": federation.clients.down(i)}
+            if federation.method.trains == "gm" and generic is not None:
+                values["generic"] = generic
+            requests[i] = self.rounds.request("finish", i, values, version)
+        for i, answer in sorted(self._hub.ask(requests).items()):
+            try:
+                read(self._job.identity(), i, answer, requests[i], "finished")
+            except Refused as problem:
+                text = f"site {i} has not said that it has its model: {problem}"
+                self.rounds.left_out.append(text)
+                log.warning(text)
+        lines = {"ledger": federation.ledger, "left_out": self.rounds.left_out}
+        inside.replace(self._folder / "ledger.json", json.dumps(lines, indent=1).encode())

@@ -1,0 +1,218 @@
+"""Sites and servers that stop, and messages that cannot be taken: as if that site had dropped out, and nothing lost."""
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from bench.errors import UserError
+from bench.federation.clock import Clock
+from bench.profiles import Profile
+from bench.sites.loopback import differences, simulate
+from bench.sites.messages import Refused, decode
+from bench.sites.rehearsal import Threads
+from bench.sites.server import Absent
+from bench.sites.site import SiteClient
+from tests.sites.conftest import Small
+
+DROPOUT = Profile(dropout=0.4)
+ROUNDS = 4
+
+
+def dropped(seed: int) -> set[tuple[int, int]]:
+    """Rounds, from 0, and clients that the simulation leaves out."""
+    clock = Clock(DROPOUT, seed, dict.fromkeys(range(3), "mlp"), {})
+    return {(version, i) for version in range(ROUNDS) for i in range(3) if clock.drops_out(i, version)}
+
+
+def rewritten(body: bytes, change: Callable[[dict[str, torch.Tensor], dict[str, Any]], None]) -> bytes:
+    """A message with other tensors or another envelope."""
+    size = struct.unpack("<Q", body[:8])[0]
+    envelope = json.loads(json.loads(body[8 : 8 + size])["__metadata__"]["pfleague"])
+    tensors = load(body)
+    change(tensors, envelope)
+    return save(tensors, {"pfleague": json.dumps(envelope)})
+
+
+def with_nan(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    tensors["model.weights"][3] = float("nan")
+
+
+def too_short(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    tensors["model.weights"] = tensors["model.weights"][:-1].clone()
+
+
+def in_float64(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    tensors["model.weights"] = tensors["model.weights"].double()
+
+
+def other_name(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    [event] = [event for event in envelope["events"] if "sent" in event]
+    event["sent"]["$dict"][0][0] = "modell"
+
+
+def unknown_key(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    envelope["labels"] = [1, 2, 3]
+
+
+def one_more(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    tensors["samples"] = torch.zeros(5)
+
+
+def of_another_package(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    envelope["identity"]["package"] = "0.0.1"
+
+
+def of_another_round(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    envelope["version"] = 77
+
+
+FAULTS: dict[str, tuple[Callable[[bytes], bytes | Absent], str]] = {
+    "gone": (lambda body: Absent("gone"), "gone"),
+    "truncated": (lambda body: body[:-9], "truncated"),
+    "cut in the header": (lambda body: body[:50], "truncated"),
+    "empty": (lambda body: b"", "truncated"),
+    "NaN": (lambda body: rewritten(body, with_nan), "model.weights is not finite"),
+    "wrong shape": (lambda body: rewritten(body, too_short), r"model.weights is torch.float32 \[\d+\] where"),
+    "wrong type": (lambda body: rewritten(body, in_float64), r"model.weights is torch.float64"),
+    "wrong name": (lambda body: rewritten(body, other_name), "it sent 'modell', and the method sends model"),
+    "unknown key": (lambda body: rewritten(body, unknown_key), "labels: Extra inputs are not permitted"),
+    "a tensor more": (lambda body: rewritten(body, one_more), "tensors beside the values: samples"),
+    "another package": (lambda body: rewritten(body, of_another_package), "package .* here, 0.0.1 there"),
+    "another round": (lambda body: rewritten(body, of_another_round), "of round 78"),
+}
+
+
+class Faulty(Threads):
+    """Threads some of whose answers are damaged on their way, though the site has done its work."""
+
+    def __init__(self, sites: Mapping[int, SiteClient], fault: Callable[[bytes], bytes | Absent], when: Any) -> None:
+        super().__init__(sites)
+        self.fault = fault
+        self.when = when
+
+    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
+        answers = super().ask(requests)
+        for i, request in requests.items():
+            envelope, answer = decode(request).envelope, answers[i]
+            if envelope.kind == "round" and (envelope.version, i) in self.when and isinstance(answer, bytes):
+                answers[i] = self.fault(answer)
+        return answers
+
+
+QUICK = ("gone", "NaN")
+
+
+@pytest.mark.parametrize("fault", [f if f in QUICK else pytest.param(f, marks=pytest.mark.long) for f in FAULTS])
+def test_a_message_that_cannot_be_taken_is_a_dropout(small: Callable[..., Small], fault: str) -> None:
+    """Also for the state of the site, which had already trained: Ditto's personal model counts its rounds."""
+    job = small("ditto", rounds=ROUNDS)
+    damaged, reason = FAULTS[fault]
+    when = dropped(job.settings.seed)
+    assert 2 <= len(when) < 3 * ROUNDS
+    server = job.server(Faulty(job.sites(), damaged, when))
+    server.run()
+    simulation = simulate(job.settings.model_copy(update={"clock": DROPOUT}), Path("data"), "debug")
+    assert differences(simulation, job.work) == []
+    told = server.rounds.left_out
+    assert len(told) == len(when)
+    for line, (version, i) in zip(told, sorted(when), strict=True):
+        assert line.startswith(f"round {version + 1}: site {i} is left out: ")
+        with pytest.raises(AssertionError, match=reason):
+            raise AssertionError(line)
+
+
+@pytest.mark.long
+def test_a_method_that_needs_all_sites_stops_and_says_who_is_missing(small: Callable[..., Small]) -> None:
+    job = small("cfl")
+    server = job.server(Faulty(job.sites(), lambda body: Absent("gone"), {(1, 2)}))
+    with pytest.raises(UserError, match="cfl needs all sites in every round; round 2: site 2 is left out: gone"):
+        server.run()
+    job.server(Threads(job.sites())).run()  # goes on from its checkpoint
+    assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
+
+
+@pytest.mark.parametrize("method", ["ditto", *(pytest.param(m, marks=pytest.mark.long) for m in ("scaffold", "ccvr"))])
+def test_server_and_sites_that_start_again_lose_nothing(small: Callable[..., Small], method: str) -> None:
+    """All processes end after each round, or within one after the sites had answered, and begin again from disks."""
+    job = small(method, rounds=3)
+
+    class Stopped(Exception):
+        pass
+
+    class Stopping(Threads):
+        def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
+            super().ask(requests)
+            raise Stopped  # the server's process ends before it has read the answers
+
+    job.server(Threads(job.sites())).advance()
+    with pytest.raises(Stopped):
+        job.server(Stopping(job.sites())).advance()
+    job.server(Threads(job.sites())).advance()
+    job.server(Threads(job.sites())).run()
+    assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
+    rows = [json.loads(line) for line in (job.work / "server" / "messages.jsonl").read_text().splitlines()]
+    assert sorted({row["round"] for row in rows}) == [1, 2, 3]
+    assert len({(row["round"], row["site"], row["direction"], row["kind"]) for row in rows}) == len(rows)
+
+
+def test_a_site_that_ends_while_it_waits_for_a_reply_goes_on_from_its_disk(small: Callable[..., Small]) -> None:
+    job = small("ccvr", rounds=2)
+
+    class Reborn(Threads):
+        def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
+            if any(decode(request).envelope.kind == "reply" for request in requests.values()):
+                self.times = getattr(self, "times", 0) + 1
+                Threads.__init__(self, job.sites())
+            return super().ask(requests)
+
+    hub = Reborn(job.sites())
+    job.server(hub).run()
+    assert hub.times > 0
+    assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
+
+
+def test_a_site_whose_state_is_lost_says_so(small: Callable[..., Small]) -> None:
+    job = small("ditto", rounds=2)
+    job.server(Threads(job.sites())).advance()
+    for path in (job.work / "site-1").glob("state-*"):
+        path.unlink()
+    server = job.server(Threads(job.sites()))
+    server.advance()
+    assert server.rounds.left_out == [
+        "round 2: site 1 is left out: site 1 has no state of round 1: put its folder's file state-000001 back"
+    ]
+
+
+def test_a_site_of_another_version_keeps_the_job_from_starting(small: Callable[..., Small]) -> None:
+    job = small("fedavg")
+
+    class Newer(SiteClient):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self._identity = self._identity.model_copy(update={"settings": "0123456789abcdef"})
+
+    sites = job.sites() | {2: Newer(job.job, 2, job.samples[2], job.work / "site-2", "debug")}
+    here = job.job.identity().settings
+    with pytest.raises(UserError, match=f"cannot start: site 2: .*settings {here} here, 0123456789abcdef there"):
+        job.server(Threads(sites))
+
+
+def test_a_checkpoint_of_another_job_is_refused(small: Callable[..., Small]) -> None:
+    job = small("fedavg")
+    job.server(Threads(job.sites())).advance()
+    job.job = job.job.model_copy(update={"settings": job.settings.model_copy(update={"lr": 0.2})})
+    with pytest.raises(UserError, match="holds the checkpoint of another job"):
+        job.server(Threads({}))
+
+
+def test_no_message_is_a_pickle(small: Callable[..., Small]) -> None:
+    import pickle
+
+    with pytest.raises(Refused, match="truncated, or no message"):
+        decode(pickle.dumps({"a": 1}))
