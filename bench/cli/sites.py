@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="A cell at real sites: one client, one process, and only its data.", no_args_is_help=True)
 
-Source = Annotated[
+CellArgument = Annotated[
     str, typer.Argument(metavar="CELL", help="A cell's folder in a run, or a grid file or name (with --only).")
 ]
 Only = Annotated[str | None, typer.Option(help="Which cell of a grid, e.g. method=scd,seed=0.")]
@@ -31,7 +31,7 @@ Patience = Annotated[float, typer.Option(min=0.0, help="Seconds after which a si
 
 @app.command()
 def export(
-    cell: Source,
+    cell: CellArgument,
     out: Annotated[Path, typer.Option(help="Folder of the job; it must be empty or not there yet.")],
     only: Only = None,
     patience: Patience = 600.0,
@@ -99,7 +99,7 @@ def join(
 
 @app.command()
 def check(
-    cell: Source,
+    cell: CellArgument,
     only: Only = None,
     runtime: Annotated[Literal["files", "flare"], typer.Option(help="What carries the messages.")] = "files",
     patience: Patience = 600.0,

@@ -1,6 +1,6 @@
 """A drift after round 20 on digits: who recovers, who splits, who forgets, and who loses by others' drift.
 
-python docs/examples/changing_data.py [--seeds 2] [--rounds 40] [--out runs/changing] [--picture FILE.png]: trains on
+python docs/examples/changing_data.py [--seeds 3] [--rounds 80] [--out runs/changing] [--picture FILE.png]: trains on
 clients whose labels get two meanings, and on clients of whose images half are turned; makes the report, and prints its
 table, by which clients a model is shared in the end, and what the clients lost whose data did not change. Another call
 goes on.
@@ -32,8 +32,8 @@ DRIFTS = {
 def main() -> None:
     """Run, report and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=80)
     parser.add_argument("--out", default="runs/changing")
     parser.add_argument("--picture")
     options = parser.parse_args()
