@@ -1,6 +1,7 @@
 """The data structures of the harness: a data set in memory and its partition over clients."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -49,6 +50,8 @@ class Dataset:
         client_statistics: by client the mean and the standard deviation, per channel and in units of the stored `x`, by
             which its samples are normalised already (`normalise: per_client`); empty if they are not. A standard
             deviation is infinite where the channel is constant.
+        table: how rows of a table become samples: its `columns` (`datasets.columns.Encoder.described`), and those that
+            are `ignored`, in values that JSON can hold; None for other data.
 
     Raises:
         UserError: `mean` or `std` does not have a usable number for each channel, or a label is no class.
@@ -72,6 +75,7 @@ class Dataset:
     features: tuple[str, ...] = ()
     missing: npt.NDArray[np.bool_] | None = None
     client_statistics: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = ()
+    table: Mapping[str, Any] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

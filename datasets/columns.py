@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.data import Array, Floats, Indices
 
@@ -67,6 +68,18 @@ def spellings(values: Iterable[str]) -> list[list[str]]:
     return [sorted(group) for _, group in sorted(alike.items()) if len(group) > 1]
 
 
+def without_gaps(values: Array) -> Array:
+    """Values `[rows]` from `plain` in which what means in a feature that a value is missing is None, too."""
+    values = values.copy()
+    values[np.array([isinstance(v, str) and v.lower() in _FEATURE_MISSING for v in values], bool)] = None
+    return values
+
+
+def infinite(values: Floats) -> npt.NDArray[np.bool_]:
+    """Find numbers that are infinite or too large for a sample; those that are missing are not among them."""
+    return np.abs(values) > np.finfo(np.float32).max
+
+
 def read_feature(values: Array, *, category: bool) -> tuple[ColumnKind, Array] | str:
     """ColumnKind and values of a column of features, or what is wrong with it and the remedy, for a message.
 
@@ -74,8 +87,7 @@ def read_feature(values: Array, *, category: bool) -> tuple[ColumnKind, Array] |
         values: `[rows]` from `plain`.
         category: whether the user says that it holds categories, which may look like numbers.
     """
-    values = values.copy()
-    values[np.array([isinstance(v, str) and v.lower() in _FEATURE_MISSING for v in values], bool)] = None
+    values = without_gaps(values)
     held = present(values)
     if not len(held):
         return "has no value in any row; add it to `leave_out`"
@@ -105,7 +117,7 @@ def read_feature(values: Array, *, category: bool) -> tuple[ColumnKind, Array] |
 
 def _number(values: Floats) -> tuple[ColumnKind, Array] | str:
     held = values[~np.isnan(values)]
-    if not (np.abs(held) <= np.finfo(np.float32).max).all():
+    if infinite(held).any():
         return "holds infinite or huge numbers; leave their cells empty, or add it to `leave_out`"
     distinct = len(np.unique(held)) == len(held) > _FEW
     if distinct and (held == np.rint(held)).all() and held.max() - held.min() < 2 * len(held):
@@ -145,6 +157,31 @@ class Encoder:
     @classmethod
     def fit(cls, columns: Columns, training: Indices) -> "Encoder":
         """Fit scikit-learn's encoder of each column on the rows `training`."""
+        return cls._fit({column: (kind, values[training]) for column, (kind, values) in columns.items()})
+
+    @classmethod
+    def of(cls, described: Iterable[Mapping[str, Any]]) -> "Encoder":
+        """The encoder that `described` is of."""
+        columns: dict[str, tuple[ColumnKind, Array]] = {}
+        for column in described:
+            gaps = np.array([math.nan, 0.0] if column.get("gaps") else [0.0])
+            known = np.array(column.get("categories"), object)
+            columns[column["name"]] = ("number", gaps) if column["kind"] == "number" else ("category", known)
+        return cls._fit(columns)
+
+    @property
+    def described(self) -> list[dict[str, Any]]:
+        """Name and kind of each column, with its `categories` (None: missing), or whether it has `gaps`, in values that
+        JSON can hold."""
+        return [
+            {"name": column, "kind": kind, "gaps": bool(len(encoder.features_))}
+            if kind == "number"
+            else {"name": column, "kind": kind, "categories": encoder.categories_[0].tolist()}
+            for column, kind, encoder in self._fitted
+        ]
+
+    @classmethod
+    def _fit(cls, columns: Columns) -> "Encoder":
         from sklearn.impute import MissingIndicator
         from sklearn.preprocessing import OneHotEncoder
 
@@ -152,7 +189,7 @@ class Encoder:
         indicators: list[int] = []
         fitted = []
         for column, (kind, values) in columns.items():
-            block = values[training, None]
+            block = values[:, None]
             if kind == "number":
                 encoder = MissingIndicator(error_on_new=False).fit(block)
                 further = [f"{column} missing"] * len(encoder.features_)

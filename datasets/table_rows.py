@@ -62,7 +62,7 @@ def dataset_of(
         problems.append("no column is left that could be a feature")
     if problems:
         raise TableError(source, problems)
-    return _assembled(name, source, features, y, groups)
+    return _assembled(name, source, features, y, groups, [column for column in (label, site, *leave_out) if column])
 
 
 class TableError(UserError):
@@ -149,7 +149,9 @@ def _check_classes(y: Array, label: str, problems: list[str]) -> None:
         )
 
 
-def _assembled(name: str, source: str, features: Columns, y: Array, groups: Array | None) -> Dataset:
+def _assembled(
+    name: str, source: str, features: Columns, y: Array, groups: Array | None, ignored: Sequence[str]
+) -> Dataset:
     order, n_train = held_out_order(_strata(y, groups))
     if n_train == len(y):
         raise UserError(
@@ -177,6 +179,7 @@ def _assembled(name: str, source: str, features: Columns, y: Array, groups: Arra
         indicators=encoder.indicators,
         missing=None if missing is None else missing[order],
         features=encoder.names,
+        table={"columns": encoder.described, "ignored": list(ignored)},
     )
 
 

@@ -124,6 +124,15 @@ def table(
     return dataset_of(frame, source=name, name=name, label=label, site=site, leave_out=leave_out, categories=categories)
 
 
+def read_table(file: Path) -> "pd.DataFrame":
+    """The rows of a file, `.parquet` or else text as `csv` reads it.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    return _read_parquet(file) if file.suffix.lower() == ".parquet" else _read_csv(file)
+
+
 def _joined(
     path: Path, ending: str, read: Callable[[Path], "pd.DataFrame"], leave_out: Sequence[str]
 ) -> tuple["pd.DataFrame", list[str] | None]:

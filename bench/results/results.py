@@ -127,6 +127,23 @@ class CellView:
 
         return load_model(self, client, data_root)
 
+    def export(self, out: Path | str, data_root: Path | str = "data") -> list[str]:
+        """Write the models as files that predict anywhere: one of each client, and the generic one (docs/export.md).
+
+        Args:
+            out: the folder, new or empty.
+            data_root: where data files lie.
+
+        Returns:
+            What is to be known of them, a line each, such as a site whose file is the generic model.
+
+        Raises:
+            UserError: the cell is not done, kept no models, its data are not there, or its models cannot be exported.
+        """
+        from bench.results.export import export_cell
+
+        return export_cell(self, Path(out), Path(data_root))
+
     @property
     def privacy(self) -> list[Statement]:
         """The worth of the cell's noise and all that it does not cover; empty without noise, or if it is not done."""

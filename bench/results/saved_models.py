@@ -99,36 +99,70 @@ class KeptModel(nn.Module):
         return out.to(weights.dtype)
 
 
-def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | str = "data") -> KeptModel:
-    """Load the generic model of a cell, or the personalized one of a client.
+class SavedModels:
+    """The saved models of a finished cell, whose data are read once for all of them.
 
-    Where a method trains no generic model, it is the mean of the personalized ones; where it trains no personalized
-    models, they are the generic one (Remark 4.1 of the SCD paper), as in results.
+    Attributes:
+        cell: the cell.
+        dataset, partition: the samples as its networks were evaluated on them.
+        clients: ids of the clients that it has models of.
 
     Raises:
-        UserError: the cell is not done, kept no such model, or its data is not there.
+        UserError: the cell is not done, or its data are not there.
     """
-    if cell.status.state != "done":
-        raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is")
-    settings = cell.settings
-    dataset, partition, public = load_all(settings, Path(data_root))
-    features = FeatureFiles(cell.folder, own_code(cell.settings))
-    federation = Federation(settings, dataset=dataset, partition=partition, public=public, features=features)
-    federation.enter(settings.rounds)
-    if client is not None and client not in federation.clients.ids:
-        raise UserError(f"{cell.name} trained no client {client}; there are {federation.clients.ids}")
-    value = _of_reported_round(cell, federation, client)
-    params, round = value or (_of_last_state(cell, federation, client), settings.rounds)
-    if params is None:
-        raise UserError(f"{cell.name} has no generic model: its clients' models differ in architecture. Name a client")
-    predictor = KeptModel(
-        _whole_network(params, federation),
-        _normalisation(dataset, client, params.weights.dtype),
-        bf16=settings.precision == "bf16",
-        classes=dataset.classes,
-        round=round,
-    )
-    return predictor.eval()
+
+    def __init__(self, cell: FinishedCell, data_root: Path | str = "data") -> None:
+        if cell.status.state != "done":
+            raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is")
+        self.cell = cell
+        self.dataset, self.partition, public = load_all(cell.settings, Path(data_root))
+        features = FeatureFiles(cell.folder, own_code(cell.settings))
+        self._federation = Federation(
+            cell.settings, dataset=self.dataset, partition=self.partition, public=public, features=features
+        )
+        self._federation.enter(cell.settings.rounds)
+        self.clients = self._federation.clients.ids
+
+    @property
+    def trains(self) -> str:
+        """The models that the method trains: `gm`, `pm` or `both`."""
+        return self._federation.method.trains
+
+    def load(self, client: int | None = None) -> KeptModel:
+        """Load the generic model, or the personalized one of a client.
+
+        Where a method trains no generic model, it is the mean of the personalized ones; where it trains no personalized
+        models, they are the generic one (Remark 4.1 of the SCD paper), as in results.
+
+        Raises:
+            UserError: the cell kept no such model.
+        """
+        cell, federation = self.cell, self._federation
+        if client is not None and client not in self.clients:
+            raise UserError(f"{cell.name} trained no client {client}; there are {self.clients}")
+        value = _of_reported_round(cell, federation, client)
+        params, round = value or (_of_last_state(cell, federation, client), cell.settings.rounds)
+        if params is None:
+            raise UserError(
+                f"{cell.name} has no generic model: its clients' models differ in architecture. Name a client"
+            )
+        predictor = KeptModel(
+            _whole_network(params, federation),
+            _normalisation(self.dataset, client, params.weights.dtype),
+            bf16=cell.settings.precision == "bf16",
+            classes=self.dataset.classes,
+            round=round,
+        )
+        return predictor.eval()
+
+
+def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | str = "data") -> KeptModel:
+    """Load one saved model of a cell: `SavedModels.load`.
+
+    Raises:
+        UserError: the cell is not done, kept no such model, or its data are not there.
+    """
+    return SavedModels(cell, data_root).load(client)
 
 
 def _normalisation(dataset: Dataset, client: int | None, dtype: torch.dtype) -> Normalisation:

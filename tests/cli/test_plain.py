@@ -31,6 +31,7 @@ bench status run
 bench log run {cell}
 bench results run
 bench evaluate run --tests others
+bench export run {cell} --out models
 bench clean run
 bench pack run --out packed.tar.xz
 bench unpack packed.tar.xz unpacked

@@ -1,0 +1,201 @@
+"""Models of a finished cell as files that predict anywhere: one of each client, the generic one, and a short script."""
+
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.data import Dataset
+from bench.engine.device_data import Normalisation
+from bench.errors import UserError
+from bench.exported import ExportedModel, NotExportable, exported, far_apart
+from bench.federation.cell_data import load_dataset, load_partition
+from bench.results.saved_models import FinishedCell, KeptModel, SavedModels
+from bench.store import inside
+
+GENERIC = "generic.pt"
+INDEX = "models.json"
+SCRIPT = "predict.py"
+_LONGEST = 60  # letters of a site's name in a file's name
+_TRIED = 64  # samples with which an exported model is compared to the saved one
+
+PREDICT = '''\
+"""Predict new rows: python predict.py MODEL.pt ROWS.csv [SITE.pt] > predicted.csv
+
+SITE.pt, of the site that the rows are from, is for a generic model without a normalisation only. pFLeague is needed.
+"""
+
+import sys
+
+from bench.errors import UserError
+from bench.exported import load_model
+
+try:
+    model, *site = [load_model(file) for file in (sys.argv[1], *sys.argv[3:4])]
+    table, notes = model.predict(sys.argv[2], *site)
+except IndexError:
+    sys.exit(__doc__)
+except UserError as error:
+    sys.exit(f"predict.py: {error}")
+print(*notes, sep="\\n", end="\\n" if notes else "", file=sys.stderr)
+print(table.to_csv(index=False), end="")
+'''
+
+
+def export_cell(cell: FinishedCell, out: Path, data_root: Path) -> list[str]:
+    """Write the models of a finished cell to a folder; the work of `bench.results.results.CellView.export`.
+
+    The folder has a file for each client, named after its site, `generic.pt`, `models.json` that says which is which,
+    and `predict.py`. Each model is compared on test samples with the one that the cell's evaluation used.
+
+    Raises:
+        UserError: the cell is not done, kept no models, its data are not there, or its models cannot be exported; then
+            nothing is written.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is there and not empty: give another folder for the models")
+    if _changes_samples(cell):
+        raise UserError(
+            f"{cell.name}: its models saw rows that were changed (`shifts`, `timeline` or an attack on data), which no "
+            "table has; a cell without can be exported"
+        )
+    saved = SavedModels(cell, data_root)
+    raw = load_dataset(cell.settings, data_root)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder:
+        notes = _write(saved, raw, Path(folder))
+        out.mkdir(exist_ok=True)
+        for file in Path(folder).iterdir():
+            file.rename(out / file.name)
+    return notes
+
+
+def _changes_samples(cell: FinishedCell) -> bool:
+    settings = cell.settings
+    return bool(settings.shifts or settings.timeline or settings.attack)
+
+
+def _write(saved: SavedModels, raw: Dataset, folder: Path) -> list[str]:
+    """Write all files, and say what is to be known of them."""
+    cell, notes = saved.cell, []
+    tests = load_partition(cell.settings, raw).test
+    names = saved.partition.names or tuple(f"client-{client}" for client in range(len(saved.partition)))
+    files = dict(zip(saved.clients, _file_names([names[client] for client in saved.clients]), strict=True))
+    sites: dict[str, Any] = {}
+    for client, file in files.items():
+        model = _checked(saved, raw, client, names[client], tests[client])
+        model.save(folder / file)
+        sites[names[client]] = {"file": file, "round": model.cell["round"]}
+    if saved.trains == "gm":
+        notes.append(f"{cell.settings.method} trains no personalized models: the file of each site is the generic one")
+    generic = _generic(saved, raw, notes)
+    if generic is not None:
+        generic.save(folder / GENERIC)
+    index = {
+        "cell": _cell(saved, None),
+        "settings": cell.settings.model_dump(mode="json", exclude_defaults=True),
+        "generic": GENERIC if generic is not None else None,
+        "sites": sites,
+        "notes": notes,
+    }
+    inside.replace(folder / INDEX, json.dumps(index, indent=2, ensure_ascii=False).encode())
+    inside.replace(folder / SCRIPT, PREDICT.encode())
+    return notes
+
+
+def _generic(saved: SavedModels, raw: Dataset, notes: list[str]) -> ExportedModel | None:
+    """The generic model; None where the architectures of clients differ."""
+    try:
+        kept = saved.load()
+    except UserError as error:
+        if "differ in architecture" not in str(error):
+            raise
+        notes.append("there is no generic model: the clients' models differ in architecture")
+        return None
+    if saved.trains == "pm":
+        notes.append(
+            f"{saved.cell.settings.method} trains no generic model: {GENERIC} is the mean of the personalized ones"
+        )
+    if saved.dataset.client_statistics:
+        notes.append(f"{GENERIC} takes rows as a site normalises them: the site's file beside it says how")
+    return _exported(saved, raw, kept, None, saved.dataset.x[: saved.dataset.n_train])
+
+
+def _checked(saved: SavedModels, raw: Dataset, client: int, site: str, tests: Any) -> ExportedModel:
+    """A client's model, compared on its test samples, as they are in the file, with what the evaluation saw.
+
+    Raises:
+        UserError: the outputs are not the same.
+    """
+    seen = saved.dataset.x[saved.partition.test[client]]
+    kept = saved.load(client)
+    model = _exported(saved, raw, kept, site, seen if len(seen) else saved.dataset.x[: saved.dataset.n_train])
+    x = torch.from_numpy(raw.x[tests[:_TRIED]].astype(raw.x.dtype))
+    if raw.missing is not None:
+        x[torch.from_numpy(raw.missing[tests[:_TRIED]])] = float("nan")
+    with torch.no_grad():
+        expected = _evaluated(saved, kept, torch.from_numpy(seen[:_TRIED]))
+    if far_apart(model(x), expected):
+        raise UserError(
+            f"{saved.cell.name}: the exported model of {site} gives other outputs than the cell's evaluation; its data "
+            "have been changed since, or this is a fault of pFLeague"
+        )
+    return model
+
+
+def _evaluated(saved: SavedModels, kept: KeptModel, x: Tensor) -> Tensor:
+    """Logits of samples as they are stored for the evaluation, which the data set's own statistics normalise."""
+    normalisation = Normalisation.of(saved.dataset, next(kept.network.parameters()).dtype)
+    predictor = KeptModel(kept.network, normalisation)
+    predictor.bf16 = kept.bf16
+    logits: Tensor = predictor(x)
+    return logits
+
+
+def _exported(saved: SavedModels, raw: Dataset, kept: KeptModel, site: str | None, x: Any) -> ExportedModel:
+    """The exported form of a saved model, tried on stored samples `x`."""
+    dtype = next(kept.network.parameters()).dtype
+    stored = torch.from_numpy(np.ascontiguousarray(x[:_TRIED]))
+    of_data = Normalisation.of(saved.dataset, dtype)
+    needs_site = site is None and bool(saved.dataset.client_statistics)
+    header = {
+        "site": site,
+        "classes": list(raw.classes) or list(map(str, range(raw.num_classes))),
+        "cell": _cell(saved, kept.round),
+        "shape": list(raw.x.shape[1:]),
+        "needs_site": needs_site,
+        "table": raw.table,
+    }
+    normalisation = [] if needs_site or not kept.mean.numel() else [kept.mean, kept.std]
+    example = of_data.apply(stored, dtype) if of_data.mean.numel() else stored.long()
+    try:
+        return exported(kept.network, example, normalisation=normalisation, bf16=kept.bf16, header=header)
+    except NotExportable as error:
+        raise UserError(f"{saved.cell.name}: the model of {site or 'all'} cannot be exported: {error}") from None
+
+
+def _cell(saved: SavedModels, round: int | None) -> Mapping[str, Any]:
+    cell = saved.cell
+    described = {"id": cell.folder.name, "name": cell.name, "method": cell.settings.method}
+    return described if round is None else {**described, "round": round}
+
+
+def _file_names(names: Iterable[str]) -> list[str]:
+    """A file's name for each site; letters that a file system may refuse become `-`, and none is there twice."""
+    files: list[str] = []
+    taken = {GENERIC.casefold()}
+    for name in names:
+        stem = re.sub(r"[^\w.=-]+", "-", name)[:_LONGEST].strip("-.") or "site"
+        file, count = f"{stem}.pt", 1
+        while file.casefold() in taken:
+            count += 1
+            file = f"{stem}-{count}.pt"
+        taken.add(file.casefold())
+        files.append(file)
+    return files

@@ -1,0 +1,187 @@
+"""Exported models predict, alone and from the rows of the user's file, what the cell's own evaluation counted."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import bench
+from bench.errors import UserError
+from bench.exported import load_model
+from bench.federation.cell_data import load_dataset, load_partition
+from bench.results.export import _file_names
+from bench.results.results import CellView
+from bench.settings import Settings
+from tests.results.test_saved_models import finished, rounds
+from tests.warm import PATIENCE, Start
+
+Cell = Callable[..., Settings]
+
+SITES = ("Köln", "St. Jude/A", "St. Jude:A", "generic")
+"""Names that clash as files, or are none."""
+
+
+def write_table(file: Path) -> None:
+    """A table with gaps, categories, and a site with another unit and no value in one column."""
+    rng = np.random.default_rng(0)
+    parts = []
+    for number, site in enumerate(SITES):
+        ill = rng.random(60) < 0.4 + 0.1 * number
+        pressure = np.where(rng.random(60) < 0.3, np.nan, rng.normal(120, 15, 60) + 9 * ill).round(1)
+        parts.append(
+            pd.DataFrame(
+                {
+                    "site": site,
+                    "glucose": (rng.normal(5, 1, 60) + ill).round(2) * (18 if number == 1 else 1),
+                    "pressure": np.nan if number == 3 else pressure,
+                    "smoker": rng.choice(["yes", "no", ""], 60),
+                    "outcome": np.where(ill, "ill", "well"),
+                }
+            )
+        )
+    pd.concat(parts).to_csv(file, index=False)
+
+
+def of_table(file: Path, **changes: object) -> Settings:
+    options = {"path": str(file), "label_column": "outcome", "site_column": "site"}
+    base: dict[str, object] = {
+        "method": "knnper", "dataset": "csv", "dataset_options": options, "partition": "natural", "model": "mlp",
+        "clients": len(SITES), "rounds": 2, "lr": 0.1,
+    }  # fmt: skip
+    return Settings(**{**base, **changes})  # type: ignore[arg-type]
+
+
+def assert_scores(cell: CellView, folder: Path, file: Path) -> None:
+    """Check the right answers of each site's file, on its test rows of the user's file, with the cell's table."""
+    index = json.loads((folder / "models.json").read_text(encoding="utf-8"))
+    assert list(index["sites"]) == sorted(SITES)
+    data, table = load_dataset(cell.settings), pd.read_csv(file)
+    partition = load_partition(cell.settings, data)
+    scores, at = cell.table("clients"), rounds(cell)
+    assert data.rows is not None
+    for metric in ("gm", "pm"):
+        chosen = scores[(scores["metric"] == metric) & (scores["split"] == "test") & (scores["round"] == at[metric])]
+        assert metric == "gm" or len(chosen) == len(SITES)
+        for row in chosen.itertuples():
+            site = load_model(folder / index["sites"][partition.names[row.client]]["file"])
+            rows = table.iloc[data.rows[partition.test[row.client]]]
+            assert set(rows["site"]) == {site.site}
+            model = site if metric == "pm" else load_model(folder / "generic.pt")
+            predicted, notes = model.predict(rows, *([site] if model.needs_site else []))
+            assert notes == []
+            assert (predicted["predicted"].to_numpy() == rows["outcome"].to_numpy()).sum() == row.correct
+
+
+@pytest.mark.parametrize("normalise", [None, "pooled", "per_client"])
+@pytest.mark.long
+def test_a_table_s_models_score_as_the_cell_did(normalise: str | None, tmp_path: Path) -> None:
+    """A memory of features at each site, under each way to normalise."""
+    write_table(tmp_path / "t.csv")
+    cell = finished(of_table(tmp_path / "t.csv", normalise=normalise), tmp_path / "0123456789abcdef", "best")
+    cell.export(tmp_path / "models")
+    assert_scores(cell, tmp_path / "models", tmp_path / "t.csv")
+    generic = load_model(tmp_path / "models" / "generic.pt")
+    assert generic.needs_site == (normalise == "per_client")
+    if generic.needs_site:
+        with pytest.raises(UserError, match="as a site normalises"):
+            generic.predict(tmp_path / "t.csv")
+
+
+METHODS: dict[str, dict[str, object]] = {
+    "apfl": {},
+    "fedem": {},
+    "fedpac": {"model": "mlp", "model_options": {"hidden": 8}},
+    "fedrod": {"model": "mlp", "model_options": {"hidden": 8}},
+    "fedcp": {"model": "mlp", "model_options": {"hidden": 8}},
+    "fedproto": {"model": "mlp", "model_options": {"hidden": 8}},
+    "fedbn": {"model": "test_norm", "precision": "bf16"},
+    "finetune": {"model": "test_norm", "dtype": "float64"},
+    "fedprox": {"model": "test_norm", "frozen": ("inner", "norm")},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.long
+def test_arrays_and_methods_with_models_of_their_own(method: str, cell: Cell, tmp_path: Path) -> None:
+    """Each exported model gives the saved model's logits on raw samples."""
+    done = finished(cell(method=method, rounds=2, **METHODS[method]), tmp_path / "0123456789abcdef", "best")
+    notes = done.export(tmp_path / "models")
+    assert any("the file of each site is the generic one" in note for note in notes) == (method == "fedprox")
+    x = torch.from_numpy(load_dataset(done.settings).x[:70])
+    for client in (None, *range(done.settings.clients)):
+        file = "generic.pt" if client is None else f"client-{client}.pt"
+        with torch.no_grad():
+            torch.testing.assert_close(load_model(tmp_path / "models" / file)(x), done.model(client)(x))
+    np.save(tmp_path / "x.npy", x.numpy())
+    assert len(load_model(tmp_path / "models" / "generic.pt").predict(tmp_path / "x.npy").table) == 70
+
+
+@pytest.mark.long
+def test_the_command_and_the_script_from_elsewhere(fresh: Start, environment: dict[str, str], tmp_path: Path) -> None:
+    """`bench export` and the exported `predict.py`, in new interpreters and a folder that is far from the package's."""
+    write_table(tmp_path / "t.csv")
+    grid = {
+        "methods": ["fedavg", "knnper"],
+        "datasets": [{"name": "csv", "path": "t.csv", "label_column": "outcome", "site_column": "site"}],
+        "partition": "natural", "clients": len(SITES), "rounds": 2, "model": "mlp", "normalise": "per_client",
+    }  # fmt: skip
+    (tmp_path / "grid.yaml").write_text(json.dumps(grid), encoding="utf-8")
+
+    def command(*arguments: str, code: int = 0) -> str:
+        process = fresh(list(arguments), tmp_path)
+        out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == code, out + err
+        assert "Traceback" not in err
+        return out + err
+
+    command("run", "--grid", "grid.yaml", "--out", "run", "--no-tracking", "--keep", "best", "--jobs", "1")
+    cell = next(c for c in bench.load_run(tmp_path / "run").cells if c.settings.method == "knnper")
+    assert "2 cells" in command("export", "run", "--out", "m", code=2)
+    assert "--out" in command("export", "run", cell.id, code=2)
+    assert "m" in command("export", "run", cell.id[:6], "--out", "m").splitlines()
+    assert "not empty" in command("export", "run", cell.id, "--out", "m", code=2)
+
+    def predict(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        words = [sys.executable, "predict.py", *arguments]
+        return subprocess.run(
+            words, cwd=tmp_path / "m", env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+
+    done = predict("Köln.pt", "../t.csv")
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()
+    assert rows[0] == "predicted,probability of ill,probability of well"
+    assert len(rows) == 1 + 60 * len(SITES)
+    pd.read_csv(tmp_path / "t.csv").assign(glucose="high").to_csv(tmp_path / "bad.csv", index=False)
+    bad = predict("Köln.pt", "../bad.csv")
+    assert bad.returncode == 1
+    assert bad.stderr.startswith("predict.py: ../bad.csv: row 1, column 'glucose': 'high' is no number")
+    assert predict("generic.pt", "../t.csv").returncode == 1
+    assert predict("generic.pt", "../t.csv", "Köln.pt").returncode == 0
+
+
+def test_what_cannot_be_exported_is_refused_and_nothing_is_written(cell: Cell, tmp_path: Path) -> None:
+    """No models were kept; the samples were changed; something lies in the folder."""
+    plain = finished(cell(rounds=1), tmp_path / "0123456789abcdef", "none")
+    with pytest.raises(UserError, match="--keep best"):
+        plain.export(tmp_path / "m")
+    changed = CellView(plain.id, "x", cell(rounds=1, shifts=[{"name": "noise"}]), plain.folder, plain.status)
+    with pytest.raises(UserError, match="shifts"):
+        changed.export(tmp_path / "m")
+    assert sorted(path.name for path in tmp_path.iterdir() if "m" in path.name[:2]) == []
+    with pytest.raises(UserError, match="not empty"):
+        plain.export(tmp_path)
+
+
+def test_no_two_sites_share_a_file() -> None:
+    """Not even where a file system tells no capital letters apart, or `generic` is the name of a site."""
+    names = ["a/b", "a:b", "A-B", "generic", "", "..", "x" * 300]
+    files = _file_names(names)
+    assert len({file.casefold() for file in files} | {"generic.pt"}) == len(names) + 1
+    assert all("/" not in file and len(file) < 80 and not file.startswith(".") for file in files)
