@@ -14,7 +14,7 @@ import pytest
 from bench import croissant
 from bench.citations import DATA_SET, papers
 from bench.plugin import DATASETS
-from datasets import digits, sources, watch
+from datasets import sources, watch
 from tests.conftest import ROOT
 
 NAMES = sorted(sources.SOURCES)
@@ -38,6 +38,7 @@ def test_metadata_say_who_where_and_under_which_terms(name: str) -> None:
     facts, source = described(name), sources.SOURCES[name]
     assert facts["conformsTo"] == croissant.VERSION
     assert facts["creator"]
+    assert ("distribution" in facts) != ("draws its samples" in facts["description"])
     assert facts["citeAs"] == "\n".join(papers().get(DATA_SET + name, ())) or "pfleague" in facts["citeAs"]
     assert ("license" in facts) != ("No licence is recorded here" in facts["description"])
     assert ("fetches nothing" in facts["description"]) == bool(source.place) == bool(files(name, "cr:FileSet"))
@@ -62,7 +63,6 @@ def test_files_that_packages_bring_are_those_described() -> None:
     [entry] = files("digits")
     content = Path(str(distribution("scikit-learn").locate_file(entry["contentUrl"]))).read_bytes()
     assert (entry["contentSize"], entry["sha256"]) == (f"{len(content)} B", hashlib.sha256(content).hexdigest())
-    assert digits.__doc__
     if packed := watch._packed():
         [entry] = files("watch")
         assert packed.as_posix().endswith(entry["contentUrl"])

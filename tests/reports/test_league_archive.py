@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from bench.results.pack import SUFFIX, unpack
-from bench.results.results import RunView
+from bench.results.results import RunView, reported_figures
 from reports.league.archive import COLUMNS, write_archive
 from tests.conftest import ROOT
 
@@ -68,6 +68,8 @@ def test_the_table_has_the_reported_figures_of_every_cell(entries: dict[Path, Ru
         metrics = cells[str(id)].table("metrics").fillna("")
         tests = metrics[(metrics["split"] == "test") & (metrics["quantity"] == "accuracy")]
         value = tests.set_index(["round", *keys])["value"]
+        chosen = {tuple(figure[key] for key in keys): figure["round"] for figure in reported_figures(cells[str(id)])}
+        assert {tuple(row[keys]): int(row["round"]) for _, row in rows.iterrows()} == chosen
         for _, row in rows.iterrows():
             assert row["value"] == value[(int(row["round"]), *row[keys])]
 
