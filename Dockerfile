@@ -5,14 +5,13 @@
 #
 # What is to be kept belongs in volumes: /home/bench/runs and, for data files, /home/bench/data.
 #
-# PyPI's torch for Linux on x86-64 brings several GB of CUDA's libraries along. PyTorch's own index has one without them:
-# --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu makes the small image.
+# torch for Linux on x86-64 brings several GB of CUDA's libraries along. PyTorch's own index has one without them:
+# --build-arg TORCH_INDEX=... with the address that its installation page gives for CPUs makes the small image.
+# Another index for all packages is pip's own variable: --build-arg PIP_INDEX_URL=...
 ARG PYTHON=3.11
-ARG INDEX=https://pypi.org/simple
-ARG TORCH_INDEX=${INDEX}
 
 FROM python:${PYTHON}-slim-bookworm AS build
-ARG INDEX
+ARG PIP_INDEX_URL
 ARG TORCH_INDEX
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /source
@@ -20,10 +19,10 @@ RUN python -m venv /opt/pfleague
 ENV PATH=/opt/pfleague/bin:$PATH
 # The large packages first, in a layer that changes of the code leave as it is.
 COPY constraints.txt ./
-RUN pip install --index-url "$TORCH_INDEX" -c constraints.txt torch torchvision
+RUN pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -c constraints.txt torch torchvision
 COPY . ./
-RUN pip install --index-url "$INDEX" -c constraints.txt setuptools \
-    && pip install --index-url "$INDEX" -c constraints.txt --no-build-isolation .
+RUN pip install -c constraints.txt setuptools \
+    && pip install -c constraints.txt --no-build-isolation .
 
 # The full Python image has the C compiler with which Triton compiles what starts its kernels; the GPU's driver is the host's.
 FROM python:${PYTHON}-bookworm AS cuda

@@ -66,7 +66,7 @@ def stages(dockerfile: str) -> dict[str, str]:
 
 
 def test_the_image_has_what_the_wheel_is_built_of_and_runs_the_demo_as_a_user() -> None:
-    """Nothing that is not in the context, each package in it, no index but those named, and never root."""
+    """Nothing that is not in the context, each package in it, no index by its address, and never root."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     context = {line[1:] for line in ignored if line.startswith("!")}
@@ -74,12 +74,11 @@ def test_the_image_has_what_the_wheel_is_built_of_and_runs_the_demo_as_a_user() 
     assert [name for name in context if not (ROOT / name).exists()] == []
     by_name = stages(text)
     assert list(by_name) == ["build", "cuda", "cpu"]
-    assert by_name["build"].count("pip install") == by_name["build"].count("--index-url") == 3
-    assert set(re.findall(r"https?://[^\s/]+", text)) == {"https://pypi.org", "https://download.pytorch.org"}
+    assert re.findall(r"https?://[^\s/]+", text) == []
     grid = ROOT / "bench" / "grids" / "quickstart.yaml"
     for name in ("cuda", "cpu"):
         assert re.findall(r"^USER (\d+)$", by_name[name], re.MULTILINE) == ["1000"]
         assert f'CMD ["run", "--grid", "{grid.name}"' in by_name[name]
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "image.yml").read_text(encoding="utf-8"))
-    matrix = workflow["jobs"]["image"]["strategy"]["matrix"]["include"]
-    assert {entry["stage"] for entry in matrix} == {"cpu", "cuda"}
+    matrix = workflow["jobs"]["image"]["strategy"]["matrix"]["stage"]
+    assert matrix == ["cpu", "cuda"]
