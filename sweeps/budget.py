@@ -1,4 +1,4 @@
-"""How many rounds, trials and seeds fit in the minutes that `bench decide` has."""
+"""Plans of rounds, trials and seeds that fit in the minutes of `bench decide`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class MethodTime:
 
     @classmethod
     def known(cls, seconds: float) -> "MethodTime":
-        """Of cells that have run with all their rounds."""
+        """Time of cells that have run with all their rounds."""
         return cls(seconds, 0.0)
 
     def seconds(self, rounds: int) -> float:
@@ -35,7 +35,7 @@ class MethodTime:
 
 @dataclass(frozen=True)
 class Timing:
-    """What cells on this machine take.
+    """Seconds that cells take on this machine.
 
     Attributes:
         methods: of each method, the most needed first, in a process that has recorded its steps.

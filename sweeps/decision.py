@@ -171,7 +171,7 @@ class DecisionRun:
         return seed_seconds(plan, times, self.jobs)
 
     def _record(self) -> DecisionRecord:
-        """What was planned by an earlier command on the same data, else by this one."""
+        """Read the plan of an earlier command on the same data, or make one."""
         (planned,) = planned_cells([self.cell], self.options.data_root, download=False)
         file = self.folder / PLAN
         if (content := documents.read_json(file)) is not None:

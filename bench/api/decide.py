@@ -49,7 +49,7 @@ _OF_TABLES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Decision:
-    """What `bench.decide` gives back.
+    """Result of `bench.decide`.
 
     Attributes:
         headline: in a few words.

@@ -17,7 +17,7 @@ from bench.settings import Settings
 
 
 class Rounds(Protocol):
-    """Where the rounds of clients are computed: in this process (`ClientRounds`), or by the clients themselves."""
+    """Computes the rounds of clients: in this process (`ClientRounds`), or by the clients themselves."""
 
     def compute(self, ids: list[int], version: int, now: float) -> list[ComputedRound]:
         """Send a version to clients and return what their rounds did.

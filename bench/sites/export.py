@@ -1,4 +1,4 @@
-"""From a cell to the folder of its job, and from there to a site's samples."""
+"""The folder of a cell's job, and a site's samples in it."""
 
 import importlib.util
 from pathlib import Path

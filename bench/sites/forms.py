@@ -1,4 +1,4 @@
-"""What uploads look like: by name a value's kind, type and shape, where a shape that varies has no number."""
+"""Forms of uploads: by name a value's kind, type and shape, where a shape that varies has no number."""
 
 from collections.abc import Mapping
 from typing import Any

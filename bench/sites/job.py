@@ -34,7 +34,7 @@ _DATA = ("dataset", "dataset_options", "partition", "partition_options", "shifts
 
 
 class DataFacts(BaseModel):
-    """What the sites' samples have in common.
+    """Facts that the sites' samples have in common.
 
     Attributes:
         name, classes: of the data set and its classes.
@@ -118,12 +118,12 @@ class SiteJob(BaseModel):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the cell's models."""
+        """Type of the numbers of the cell's models."""
         dtype: torch.dtype = getattr(torch, self.settings.dtype)
         return dtype
 
     def identity(self) -> Identity:
-        """What server and sites must agree on, with the code that is installed here."""
+        """Name all that server and sites must agree on, with the code that is installed here."""
         code = code_digest(METHODS, self.settings.method)
         if self.settings.server is not None:
             code += code_digest(SERVER_RULES, self.settings.server["name"])

@@ -34,7 +34,7 @@ class _Part(BaseModel):
 
 
 class Identity(_Part):
-    """What server and sites must agree on.
+    """Facts that server and sites must agree on.
 
     Attributes:
         protocol: number of the form of messages.
@@ -59,7 +59,7 @@ class Identity(_Part):
 
 
 class PlainEvent(_Part):
-    """What a program did: `work` is steps and samples, `sent` the plain form of an upload's values."""
+    """One event of a program: `work` is steps and samples, `sent` the plain form of an upload's values."""
 
     work: list[Count] | None = None
     sent: Any = None

@@ -43,7 +43,7 @@ class Threads:
 
 
 class Rehearsed(NamedTuple):
-    """What a rehearsal has shown.
+    """Findings of a rehearsal.
 
     Attributes:
         forms: what uploads look like.

@@ -28,7 +28,7 @@ TRAVELLED = "messages.jsonl"
 
 
 class Absent(NamedTuple):
-    """What the server has of a site that did not answer, with the reason."""
+    """Answer of a site that did not answer: the reason."""
 
     reason: str
 

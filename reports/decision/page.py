@@ -37,7 +37,7 @@ _CLAIMS = (
 
 @dataclass(frozen=True)
 class Course:
-    """What was run, and on which data.
+    """Record of what was run, and on which data.
 
     Attributes:
         data: what `bench data` says of the data.

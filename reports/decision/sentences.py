@@ -133,7 +133,7 @@ def _cost(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
 
 
 def _needed(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
-    """What would decide that which is undecided."""
+    """Say what would decide that which is undecided."""
     asked = {"whether training together helps": verdict.together}
     if verdict.together and verdict.together.answer != "no":
         asked["whether a single model is enough"] = verdict.personal

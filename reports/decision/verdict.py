@@ -57,7 +57,7 @@ class SiteGain:
 
 @dataclass(frozen=True)
 class ConsortiumVerdict:
-    """What the evidence says.
+    """Verdict on the evidence.
 
     Attributes:
         margin: of equivalence, in points.
