@@ -68,7 +68,7 @@ def simulate(settings: Settings, data_root: Path, executor: Executor = "auto") -
 
 
 def differences(simulation: Federation, work: Path) -> list[str]:
-    """Name the differences between a job's folders and its simulated cell; none if models and ledger are the same bytes."""
+    """Name the differences between a job's folders and its simulated cell; none if all bytes are the same."""
     texts, version, method = [], simulation.version, simulation.method
     if read_json(work / SERVER / "ledger.json")["ledger"] != simulation.ledger:
         texts.append("the ledger")
