@@ -93,8 +93,10 @@ def join(
     from bench.sites.mailbox import MailboxLink
     from bench.sites.site import SiteClient
 
+    loaded = SiteJob.load(job / JOB)
+    loaded.check_site(site)
     samples = load_samples(data or job / LOADER, folder, site)
-    SiteClient(SiteJob.load(job / JOB), site, samples, folder).serve(MailboxLink(box, site))
+    SiteClient(loaded, site, samples, folder).serve(MailboxLink(box, site))
 
 
 @app.command()

@@ -177,6 +177,15 @@ def run_processes(jobs: Path, work: Path, patience: float) -> None:
     Raises:
         UserError: FLARE could not be provisioned or started, or the job failed.
     """
+    submit_once(provision(jobs, work, patience), work, patience)
+
+
+def provision(jobs: Path, work: Path, patience: float) -> Path:
+    """Provision FLARE for a job on this machine, and return the folder of all workspaces.
+
+    Raises:
+        UserError: FLARE could not be provisioned.
+    """
     job = SiteJob.load(jobs / JOB)
     write_job(jobs, work / "flare", patience)
     kits = _provision(work, len(job.sites))
@@ -187,6 +196,18 @@ def run_processes(jobs: Path, work: Path, patience: float) -> None:
     (work / SERVER).mkdir()
     (kits / "server" / "local" / FOLDER).symlink_to(work / SERVER)
     allow(kits / "server", "ServerController")
+    return kits
+
+
+def submit_once(kits: Path, work: Path, patience: float) -> None:
+    """Start the server and the clients, submit the job, wait for its end, and end them all.
+
+    A job that failed goes on where it was when it is submitted again.
+
+    Raises:
+        UserError: the job failed.
+    """
+    job = SiteJob.load(work / "flare" / "app" / "config" / JOB)
     with contextlib.ExitStack() as processes:
         processes.enter_context(_process(kits / "server", "server.server_train", "fed_server.json", work))
         for i in job.sites:

@@ -14,15 +14,15 @@ class Forms:
     """The forms of a job's uploads and exchanges.
 
     Args:
-        known: forms as `plain` has them; empty: nothing is known, and everything is learned and taken.
+        known: forms as `plain` has them; None: nothing is known, and everything is learned and taken.
 
     Attributes:
         plain: for `upload` and `exchange` the `forms` by name, and which names are `always` there; for the job's file.
     """
 
     def __init__(self, known: Mapping[str, Any] | None = None) -> None:
-        self.plain: dict[str, dict[str, Any]] = dict(known or {})
-        self._learns = not known
+        self.plain: dict[str, dict[str, Any]] = {} if known is None else dict(known)
+        self._learns = known is None
 
     def check(self, kind: str, values: Any) -> None:
         """Refuse values that are of no known form; learn them instead where nothing is known yet.

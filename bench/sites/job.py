@@ -122,6 +122,15 @@ class SiteJob(BaseModel):
         dtype: torch.dtype = getattr(torch, self.settings.dtype)
         return dtype
 
+    def check_site(self, site: int) -> None:
+        """Refuse a number that no site has.
+
+        Raises:
+            UserError: it is one.
+        """
+        if site not in self.sites:
+            raise UserError(f"there is no site {site}: the job has sites 0 to {len(self.sites) - 1}")
+
     def identity(self) -> Identity:
         """Name all that server and sites must agree on, with the code that is installed here."""
         code = code_digest(METHODS, self.settings.method)

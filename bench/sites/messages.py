@@ -23,6 +23,7 @@ PROTOCOL = 1
 _KEY = "pfleague"
 
 Count = Annotated[int, Field(ge=0)]
+Weight = Annotated[float, Field(ge=0)]
 
 
 class Refused(Exception):
@@ -63,7 +64,7 @@ class PlainEvent(_Part):
 
     work: list[Count] | None = None
     sent: Any = None
-    weight: float | None = None
+    weight: Weight | None = None
 
 
 class Envelope(_Part):

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from bench.engine.anomalies import Diverged
 from bench.engine.batches import DrawAddress
 from bench.engine.programs import ProgramRun, Sent, Work
-from bench.errors import UserError
 from bench.federation.participants import as_model
 from bench.federation.snapshot import Packer, unpack
 from bench.method import Client, Message
@@ -75,8 +74,7 @@ class SiteClient:
     def __init__(
         self, job: SiteJob, site: int, samples: SiteSamples, folder: Path, executor: Executor = "auto"
     ) -> None:
-        if site not in job.sites:
-            raise UserError(f"there is no site {site}: the job has sites 0 to {len(job.sites) - 1}")
+        job.check_site(site)
         self._job = job
         self._site = site
         self._folder = inside.make_folder(folder, folder)

@@ -118,6 +118,12 @@ def test_other_metadata_are_refused() -> None:
         decode(save({"t": torch.ones(1)}, {"pfleague": "{}", "labels": "1"}))
 
 
+def test_a_method_that_sends_nothing_has_no_form_that_fits() -> None:
+    forms = Forms(Forms().plain)
+    with pytest.raises(Refused, match="it sent 'w', and the method sends nothing"):
+        forms.check("upload", {"w": model()})
+
+
 def test_forms_are_learned_and_then_kept() -> None:
     learned = Forms()
     learned.check("upload", {"w": model(), "means": torch.ones(3, 4), "some": torch.ones(2), "n": 3})

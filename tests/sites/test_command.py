@@ -1,0 +1,46 @@
+"""`bench sites` refuses what cannot be, in one line, before anything runs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.sites.conftest import Small, cell
+from tests.warm import PATIENCE, Start
+
+
+def said(start: Start, folder: Path, *arguments: str) -> str:
+    """What a refused command says."""
+    process = start(["sites", *arguments], folder)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2, err
+    assert "Traceback" not in err
+    return str(err)
+
+
+@pytest.mark.long
+def test_wrong_input_is_refused(tmp_path: Path, start_in: Start) -> None:
+    Small(cell("fedavg"), tmp_path)
+    grid = "methods: [fedavg, metafed]\ndatasets: [digits]\nalphas: [1.0]\nclients: 3\nrounds: 2\n"
+    (tmp_path / "grid.yaml").write_text(grid, encoding="utf-8")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    place = ["--box", "box", "--folder", "mine"]
+    for arguments, reason in [
+        (["export", "grid.yaml", "--out", "new"], "grid.yaml has 2 cells: choose one"),
+        (["export", "grid.yaml", "--only", "method=metafed", "--out", "new"], "metafed cannot run at sites: "),
+        (["export", "grid.yaml", "--only", "method=fedavg", "--out", "full"], "full is not empty: take another folder"),
+        (["serve", "nothing", *place], "nothing/job.json: there is no such job"),
+        (["join", "job", "--site", "3", *place], "there is no site 3: the job has sites 0 to 2"),
+        (["join", "job", "--site", "1", "--data", "no.py", *place], "no.py: there is no such file"),
+    ]:
+        assert reason in said(start_in, tmp_path, *arguments), arguments
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "load.py").write_text("def load(folder, site):\n    return {'x': 1}\n", encoding="utf-8")
+    text = said(start_in, tmp_path, "join", "job", "--site", "1", "--data", "load.py", *place)
+    assert "load.py: `load` should return arrays by name" in text
+    program = (
+        "import numpy as np\ndef load(folder, site):\n    return {'x': np.zeros((4, 1, 8, 8)), 'y': np.arange(4)}\n"
+    )
+    (tmp_path / "load.py").write_text(program, encoding="utf-8")
+    text = said(start_in, tmp_path, "join", "job", "--site", "1", "--data", "load.py", *place)
+    assert "samples of float64 [1, 8, 8], and the job has uint8 [1, 8, 8]" in text
