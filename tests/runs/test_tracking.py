@@ -74,20 +74,20 @@ def ended(process: "subprocess.Popen[Any]") -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def grid30(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A grid of 30 cells that takes a few seconds."""
+def grid10(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A grid of ten cells that takes a few seconds."""
     methods = [*GRID["methods"], {"name": "fedavg", "label": "long", "set": {"rounds": 4}}]
-    content = {**GRID, "methods": methods, "seeds": list(range(6)), "datasets": [{"name": "npz", "path": str(arrays)}]}
-    path = tmp_path_factory.mktemp("grid") / "thirty.yaml"
+    content = {**GRID, "methods": methods, "seeds": list(range(2)), "datasets": [{"name": "npz", "path": str(arrays)}]}
+    path = tmp_path_factory.mktemp("grid") / "ten.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
-def run30(grid30: Path, start_in: Start) -> Path:
-    """The 30 cells, mirrored into the run folder while they ran."""
-    run = grid30.parent / "run"
-    arguments = ["run", "--grid", str(grid30), "--out", str(run), "--device", "cpu"]
+def run10(grid10: Path, start_in: Start) -> Path:
+    """The ten cells, mirrored into the run folder while they ran."""
+    run = grid10.parent / "run"
+    arguments = ["run", "--grid", str(grid10), "--out", str(run), "--device", "cpu"]
     with start_in(arguments, run.parent, {"BENCH_TRACKING": "1"}) as process:
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
@@ -130,11 +130,11 @@ def server(empty_store: Path, environment: dict[str, str], tmp_path_factory: pyt
 
 
 @pytest.fixture
-def small(run30: Path, tmp_path: Path) -> Path:
+def small(run10: Path, tmp_path: Path) -> Path:
     """A run of one cell, without any files of MLflow."""
-    info = store.read_json(run30 / "run.json")
+    info = store.read_json(run10 / "run.json")
     run = tmp_path / "small"
-    shutil.copytree(run30 / info["cells"][0]["id"], run / info["cells"][0]["id"])
+    shutil.copytree(run10 / info["cells"][0]["id"], run / info["cells"][0]["id"])
     store.write_json(run / "run.json", {**info, "cells": info["cells"][:1]})
     return run
 
@@ -145,8 +145,8 @@ def found(uri: str) -> dict[str, Any]:
 
     client = MlflowClient(uri)
     experiments = {one.name: one.experiment_id for one in client.search_experiments()}
-    assert set(experiments) <= {"thirty", "Default"}
-    runs = client.search_runs(list(experiments.values())) if "thirty" in experiments else []
+    assert set(experiments) <= {"ten", "Default"}
+    runs = client.search_runs(list(experiments.values())) if "ten" in experiments else []
     runs = [run for run in runs if "cell" in run.data.tags]  # without the parent runs of the methods
     by_cell = {run.data.tags["cell"]: run for run in runs}
     assert len(by_cell) == len(runs)
@@ -239,36 +239,36 @@ def assert_complete(uri: str, run: Path, histories: int) -> None:
 
 
 @pytest.mark.long
-def test_thirty_cells_in_the_run_folder(run30: Path) -> None:
-    assert_complete(embedded_uri(run30), run30, histories=6)
-    assert (run30 / "mlartifacts").is_dir()
-    assert not (run30.parent / "mlruns").exists()
+def test_ten_cells_in_the_run_folder(run10: Path) -> None:
+    assert_complete(embedded_uri(run10), run10, histories=5)
+    assert (run10 / "mlartifacts").is_dir()
+    assert not (run10.parent / "mlruns").exists()
 
 
 @pytest.mark.long
-def test_the_page_opens_at_the_charts_of_the_grid(run30: Path) -> None:
+def test_the_page_opens_at_the_charts_of_the_grid(run10: Path) -> None:
     """The link is of MLflow's page: its routes and the parameter are those of the installed version."""
     import mlflow
     from mlflow import MlflowClient
 
-    uri = embedded_uri(run30)
-    experiment = MlflowClient(uri).get_experiment_by_name("thirty")
-    path = charts_path("thirty", uri)
+    uri = embedded_uri(run10)
+    experiment = MlflowClient(uri).get_experiment_by_name("ten")
+    path = charts_path("ten", uri)
     assert path == f"/#/experiments/{experiment.experiment_id}/runs?compareRunsMode=CHART"
     assert charts_path("another", uri) == ""
-    assert charts_path("thirty", f"{uri}/none/mlflow.db") == ""
+    assert charts_path("ten", f"{uri}/none/mlflow.db") == ""
     static = Path(mlflow.__file__).parent / "server" / "js" / "build" / "static" / "js"
     page = b"".join(file.read_bytes() for file in static.glob("*.js"))
     for part in (b"/experiments/:experimentId/runs", b"compareRunsMode", b'"CHART"'):
         assert part in page
 
 
-def test_thirty_cells_through_a_server(run30: Path, server: str) -> None:
-    assert mirror_run(run30, server) == 30
+def test_ten_cells_through_a_server(run10: Path, server: str) -> None:
+    assert mirror_run(run10, server) == 10
     before = {cell: run.info.run_id for cell, run in found(server).items()}
-    assert mirror_run(run30, server) == 30
+    assert mirror_run(run10, server) == 10
     assert {cell: run.info.run_id for cell, run in found(server).items()} == before
-    assert_complete(server, run30, histories=3)
+    assert_complete(server, run10, histories=3)
 
 
 def test_values_that_are_no_numbers(small: Path, server: str) -> None:
@@ -276,11 +276,11 @@ def test_values_that_are_no_numbers(small: Path, server: str) -> None:
     lines = table.read_text().splitlines()
     lines[-1] = lines[-1].rpartition(",")[0] + ",nan"
     table.write_text("\n".join(lines) + "\n")
-    store.write_json(small / "run.json", {**store.read_json(small / "run.json"), "grid": "thirty", "created": "later"})
+    store.write_json(small / "run.json", {**store.read_json(small / "run.json"), "grid": "ten", "created": "later"})
     mirror_run(small, server)
     from mlflow import MlflowClient
 
-    experiment = MlflowClient(server).get_experiment_by_name("thirty").experiment_id
+    experiment = MlflowClient(server).get_experiment_by_name("ten").experiment_id
     runs = MlflowClient(server).search_runs([experiment], "tags.run = 'small later'")
     (latest,) = [run for run in runs if "cell" in run.data.tags]
     assert sum(math.isnan(value) for value in latest.data.metrics.values()) == 1
@@ -337,13 +337,13 @@ def test_quotes_in_names(small: Path, uri: str, protocol: str) -> None:
 
 
 @pytest.mark.long
-def test_cells_of_other_settings_are_marked(bench_here: Bench, grid30: Path, uri: str, tmp_path: Path) -> None:
+def test_cells_of_other_settings_are_marked(bench_here: Bench, grid10: Path, uri: str, tmp_path: Path) -> None:
     """They are marked as current again when the grid has their settings again, though no cell needs to be run then."""
 
     def marks() -> dict[str, str]:
         return {run.data.params["lr"]: run.data.tags["current"] for run in found(uri).values()}
 
-    options = ("--grid", grid30, "--only", "method=local,seed=0", "--out", tmp_path / "run", "--device", "cpu")
+    options = ("--grid", grid10, "--only", "method=local,seed=0", "--out", tmp_path / "run", "--device", "cpu")
     tracked = (*options, "--tracking", "--tracking-uri", uri)
     bench_here("run", *tracked)
     bench_here("run", *tracked, "--set", "lr=0.25")
@@ -403,10 +403,10 @@ def artifacts(uri: str, run: Any) -> set[str]:
 
 
 @pytest.mark.long
-def test_an_outage_is_one_warning(bench_here: Bench, grid30: Path, uri: str, tmp_path: Path) -> None:
+def test_an_outage_is_one_warning(bench_here: Bench, grid10: Path, uri: str, tmp_path: Path) -> None:
     run, nobody = tmp_path / "run", f"http://somebody:secret@127.0.0.1:{free_port()}"
     options = ("--only", "method=local,seed=0", "--out", run, "--device", "cpu", "--tracking")
-    done = bench_here("run", "--grid", grid30, *options, "--tracking-uri", nobody)
+    done = bench_here("run", "--grid", grid10, *options, "--tracking-uri", nobody)
     assert done.stderr.count("warning:") == 1, done.stderr
     assert f"`bench track {run}` fills in what is missing" in done.stderr
     assert "127.0.0.1" in done.stderr
@@ -462,15 +462,15 @@ time.sleep(100)
         time.sleep(0.05)
 
 
-def test_a_run_folder_that_was_copied(run30: Path, small: Path) -> None:
-    shutil.copy(run30 / "mlflow.db", small)
+def test_a_run_folder_that_was_copied(run10: Path, small: Path) -> None:
+    shutil.copy(run10 / "mlflow.db", small)
     with pytest.raises(UserError, match="was moved or copied"):
         mirror_run(small, embedded_uri(small))
 
 
-def test_a_page_needs_a_store_and_a_port(bench_here: Bench, run30: Path, small: Path, server: str) -> None:
+def test_a_page_needs_a_store_and_a_port(bench_here: Bench, run10: Path, small: Path, server: str) -> None:
     assert "has no mlflow.db" in bench_here("ui", small, code=2).stderr
-    assert "Choose another one" in bench_here("ui", run30, "--port", server.rpartition(":")[2], code=2).stderr
+    assert "Choose another one" in bench_here("ui", run10, "--port", server.rpartition(":")[2], code=2).stderr
 
 
 def test_which_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,10 +486,10 @@ def test_which_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         choose_store(tmp_path, None)
 
 
-def test_a_bad_address_writes_nothing(bench_here: Bench, grid30: Path, tmp_path: Path) -> None:
+def test_a_bad_address_writes_nothing(bench_here: Bench, grid10: Path, tmp_path: Path) -> None:
     options = ("--out", tmp_path / "run", "--device", "cpu", "--tracking", "--tracking-uri", "htp://host")
     assert (
         "--tracking-uri htp://host: MLflow needs an address"
-        in bench_here("run", "--grid", grid30, *options, code=2).stderr
+        in bench_here("run", "--grid", grid10, *options, code=2).stderr
     )
     assert not (tmp_path / "run").exists()

@@ -121,6 +121,8 @@ def _follow(pipe: Connection, run: Path, uri: str) -> None:
             break  # the user has been told what to do and need not wait for another attempt
         try:
             if mirror is None:
+                import pandas  # noqa: F401  # reads the tables; imported later, it would take of the server's patience
+
                 mirror = Mirror(run, uri)
                 alive()
             mirror.update(alive, skip_new=not last)
