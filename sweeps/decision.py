@@ -111,10 +111,9 @@ class DecisionRun:
         assert record.plan is not None
         plan = record.plan
         if not record.tuned:
-            reporting = record.timing.first + plan.seeds * self._a_seed(record, plan)
             self.say(f"tuning {len(plan.methods)} methods, {plan.trials} trials of {plan.rounds} rounds each")
-            self._study(plan, timeout=max(0.0, self.end - time.monotonic() - 1.3 * reporting))
-            record.tuned = True
+            self._study(plan, timeout=self._for_trials(record, plan))
+            record.tuned = all(self.chosen(plan).values())  # else the next command has a trial of each
             self._keep(record)
         elif not self._finished(plan):
             self._study(plan, timeout=0.0)
@@ -155,6 +154,12 @@ class DecisionRun:
         reported = [entry for entry in info["cells"] if entry["settings"]["protocol"] == "honest"]
         states = [store.read_status(self.folder / entry["id"]).state for entry in reported]
         return len(states) >= plan.seeds * len(plan.methods) and all(state in store.FINISHED for state in states)
+
+    def _for_trials(self, record: DecisionRecord, plan: DecisionPlan) -> float:
+        """Seconds in which trials may begin: what the report leaves, but enough for one of each method."""
+        a_seed, first = self._a_seed(record, plan), record.timing.first
+        left = self.end - time.monotonic() - 1.3 * (first + plan.seeds * a_seed)
+        return max(left, 2 * (first + len(TUNING_SEEDS) * a_seed))
 
     def _a_seed(self, record: DecisionRecord, plan: DecisionPlan) -> float:
         """Seconds of a cell of each method, side by side: of those that have run, else as timed."""

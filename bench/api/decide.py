@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,15 +114,15 @@ def decide(
     _check(minutes, margin, confidence, normalise)
     options = SessionOptions.of(jobs=jobs, device=device, data_root=data_root, quiet=quiet, tracking=False)
     if not isinstance(data, Path | str):
-        out = out or Path("runs") / "decide_table"
-        data = _written(data, Path(out))
-    cells = cells_of(
-        str(data), options.data_root, label=label, site=site, leave_out=leave_out, categories=categories
-    )  # fmt: skip
-    if len(cells) > 1:
-        raise UserError(f"{data}: the grid divides data in {len(cells)} ways, and a decision is about a single one")
-    cell = cells[0].model_copy(update={**_OF_TABLES, "normalise": normalise}) if label else cells[0]
-    _check_sites(cell, str(data))
+        out = Path(out or Path("runs") / "decide_table")
+    with _as_file(data, out) as source:
+        cells = cells_of(
+            source, options.data_root, label=label, site=site, leave_out=leave_out, categories=categories
+        )  # fmt: skip
+        if len(cells) > 1:
+            raise UserError(f"{source}: the grid divides data in {len(cells)} ways; a decision is about a single one")
+        cell = cells[0].model_copy(update={**_OF_TABLES, "normalise": normalise}) if label else cells[0]
+        _check_sites(cell, source)
     folder = Path(out) if out else Path("runs") / f"decide_{dataset_name(cell)}"
     name = run_name("decision", folder)
     check_folder(folder, "study", name)
@@ -149,10 +150,8 @@ def decide(
     except TooLittleTimeError as error:
         wanted = error.seconds / 60
         reason = f"{minutes:g} minutes are too few; about {wanted:.1f} would do"
-        verdict, evidence = (
-            ConsortiumVerdict(margin, level, reason=reason),
-            Evidence((), np.empty(0, np.int64), (), {}, {}, 0),
-        )
+        verdict = ConsortiumVerdict(margin, level, reason=reason)
+        evidence = Evidence((), np.empty(0, np.int64), (), {}, {}, 0)
         return Decision(headline(verdict), sentences(verdict, evidence), verdict, evidence, folder, None)
     rows = sum(site[part] for site in about["sites"] for part in ("train", "validation", "test"))
     evidence = read_evidence(folder, names, rows, run.chosen(plan))
@@ -211,18 +210,32 @@ def _with_same_tests(cell: Settings, data_root: Path) -> Settings:
     return cell if alike else cell.model_copy(update={"partition_seed": 0})
 
 
-def _written(frame: "pd.DataFrame", folder: Path) -> Path:
-    """Write a table from memory into the run folder, where the workers find it, unless it is there already.
+@contextmanager
+def _as_file(data: "pd.DataFrame | Path | str", out: Path | str | None) -> Iterator[str]:
+    """The data as a file, where the processes that train find it: a table from memory is written into the run folder,
+    and removed if it is refused inside the block.
 
     Raises:
         UserError: the folder has another table.
     """
-    make_folder(folder)
-    file, text = folder / TABLE, frame.to_csv(index=False)
-    if file.exists() and file.read_text(encoding="utf-8") != text:
+    if isinstance(data, Path | str):
+        yield str(data)
+        return
+    folder = Path(str(out))
+    file, text = folder / TABLE, data.to_csv(index=False)
+    here = [place.exists() for place in (folder, file)]
+    if here[1] and file.read_text(encoding="utf-8") != text:
         raise UserError(f"{file} is another table; give another `out`")
+    make_folder(folder)
     store.write_text(file, text)
-    return file
+    try:
+        yield str(file)
+    except UserError:
+        if not here[1]:
+            file.unlink()
+        if not here[0]:
+            folder.rmdir()
+        raise
 
 
 def _steps(cell: Settings, plan: DecisionPlan, folder: Path) -> list[str]:

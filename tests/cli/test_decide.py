@@ -50,7 +50,7 @@ def test_a_decision_from_a_table(bench_here: Bench, table: Path, tmp_path: Path)
     ]  # fmt: skip
     assert [site["name"] for site in decision["verdict"]["sites"]] == ["a, b", "north", "south"]
     assert list(decision["methods"]) == PLAN["methods"]
-    assert decision["rows"] == 36
+    assert decision["rows"] == sum(site["test"] for site in decision["data"]["sites"]) > 30
     assert decision["methods"]["local"]["megabytes"] == 0 < decision["methods"]["fedavg"]["megabytes"]
     page = (tmp_path / "r" / "decision" / "index.html").read_text()
     assert all(text.split("`")[0][:60] in page for text in decision["sentences"])
@@ -70,6 +70,13 @@ def test_a_decision_from_a_table(bench_here: Bench, table: Path, tmp_path: Path)
     bench_here("report", "r")
     assert (tmp_path / "r" / "report" / "index.html").exists()
 
+    frame = pd.read_csv(table)
+    from_memory = bench.decide(frame, tmp_path / "m", label="outcome", site="site", minutes=0.001, quiet=True)
+    assert "minutes are too few" in from_memory.sentences[0]
+    assert pd.read_csv(tmp_path / "m" / "data.csv").equals(frame)
+    with pytest.raises(UserError, match="is another table"):
+        bench.decide(frame.iloc[1:], tmp_path / "m", label="outcome", site="site", quiet=True)
+
     table.write_text(table.read_text().replace("ill", "sick"))
     assert "other data" in bench_here(*command, code=2).stderr
 
@@ -83,6 +90,15 @@ def test_what_is_wrong_with_a_table_is_said_before_training(bench_here: Bench, t
     assert len(problems) > 1
     assert bench_here("decide", *options, code=2).stderr.splitlines()[1:] == problems
     assert [path.name for path in tmp_path.iterdir()] == ["bad.csv"]
+
+
+def test_a_table_in_memory_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"site": ["a", "b"] * 20, "when": ["2020-01-02"] * 40, "ill": ["no", "yes"] * 20})
+    with pytest.raises(UserError, match="date"):
+        bench.decide(frame, tmp_path / "runs", label="ill", site="site", quiet=True)
+    with pytest.raises(UserError, match="--site should name"):
+        bench.decide(frame.drop(columns="when").assign(x=[1.5, 2.5] * 20), tmp_path / "runs", label="ill", quiet=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 MISTAKES = {
