@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -110,6 +109,8 @@ def check(
     data_root: DataRoot = Path("data"),
 ) -> None:
     """Run a cell's job on this machine, each site a process, and compare its bytes with the simulated cell."""
+    import tempfile
+
     settings = _settings(cell, only, plugin)
     from bench.sites.export import export as write
     from bench.sites.export import write_samples
