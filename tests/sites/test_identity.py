@@ -111,3 +111,21 @@ def test_a_tensor_that_a_message_has_twice_is_sent_twice_as_the_ledger_counts_it
     tensor, packed = torch.ones(3), Packed()
     packed.pack({"first": tensor, "again": tensor}, "")
     assert {name: t.nbytes for name, t in packed.tensors.items()} == {"first": 12, "again": 12}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"normalise": "per_client"},
+        {"client_models": ("mlp", "logistic"), "model": "mlp", "model_options": {}},
+        {"server": {"name": "fedopt"}, "epochs": 2, "lr_decay": 0.9},
+        {"selection": "by_size", "participation": 0.6},
+        {"frozen": ("body",)},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_cells_of_many_kinds_give_the_same_bytes(small: Callable[..., Small], changes: dict[str, object]) -> None:
+    job = small("local" if "client_models" in changes else "fedavg", **changes)
+    job.run()
+    assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
