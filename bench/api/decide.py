@@ -1,5 +1,6 @@
 """`bench.decide`: from the data of several sites to a decision whether and how they should train together."""
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -16,13 +17,13 @@ from bench.api.runner import choose_runner
 from bench.errors import UserError
 from bench.federation.cell_data import apply_shifts, load_dataset, load_partition
 from bench.results.data_description import describe
-from bench.results.results import dataset_name
+from bench.results.results import dataset_name, load_run
 from bench.runs.run_folder import check_folder, make_folder
 from bench.runs.session import print_notes
 from bench.runs.session_options import SessionOptions
 from bench.runs.workers import worker_count
 from bench.settings import Settings
-from bench.store import store
+from bench.store import inside, store
 from reports.decision.evidence import Evidence, read_evidence
 from reports.decision.page import Course, write_decision
 from reports.decision.sentences import headline, sentences
@@ -35,8 +36,8 @@ from sweeps.portfolio import TUNING_SEEDS, portfolio
 if TYPE_CHECKING:
     import pandas as pd
 
-TABLE = "data.csv"
-"""In the run folder: a table that came from memory."""
+TABLE, MODELS = "data.csv", "models"
+"""In the run folder: a table that came from memory, and models: of the method that is recommended, or else of the best by validation."""
 _END = 8.0  # seconds that are kept for the page
 _OF_TABLES: dict[str, Any] = {
     "model": "mlp",
@@ -112,7 +113,7 @@ def decide(
     begin = time.monotonic()
     refuse_text(leave_out=leave_out, categories=categories)
     _check(minutes, margin, confidence, normalise)
-    options = SessionOptions.of(jobs=jobs, device=device, data_root=data_root, quiet=quiet, tracking=False)
+    options = SessionOptions.of(jobs=jobs, device=device, data_root=data_root, quiet=quiet, tracking=False, keep="best")
     if not isinstance(data, Path | str):
         out = Path(out or Path("runs") / "decide_table")
     with _as_file(data, out) as source:
@@ -156,8 +157,8 @@ def decide(
     rows = sum(site[part] for site in about["sites"] for part in ("train", "validation", "test"))
     evidence = read_evidence(folder, names, rows, run.chosen(plan))
     verdict = verdict_of(evidence, margin, level)
-    # Here the models are exported, the generic and one for each site: what `bench export` does with the run.
-    page = write_decision(folder, verdict, evidence, Course(about, kinds, _steps(cell, plan, folder)))
+    models = _export(folder, verdict.judged, options.data_root)
+    page = write_decision(folder, verdict, evidence, Course(about, kinds, [*_steps(cell, plan, folder), models]))
     return Decision(headline(verdict), sentences(verdict, evidence), verdict, evidence, folder, page)
 
 
@@ -254,6 +255,21 @@ def _steps(cell: Settings, plan: DecisionPlan, folder: Path) -> list[str]:
         f"`bench sweep --study {folder}/study.yaml` runs it elsewhere, and `bench run --grid {folder}/best.yaml` the "
         "chosen settings.",
     ]
+
+
+def _export(folder: Path, method: str, data_root: Path) -> str:
+    """Write the models of a method's first seed into the run folder, and say so in a sentence."""
+    if not method:
+        return "Models: none, as nothing can be said of any method."
+    cells = [cell for cell in load_run(folder).cells if cell.label == method and cell.settings.protocol == "honest"]
+    cell, out = min(cells, key=lambda cell: cell.settings.seed), folder / MODELS
+    if out.is_dir():  # of an earlier command, with fewer seeds or minutes
+        shutil.rmtree(inside.make_folder(folder, out))
+    try:
+        notes = cell.export(out, data_root)
+    except UserError as error:
+        return f"Models: none ({error})."
+    return " ".join([f"Models: {out}, of `{method}` with seed {cell.settings.seed}.", *(f"{note}." for note in notes)])
 
 
 def _say(line: str) -> None:

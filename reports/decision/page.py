@@ -11,6 +11,7 @@ from bench.store import inside, store
 from reports.decision.evidence import Evidence
 from reports.decision.sentences import headline, points, sentences, settings_text
 from reports.decision.verdict import ALONE, ConsortiumVerdict
+from reports.page.data_page import data_sections
 from reports.page.page import write_page
 from reports.page.sections import Section
 from reports.pictures.canvas import COLOURS, QUIET, Picture, drawing, finish
@@ -64,7 +65,7 @@ def write_decision(folder: Path, verdict: ConsortiumVerdict, evidence: Evidence,
             Section("methods", "The methods", tables=(_method_table(verdict, evidence),), more=(_kind_table(course),))
         )
     sections += [
-        Section("data", "The data", points=tuple(course.data["remarks"]), tables=(_data_table(course.data),)),
+        *data_sections(course.data),
         Section("course", "What was run", points=tuple(course.steps)),
         Section("limits", "What is not claimed", points=_CLAIMS),
     ]
@@ -187,23 +188,3 @@ def _kind_table(course: Course) -> Table:
         "Methods of different kinds, chosen by how different the sites are; with little time the last are left out."
     )
     return Table("kinds", "Why these methods", caption, "Method", (Column("why"),), rows)
-
-
-def _data_table(data: Mapping[str, Any]) -> Table:
-    rows = tuple(
-        (
-            site["name"],
-            (
-                *(number(site[key], decimals=0) for key in ("train", "validation", "test")),
-                number(100 * site["missing"], decimals=1),
-                *(number(math.nan if site[key] is None else site[key]) for key in ("label_distance", "feature_score")),
-            ),
-        )
-        for site in data["sites"]
-    )
-    heads = ("training", "validation", "held out", "missing %", "label distance", "feature score")
-    caption = (
-        "Rows of each site. Label distance: 0, classes as at the others; 1, none in common. Feature score: 0.5, inputs "
-        "like the others'; 1, always told apart. As `bench data` prints them."
-    )
-    return Table("data", "The sites", caption, "Site", tuple(map(Column, heads)), rows)

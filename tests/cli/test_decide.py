@@ -1,7 +1,11 @@
 """`bench decide`: from a table of several sites to a decision."""
 
+import io
 import json
+import shlex
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +15,7 @@ import pytest
 
 import bench
 from bench.errors import UserError
+from tests.conftest import ROOT
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 PLAN = {"methods": ["local", "fedavg", "finetune", "ditto", "ifca"], "rounds": 3, "trials": 1, "seeds": 3}
@@ -55,6 +60,10 @@ def test_a_decision_from_a_table(bench_here: Bench, table: Path, tmp_path: Path)
     page = (tmp_path / "r" / "decision" / "index.html").read_text()
     assert all(text.split("`")[0][:60] in page for text in decision["sentences"])
     assert "What is not claimed" in page
+
+    models = tmp_path / "r" / "models"
+    assert sorted(file.name for file in models.glob("*.pt")) == ["a-b.pt", "generic.pt", "north.pt", "south.pt"]
+    assert str(Path("r", "models")) in page
 
     run = bench.load_run(tmp_path / "r")
     reported = [cell for cell in run.cells if cell.settings.protocol == "honest"]
@@ -135,3 +144,26 @@ def test_sites_that_share_tests_are_refused(tmp_path: Path) -> None:
     assert _with_same_tests(shared, tmp_path).partition_seed == 0
     with pytest.raises(UserError, match="share samples for tests"):
         _with_same_tests(cell, tmp_path)
+
+
+@pytest.mark.long
+def test_the_page_s_path_from_a_table_to_a_prediction(bench_here: Bench, tmp_path: Path) -> None:
+    """The commands of docs/decide.md, with minutes as on a slow machine and a plan that fits in them."""
+    block = (ROOT / "docs" / "decide.md").read_text(encoding="utf-8").split("```")[1]
+    make, look, decide, read, predict = (shlex.split(line, comments=True) for line in block.strip().splitlines())
+    shutil.copy(ROOT / "docs" / "examples" / "hospitals" / make[1], tmp_path)
+    subprocess.run([sys.executable, *make[1:]], cwd=tmp_path, check=True)
+    bench_here(*look[1:])
+    assert (tmp_path / "data.html").is_file()
+    command = [*decide[1:-1], "0.001", "--jobs", 2]
+    bench_here(*command)
+    file = tmp_path / Path(read[1]).parent / "plan.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "plan": PLAN}))
+    bench_here(*command, "--minutes", 0.2)
+    assert json.loads((tmp_path / read[1]).read_text())["headline"]
+    rows = pd.read_csv(tmp_path / "hospitals.csv").drop(columns=["outcome", "hospital"]).head(5)
+    rows.to_csv(tmp_path / predict[-1], index=False)
+    done = subprocess.run([sys.executable, *predict[1:]], cwd=tmp_path, check=True, capture_output=True, text=True)
+    table = pd.read_csv(io.StringIO(done.stdout))
+    assert len(table) == 5
+    assert set(table["predicted"]) <= {"ill", "well"}
