@@ -11,7 +11,9 @@ SEEDS, MOST_SEEDS = 5, 20
 """Reported seeds that are planned, and how many more the time that is left may add."""
 _LADDER = ((60, 16), (60, 10), (40, 10), (40, 6), (25, 6), (25, 4), (15, 4), (15, 2), (8, 2), (8, 1))
 """Rounds and trials, the most wanted first."""
-_FEWER, _FEW_SEEDS = 5, 3
+FEW_SEEDS = 3
+"""Seeds that are reported first."""
+_FEWER = 5  # methods, where there is little time
 _SHARE = 0.7  # of the time that a plan may take: timings of few rounds are rough
 _HANDLING = 0.3  # seconds of a cell that its own clock does not count
 
@@ -103,4 +105,4 @@ def _plans(methods: tuple[str, ...], most_rounds: int) -> list[DecisionPlan]:
     """The plans, the most wanted first; the last ones do with fewer methods and seeds."""
     plans = [DecisionPlan(methods, min(rounds, most_rounds), trials, SEEDS) for rounds, trials in _LADDER]
     last = plans[-1]
-    return [*plans, replace(last, methods=methods[:_FEWER]), replace(last, methods=methods[:_FEWER], seeds=_FEW_SEEDS)]
+    return [*plans, replace(last, methods=methods[:_FEWER]), replace(last, methods=methods[:_FEWER], seeds=FEW_SEEDS)]

@@ -1,6 +1,7 @@
 """The run of `bench decide`: cells are timed, a plan is made that fits in the minutes, and its study is run."""
 
 import dataclasses
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +21,10 @@ from bench.runs.session_options import SessionOptions
 from bench.settings import Settings
 from bench.store import documents, store
 from sweeps.budget import (
+    FEW_SEEDS,
     LONG,
     MOST_SEEDS,
+    SEEDS,
     SHORT,
     DecisionPlan,
     MethodTime,
@@ -112,8 +115,8 @@ class DecisionRun:
         plan = record.plan
         if not record.tuned:
             self.say(f"tuning {len(plan.methods)} methods, {plan.trials} trials of {plan.rounds} rounds each")
-            self._study(plan, timeout=self._for_trials(record, plan))
-            record.tuned = all(self.chosen(plan).values())  # else the next command has a trial of each
+            self._study(plan, timeout=self._for_trials(record, plan), least=1)
+            record.tuned = True
             self._keep(record)
         elif not self._finished(plan):
             self._study(plan, timeout=0.0)
@@ -140,13 +143,22 @@ class DecisionRun:
         choices = choose(study, open_studies(study, study_storage(self.folder)), self.folder)
         return {choice.arm.label: choice.best.params if choice.best else {} for choice in choices}
 
-    def _study(self, plan: DecisionPlan, timeout: float) -> None:
+    def _study(self, plan: DecisionPlan, timeout: float, least: int = 0) -> None:
         """Run the study of a plan: its trials, as long as there is time, and its reported seeds."""
         study, file = self.study(plan), self.folder / STUDY
         make_folder(self.folder)
         store.write_text(file, study.source)
         session = open_session(study, self.folder, self.options, "bench decide")
-        run_study(session, study, self.runner(self.options), name=str(file), overrides=[], timeout=timeout, page=False)
+        run_study(
+            session,
+            study,
+            self.runner(self.options),
+            name=str(file),
+            overrides=[],
+            timeout=timeout,
+            least=least,
+            page=False,
+        )
 
     def _finished(self, plan: DecisionPlan) -> bool:
         """Whether all reported cells of a plan are there."""
@@ -156,23 +168,22 @@ class DecisionRun:
         return len(states) >= plan.seeds * len(plan.methods) and all(state in store.FINISHED for state in states)
 
     def _for_trials(self, record: DecisionRecord, plan: DecisionPlan) -> float:
-        """Seconds in which trials may begin: what the report leaves, but enough for one of each method."""
+        """Seconds in which trials may begin, beside the first of each method: what the report leaves."""
         a_seed, first = self._a_seed(record, plan), record.timing.first
-        left = self.end - time.monotonic() - 1.3 * (first + plan.seeds * a_seed)
-        return max(left, 2 * (first + len(TUNING_SEEDS) * a_seed))
+        return max(0.0, self.end - time.monotonic() - 1.3 * (first + SEEDS * a_seed))
 
     def _a_seed(self, record: DecisionRecord, plan: DecisionPlan) -> float:
-        """Seconds of a cell of each method, side by side: of those that have run, else as timed."""
+        """Seconds of a cell of each method, side by side: of those that have run, else as timed before."""
         times = dict(record.timing.methods)
         info = documents.read_run_file(self.folder) or {"cells": []}
         measured: dict[str, list[float]] = {}
         for entry in info["cells"]:
-            if entry["settings"]["protocol"] == "honest":
+            if entry["settings"]["rounds"] == plan.rounds:
                 seconds = store.read_timing(self.folder / entry["id"]).get("seconds")
                 measured.setdefault(entry["label"], []).extend([] if seconds is None else [seconds])
         for name, values in measured.items():
             if values and name in times:
-                times[name] = MethodTime.known(max(values))
+                times[name] = MethodTime.known(statistics.median(values))
         return seed_seconds(plan, times, self.jobs)
 
     def _record(self) -> DecisionRecord:
@@ -188,6 +199,8 @@ class DecisionRun:
         timing = self._timed()
         left = self.end - time.monotonic()
         plan = fitting(timing, self.jobs, left, self.cell.rounds)
+        if plan is not None:  # further seeds follow if there is still time after tuning
+            plan = dataclasses.replace(plan, seeds=FEW_SEEDS)
         record = DecisionRecord(cell=planned.id, methods=list(self.methods), timing=timing, plan=plan)
         self._keep(record)
         if plan is None:

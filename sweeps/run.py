@@ -139,6 +139,7 @@ def tune(
     runner: CellRunner,
     timeout: float | None,
     say: Callable[[str], None],
+    least: int = 0,
 ) -> Outcome:
     """Run trials until every arm has had its number of them, time is up, or the user stops.
 
@@ -150,11 +151,12 @@ def tune(
         runner: runs the cells.
         timeout: seconds after which no trial is begun.
         say: takes one line for each trial that has ended.
+        least: trials of each arm that are begun even after the timeout.
     """
     worker = folder / "workers" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     inside.make_folder(folder, worker)
     with store.locked(worker):
-        tuner = _Tuner(study, studies, folder, worker.name, options, timeout, say)
+        tuner = _Tuner(study, studies, folder, worker.name, options, timeout, say, least)
         completed = runner.run(tuner.tasks(), tuner.on_event, tuner.unwanted)
     return Outcome(not completed, tuner.failed, tuner.elsewhere())
 
@@ -197,6 +199,7 @@ class _Tuner:
         options: str,
         timeout: float | None,
         say: Callable[[str], None],
+        least: int,
     ) -> None:
         self.study = study
         self.studies = studies
@@ -205,13 +208,14 @@ class _Tuner:
         self.options = options
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.say = say
+        self.least = least
         self.unwanted: set[str] = set()
         self.failed: list[str] = []
         self._running: list[_RunningTrial] = []
 
     def tasks(self) -> Iterator[CellTask]:
         """The cells of one trial after the other. A trial is chosen when a worker is free for its first cell."""
-        while (self.deadline is None or time.monotonic() < self.deadline) and (running := self._next_trial()):
+        while (self.least or not self._late()) and (running := self._next_trial()):
             for cell in running.cells:
                 if running.ended:
                     break
@@ -240,6 +244,9 @@ class _Tuner:
             for trial in self.studies[arm.name].get_trials(deepcopy=False)
         )
 
+    def _late(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
     def _next_trial(self) -> _RunningTrial | None:
         """Choose the next trial: one whose worker died, else a new one of the arm with the fewest trials."""
         from optuna.trial import Trial, TrialState
@@ -254,7 +261,10 @@ class _Tuner:
             begun = {
                 arm: sum(trial.state != TrialState.WAITING for trial in trials) for arm, trials in trials_by_arm.items()
             }
-            short = [arm for arm in self.study.arms if begun[arm] < arm.trials]
+            late = self._late()
+            short = [
+                arm for arm in self.study.arms if begun[arm] < (min(self.least, arm.trials) if late else arm.trials)
+            ]
             if not short:
                 return None
             arm = min(short, key=lambda candidate: begun[candidate])

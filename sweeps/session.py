@@ -69,6 +69,7 @@ def run_study(
     overrides: list[str],
     storage: str | None = None,
     timeout: float | None = None,
+    least: int = 0,
     page: bool = True,
 ) -> StudyEnd:
     """Tune by validation accuracy, run the best settings on new seeds, and report.
@@ -80,6 +81,7 @@ def run_study(
         name, overrides: where the study was read from, for `bench report`.
         storage: Optuna's; None: `study.db` in the run folder.
         timeout: seconds after which no trial is begun.
+        least: trials of each method and task that are begun even then.
         page: whether the report's page is made.
 
     Raises:
@@ -102,7 +104,9 @@ def run_study(
         )  # fmt: skip
         with _followed(folder, mirror):
             said = _quiet if quiet else _say
-            outcome = tune(study, studies, folder, options=options, runner=runner, timeout=timeout, say=said)
+            outcome = tune(
+                study, studies, folder, options=options, runner=runner, timeout=timeout, say=said, least=least
+            )
             for reason in outcome.failed:
                 print(reason, file=sys.stderr)
             if outcome.stopped:

@@ -76,8 +76,12 @@ def _together(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
 def _sites(verdict: ConsortiumVerdict) -> list[str]:
     texts = []
     of = f"with `{verdict.judged}`"
-    for said, verb in (("loses", "lose"), ("gains", "gain"), ("no difference", "neither gain nor lose")):
+    verbs: dict[str, tuple[str, str]] = {
+        "loses": ("loses", "lose"), "gains": ("gains", "gain"), "no difference": ("is as before", "are as before"),
+    }  # fmt: skip
+    for said, (of_a_site, of_several) in verbs.items():
         if sites := [site for site in verdict.sites if site.answer == said]:
+            verb = of_a_site if len(sites) == 1 else of_several
             texts.append(f"{_named(sites)} {verb} {of} (intervals that hold for all sites together).")
     if verdict.most:
         texts.append(f"{verdict.most} gains more than every other site.")

@@ -96,7 +96,7 @@ def test_sites_that_lose_are_named() -> None:
     assert answers == {"north": "gains", "south": "loses", "tiny": "undecided"}
     assert verdict.most == "north"
     texts = sentences(verdict, known)
-    assert any(text.startswith("south (-5.0 points [") and "lose" in text for text in texts)
+    assert any(text.startswith("south (-5.0 points [") and "loses" in text for text in texts)
     assert any("Undecided for tiny" in text for text in texts)
     by_itself = crossed_mean(known.candidates["fedavg"].correct[:900] - known.candidates["local"].correct[:900], 0.05)
     assert verdict.sites[0].gain.low < by_itself.low < by_itself.high < verdict.sites[0].gain.high
