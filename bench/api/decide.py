@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE, MODELS = "data.csv", "models"
-"""In the run folder: a table that came from memory, and models: of the method that is recommended, or else of the best by validation."""
+"""In the run folder: a table that came from memory, and models, of the recommended method or else of the best by
+validation."""
 _END = 8.0  # seconds that are kept for the page
 _OF_TABLES: dict[str, Any] = {
     "model": "mlp",
