@@ -161,8 +161,8 @@ def test_the_page_s_path_from_a_table_to_a_prediction(bench_here: Bench, tmp_pat
     file.write_text(json.dumps({**json.loads(file.read_text()), "plan": PLAN}))
     bench_here(*command, "--minutes", 0.2)
     assert json.loads((tmp_path / read[1]).read_text())["headline"]
-    rows = pd.read_csv(tmp_path / "hospitals.csv").drop(columns=["outcome", "hospital"]).head(5)
-    rows.to_csv(tmp_path / predict[-1], index=False)
+    rows = pd.read_csv(tmp_path / "hospitals.csv", sep=";", dtype=str).drop(columns=["outcome", "hospital"]).head(5)
+    rows.to_csv(tmp_path / predict[-1], sep=";", index=False)
     done = subprocess.run([sys.executable, *predict[1:]], cwd=tmp_path, check=True, capture_output=True, text=True)
     table = pd.read_csv(io.StringIO(done.stdout))
     assert len(table) == 5
