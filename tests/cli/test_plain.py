@@ -41,6 +41,7 @@ bench sites export grid.yaml --only method=fedavg --out job
 """Those that `docs/ten-tasks.md` does not have: its commands are run in new interpreters, too."""
 
 ELSEWHERE = {
+    "decide": "tests/cli/test_decide.py",
     "speed": "tests/speed/test_measure.py",
     "league": "tests/sweeps/test_league_commands.py",
     "protocol": "tests/reports/test_protocol.py",
