@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.api.arguments import refuse_text, run_name
-from bench.api.describe import cells_of
+from bench.api.data_source import cells_of
 from bench.api.runner import choose_runner
 from bench.errors import UserError
 from bench.federation.cell_data import apply_shifts, load_dataset, load_partition

@@ -48,7 +48,7 @@ def data(
     if html is not None and html.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--html {html}: the name of a page ends in .html")
     with allow(is_near), starting("Reading the data ...", quiet=as_json):
-        from bench.api.describe import cells_of
+        from bench.api.data_source import cells_of
         from bench.results.data_description import describe
 
         cells = cells_of(

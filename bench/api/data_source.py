@@ -1,4 +1,4 @@
-"""Tables and grids as the data of sites: which cell reads them, what they hold, and what is wrong with them."""
+"""Sources of a command's data: the cells that read a table, or that a grid has."""
 
 import json
 from collections.abc import Sequence
