@@ -99,13 +99,18 @@ def decide(
         data: a table in memory, a table's file (.csv, .parquet), a folder of them, a grid file, or a built-in grid's
             name; of a grid its data, model and training count, not its methods and seeds.
         out: the run folder; default: `runs/decide_<data>`.
-        label, site, leave_out, categories: of a table: its columns of labels and of sites, columns that are no
-            features, and columns whose numbers are names.
+        label: of a table: the column of labels.
+        site: of a table: the column of sites; of a folder without it each file is a site.
+        leave_out: of a table: columns that are no features.
+        categories: of a table: columns whose numbers are names.
         normalise: of a table: whose means and deviations its numbers are measured by, `per_client` or `pooled`.
         minutes: that it may take.
         margin: of equivalence, in points of accuracy.
         confidence: of the intervals.
-        jobs, device, data_root, quiet: as for `bench.run`.
+        jobs: cells side by side; default: one per core.
+        device: `auto`, `cpu` or `cuda`.
+        data_root: where data files lie.
+        quiet: print nothing.
 
     Raises:
         UserError: something is wrong with the data or an argument; nothing has been trained then.
