@@ -24,7 +24,8 @@ def portfolio(sites: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
     Returns:
         By method, its kind and why it is tried. Sites that disagree on what follows from equal inputs show it neither
-        in labels nor in features, so that kinds for such sites are always there.
+        in labels nor in features, so that kinds for such sites are always there. No method that chooses by validation
+    samples itself, as kNN-Per its share: they choose among methods, too, and would flatter it.
     """
     labels, features = (_mean(sites, key) for key in ("label_distance", "feature_score"))
     by_label = f"shares of classes differ: mean label distance {labels:.2f}"
@@ -44,7 +45,7 @@ def portfolio(sites: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     if features >= _FEATURES:
         return {
             **chosen,
-            "knnper": f"neighbours among a site's features; mean feature score {features:.2f}: inputs differ",
+            "lgfedavg": f"bodies of the sites, a common head; mean feature score {features:.2f}: inputs differ",
         }
     return {**chosen, "fedprox": f"a single model, held back at each site; inputs are alike, too ({features:.2f})"}
 

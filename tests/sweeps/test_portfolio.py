@@ -1,5 +1,8 @@
 """Which methods a decision compares, and how many rounds, trials and seeds fit in its minutes."""
 
+import inspect
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +20,7 @@ def sites(labels: float, features: float | None) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize(
     ("labels", "features", "expected"),
-    [(0.5, 0.5, {"fedrep", "fedrod"}), (0.1, 0.9, {"fedper", "knnper"}), (0.1, None, {"fedper", "fedprox"})],
+    [(0.5, 0.5, {"fedrep", "fedrod"}), (0.1, 0.9, {"fedper", "lgfedavg"}), (0.1, None, {"fedper", "fedprox"})],
 )
 def test_methods_follow_from_how_sites_differ(labels: float, features: float | None, expected: set[str]) -> None:
     """Eight, all known, and those for conflicts that no measure shows are always there."""
@@ -26,6 +29,13 @@ def test_methods_follow_from_how_sites_differ(labels: float, features: float | N
     assert list(chosen)[:3] == ["local", "fedavg", "finetune"]
     assert chosen.keys() > {"ditto", "ifca", "apfl"} | expected
     assert all(METHODS.get(name) for name in chosen)
+
+
+def test_no_method_chooses_by_validation_samples_itself() -> None:
+    """As kNN-Per and FedFomo do, in the samples `holdout`."""
+    names = {name for labels in (0.1, 0.5) for features in (None, 0.9) for name in portfolio(sites(labels, features))}
+    files = {name: Path(inspect.getfile(METHODS.get(name))) for name in names}
+    assert [name for name, file in files.items() if '"holdout"' in file.read_text(encoding="utf-8")] == []
 
 
 def test_a_large_site_counts_more_in_what_is_chosen() -> None:
