@@ -199,7 +199,7 @@ class _Tuner:
         options: str,
         timeout: float | None,
         say: Callable[[str], None],
-        least: int,
+        least: int = 0,
     ) -> None:
         self.study = study
         self.studies = studies

@@ -29,7 +29,8 @@ def files(name: str, kind: str = "cr:FileObject") -> list[dict[str, Any]]:
 
 
 def test_every_data_set_has_a_source_or_reads_data_of_the_user() -> None:
-    assert {*NAMES, *sources.READERS} == set(DATASETS.names())
+    ours = [name for name in DATASETS.names() if DATASETS.get(name).__module__.startswith("datasets.")]
+    assert {*NAMES, *sources.READERS} == {*ours}  # others are of tests
     assert not {*NAMES} & {*sources.READERS}
 
 

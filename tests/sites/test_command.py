@@ -10,8 +10,8 @@ from tests.warm import PATIENCE, Start
 
 def said(start: Start, folder: Path, *arguments: str) -> str:
     """What a refused command says."""
-    process = start(["sites", *arguments], folder)
-    _, err = process.communicate(timeout=PATIENCE)
+    with start(["sites", *arguments], folder) as process:
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2, err
     assert "Traceback" not in err
     return str(err)
