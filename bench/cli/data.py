@@ -11,25 +11,31 @@ from bench.cli.starting import starting
 from bench.cli.table import print_table
 from bench.errors import UserError
 
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE|GRID",
+        callback=required("file"),
+        show_default=False,
+        help="A table (.csv, .parquet, or a folder of them), a grid file, or the name of a built-in grid.",
+    ),
+]
+LabelOption = Annotated[str, typer.Option(help="Of a table: the column of labels.")]
+SiteOption = Annotated[str, typer.Option(help="Of a table: the column of sites; of a folder each file is a site.")]
+LeaveOutOption = Annotated[
+    list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: no feature; may be repeated.")
+]
+CategoriesOption = Annotated[
+    list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: its numbers are names; may be repeated.")
+]
+
 
 def data(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE|GRID",
-            callback=required("file"),
-            show_default=False,
-            help="A table (.csv, .parquet, or a folder of them), a grid file, or the name of a built-in grid.",
-        ),
-    ] = "",
-    label: Annotated[str, typer.Option(help="Of a table: the column of labels.")] = "",
-    site: Annotated[str, typer.Option(help="Of a table: the column of sites; of a folder each file is a site.")] = "",
-    leave_out: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: no feature; may be repeated.")
-    ] = None,
-    categories: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: its numbers are names; may be repeated.")
-    ] = None,
+    source: SourceArgument = "",
+    label: LabelOption = "",
+    site: SiteOption = "",
+    leave_out: LeaveOutOption = None,
+    categories: CategoriesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a page of it, which needs nothing else.")

@@ -7,28 +7,17 @@ from typing import Annotated
 import typer
 
 from bench.cli.cell_runner import DeviceOption, Jobs, start_early, wished_device
-from bench.cli.run import PluginFiles, required
+from bench.cli.data import CategoriesOption, LabelOption, LeaveOutOption, SiteOption, SourceArgument
+from bench.cli.run import PluginFiles
 from bench.cli.starting import starting
 
 
 def decide(
-    data: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE|GRID",
-            callback=required("file"),
-            show_default=False,
-            help="A table (.csv, .parquet, or a folder of them), a grid file, or the name of a built-in grid.",
-        ),
-    ] = "",
-    label: Annotated[str, typer.Option(help="Of a table: the column of labels.")] = "",
-    site: Annotated[str, typer.Option(help="Of a table: the column of sites; of a folder each file is a site.")] = "",
-    leave_out: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: no feature; may be repeated.")
-    ] = None,
-    categories: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: its numbers are names; may be repeated.")
-    ] = None,
+    data: SourceArgument = "",
+    label: LabelOption = "",
+    site: SiteOption = "",
+    leave_out: LeaveOutOption = None,
+    categories: CategoriesOption = None,
     normalise: Annotated[
         str, typer.Option(metavar="per_client|pooled", help="Of a table: whose means its numbers are measured by.")
     ] = "per_client",
