@@ -9,9 +9,6 @@ them unpickles.
 import importlib
 import json
 import math
-import operator
-import re
-import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,24 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from bench.errors import UserError
+from bench.operations import NotExportable, Recording, first_line, function_of, recorded, restored
 
 if TYPE_CHECKING:
     import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
 
 FORMAT = 1
 _KEY = "pfleague_model"
-_OPERATION = re.compile(r"aten\.\w+\.\w+")
-_FILES = {"from_file"}
-"""Torch's operations that read or write files."""
-_SIZES = ("add", "sub", "mul", "floordiv", "mod", "truediv", "neg", "getitem", "eq", "ne", "lt", "le", "gt", "ge")
-"""Functions of Python's `operator` that the computation may use, on sizes and on lists of tensors."""
-_CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size"}
-"""Operations that compute nothing."""
-_AT_ONCE = 500  # samples
-
-
-class NotExportable(UserError):
-    """Network whose computation cannot be written down as a list of torch's operations."""
 
 
 class Predictions(NamedTuple):
@@ -54,135 +40,6 @@ class Predictions(NamedTuple):
     notes: list[str]
 
 
-class Recording(NamedTuple):
-    """A network's computation.
-
-    Attributes:
-        operations: in their order, in values that JSON can hold.
-        tensors: on which they work, by name.
-        at_once: how many samples the computation takes; 1 where it is written for a single one.
-    """
-
-    operations: list[dict[str, Any]]
-    tensors: dict[str, Tensor]
-    at_once: int
-
-
-def recorded(network: nn.Module, example: Tensor) -> Recording:
-    """Write a network's computation down.
-
-    Args:
-        network: in `eval` mode.
-        example: `[n, ...]` samples as the network takes them; the number of samples may differ later.
-
-    Raises:
-        NotExportable: it depends on values of samples, or on operations that are not torch's own.
-    """
-    try:
-        return _recording(network, example, _AT_ONCE)
-    except NotExportable:  # it may be that the number of samples is a plain number to it, as by `len(x)`
-        return _recording(network, example[:1], 1)
-
-
-def _recording(network: nn.Module, example: Tensor, at_once: int) -> Recording:
-    program = _program(network, example, varying=at_once > 1)
-    signature = program.graph_signature
-    held = {**program.state_dict, **program.constants}
-    owned = {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
-    tensors = {name: held[owned[name]].detach().clone() for name in owned}
-    nodes: list[dict[str, Any]] = []
-    for node in program.graph.nodes:
-        if node.op == "placeholder" and node.name not in owned:
-            nodes.append({"op": "input", "name": node.name})
-        elif node.op == "call_function":
-            if (name := _name(node.target)).split(".")[1] not in _CHECKS:
-                nodes.append({"op": name, "name": node.name, "args": _plain(node.args), "kwargs": _plain(node.kwargs)})
-        elif node.op == "output":
-            nodes.append({"op": "output", "args": _plain(node.args[0])})
-        elif node.op != "placeholder":
-            raise NotExportable(f"its computation has a {node.op}, which is no operation")
-    return Recording(nodes, tensors, at_once)
-
-
-def _program(network: nn.Module, example: Tensor, *, varying: bool) -> torch.export.ExportedProgram:
-    """The program that torch exports, for a varying number of samples or that of the example."""
-    rows = {0: torch.export.Dim("rows")} if varying else None
-    strict = any(isinstance(layer, nn.RNNBase) for layer in network.modules())  # follows tensors in lists, and is slow
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what they warn of would show in the outputs, which `exported` compares
-        try:
-            return torch.export.export(network, (example,), dynamic_shapes=(rows,), strict=strict)
-        except Exception as error:  # of many kinds, for the network may be a user's
-            raise NotExportable(f"its network is no fixed list of operations ({_line(error)})") from None
-
-
-def _line(error: Exception) -> str:
-    """The first line of an error's text, or its kind where it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-def _name(target: Any) -> str:
-    """The name of an operation, such as `aten.linear.default`.
-
-    Raises:
-        NotExportable: it is not torch's own.
-    """
-    name = str(target) if isinstance(target, torch._ops.OpOverload) else f"operator.{getattr(target, '__name__', '')}"
-    if _function(name) is None:
-        raise NotExportable(f"it uses the operation {target}, which is not torch's own")
-    return name
-
-
-def _function(name: str) -> Any:
-    """The operation of a name; None for what the computation may not use."""
-    room, _, rest = name.partition(".")
-    if room == "operator":
-        return getattr(operator, rest) if rest in _SIZES else None
-    if not _OPERATION.fullmatch(name) or rest.split(".")[0] in _FILES:
-        return None
-    packet, overload = rest.split(".")
-    return getattr(getattr(torch.ops.aten, packet, None), overload, None)
-
-
-def _plain(value: Any) -> Any:
-    """Arguments of an operation in values that JSON can hold."""
-    match value:
-        case torch.fx.Node():
-            return {"value": value.name}
-        case None | bool() | int() | float() | str():
-            return value
-        case torch.dtype() | torch.layout() | torch.memory_format():
-            return {"torch": str(value).removeprefix("torch.")}
-        case torch.device():
-            return {"device": "cpu"}
-        case list() | tuple():
-            return [_plain(v) for v in value]
-        case Mapping():
-            return {str(k): _plain(v) for k, v in value.items()}
-    raise NotExportable(f"an operation of its network takes a {type(value).__name__}")
-
-
-def _restored(plain: Any, values: Mapping[str, Any]) -> Any:
-    """Arguments of an operation from their JSON form, the inverse of `_plain`."""
-    match plain:
-        case {"value": str(name)}:
-            return values[name]
-        case {"torch": str(name)}:
-            value = getattr(torch, name, None)
-            if not isinstance(value, torch.dtype | torch.layout | torch.memory_format):
-                raise ValueError(f"{name!r} is no type of torch")
-            return value
-        case {"device": _}:
-            return torch.device("cpu")
-        case list():
-            return [_restored(v, values) for v in plain]
-    return plain
-
-
 class ExportedModel:
     """A model from a file that `bench export` wrote.
 
@@ -192,6 +49,7 @@ class ExportedModel:
         cell: the cell that trained it: `id`, `name`, `method` and `round`.
         columns: the columns that it takes, of a model of tables; else empty.
         shape: of a sample.
+        dtype: of its weights.
         needs_site: whether it takes samples as a site normalises them (the generic model under `normalise:
             per_client`), so that another model must say which.
     """
@@ -202,6 +60,7 @@ class ExportedModel:
         self.cell: dict[str, Any] = header["cell"]
         self.shape: tuple[int, ...] = tuple(header["shape"])
         self.needs_site: bool = header["needs_site"]
+        self.dtype: torch.dtype = getattr(torch, header["dtype"])
         self.table: dict[str, Any] | None = header["table"]
         self.columns = [column["name"] for column in self.table["columns"]] if self.table else []
         self._header = dict(header)
@@ -238,11 +97,10 @@ class ExportedModel:
 
     def normalised(self, x: Tensor) -> Tensor:
         """Raw samples as the network takes them; a missing number is the mean, which becomes 0."""
-        dtype = getattr(torch, self._header["dtype"])
         if "normalisation.mean" not in self._tensors:
-            return x.to(dtype) if x.is_floating_point() else x.long()
+            return x.to(self.dtype) if x.is_floating_point() else x.long()
         mean, std = (self._tensors[f"normalisation.{name}"] for name in ("mean", "std"))
-        return ((x.to(mean.dtype) - mean) / std).nan_to_num(nan=0.0).to(dtype)
+        return ((x.to(mean.dtype) - mean) / std).nan_to_num(nan=0.0).to(self.dtype)
 
     def network(self, x: Tensor) -> Tensor:
         """Logits `[n, classes]` of normalised samples, of which there is at least one."""
@@ -256,11 +114,11 @@ class ExportedModel:
                 if node["op"] == "input":
                     values[node["name"]] = x
                 elif node["op"] != "output":
-                    args, kwargs = _restored(node["args"], values), node["kwargs"]
-                    named = {key: _restored(value, values) for key, value in kwargs.items()}
-                    values[node["name"]] = _function(node["op"])(*args, **named)
-        logits: Tensor = _restored(self._header["operations"][-1]["args"], values)[0]
-        return logits.to(getattr(torch, self._header["dtype"]))
+                    args, kwargs = restored(node["args"], values), node["kwargs"]
+                    named = {key: restored(value, values) for key, value in kwargs.items()}
+                    values[node["name"]] = function_of(node["op"])(*args, **named)
+        logits: Tensor = restored(self._header["operations"][-1]["args"], values)[0]
+        return logits.to(self.dtype)
 
     def predict(self, rows: "pd.DataFrame | Path | str", at: "ExportedModel | None" = None) -> Predictions:
         """Predict rows of a table, or samples in an array.
@@ -326,7 +184,7 @@ def load_model(file: Path | str) -> ExportedModel:
     except IsADirectoryError:
         raise UserError(f"{file} is a folder; give the file of a model in it, such as generic.pt") from None
     except Exception as error:  # torch raises many kinds for what is none of its files
-        raise UserError(f"{file} is no exported model, or damaged ({_line(error)})") from None
+        raise UserError(f"{file} is no exported model, or damaged ({first_line(error)})") from None
     if not isinstance(content, dict) or _KEY not in content:
         raise UserError(f"{file} is no exported model; `bench export RUN --out FOLDER` writes some")
     if content[_KEY] != FORMAT:
@@ -341,7 +199,7 @@ def load_model(file: Path | str) -> ExportedModel:
 
 
 def _is_allowed(operation: Any) -> bool:
-    return operation in ("input", "output") or (isinstance(operation, str) and _function(operation) is not None)
+    return operation in ("input", "output") or (isinstance(operation, str) and function_of(operation) is not None)
 
 
 def far_apart(a: Tensor, b: Tensor) -> bool:
@@ -358,6 +216,7 @@ def exported(
     normalisation: Sequence[Tensor],
     bf16: bool,
     header: Mapping[str, Any],
+    recordings: list[Recording] | None = None,
 ) -> ExportedModel:
     """Make the exported form of a network.
 
@@ -367,17 +226,34 @@ def exported(
         normalisation: mean and standard deviation of raw samples, or nothing.
         bf16: whether products are in bfloat16.
         header: `site`, `classes`, `cell`, `shape`, `needs_site` and `table`, as of `ExportedModel`.
+        recordings: of earlier networks; what this one computes is added to them if it is none of theirs.
 
     Raises:
         NotExportable: its computation cannot be written down, or gives other outputs then.
     """
-    operations, tensors, at_once = recorded(network, example)
-    dtype = str(next(network.parameters()).dtype).removeprefix("torch.")
-    named = dict(zip(("normalisation.mean", "normalisation.std"), normalisation, strict=False))
-    whole = {**header, "operations": operations, "at_once": at_once, "dtype": dtype, "bf16": bf16}
-    model = ExportedModel(json.loads(json.dumps(whole)), {**tensors, **named})
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=False):
         expected = network(example)
-    if far_apart(model.network(example), expected.to(getattr(torch, dtype))):
+    for earlier in recordings or []:
+        if (recording := earlier.of(network)) is not None:
+            model = _of_recording(recording, network, normalisation, bf16, header)
+            if not far_apart(model.network(example), expected.to(model.dtype)):
+                return model
+    recording = recorded(network, example)
+    model = _of_recording(recording, network, normalisation, bf16, header)
+    if far_apart(model.network(example), expected.to(model.dtype)):
         raise NotExportable("its operations, run one after another, give other outputs than its network")
+    if recordings is not None:
+        recordings.append(recording)
     return model
+
+
+def _of_recording(
+    recording: Recording, network: nn.Module, normalisation: Sequence[Tensor], bf16: bool, header: Mapping[str, Any]
+) -> ExportedModel:
+    """The model of a recorded network."""
+    dtype = str(next(network.parameters()).dtype).removeprefix("torch.")
+    named = dict(zip(("normalisation.mean", "normalisation.std"), normalisation, strict=False))
+    whole = {
+        **header, "operations": recording.operations, "at_once": recording.at_once, "dtype": dtype, "bf16": bf16
+    }  # fmt: skip
+    return ExportedModel(json.loads(json.dumps(whole)), {**recording.tensors, **named})

@@ -53,6 +53,7 @@ class DecisionRecord(BaseModel):
         timing: of their cells.
         plan: None where there was too little time for any.
         tuned: whether tuning is over.
+        minutes: of the longest command that came to its end.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -62,6 +63,7 @@ class DecisionRecord(BaseModel):
     timing: Timing
     plan: DecisionPlan | None = None
     tuned: bool = False
+    minutes: float = 0.0
 
 
 class TooLittleTimeError(Exception):
@@ -88,6 +90,7 @@ class DecisionRun:
         runner: gives the runner of the cells.
         jobs: cells side by side.
         begin, end: when the command began and when its time is up, of `time.monotonic`.
+        minutes: that the command may take.
         say: takes a line on what is done now.
     """
 
@@ -100,10 +103,14 @@ class DecisionRun:
     jobs: int
     begin: float
     end: float
+    minutes: float
     say: Callable[[str], None]
 
     def run(self) -> DecisionPlan:
         """Run the study; returns the plan that it followed.
+
+        A finished one is left as it is unless there are more minutes: how far a machine comes in a time differs from
+        call to call, and a decision should not.
 
         Raises:
             UserError: the folder has a decision on other data, or a cell cannot run here.
@@ -113,6 +120,8 @@ class DecisionRun:
         record = self._record()
         assert record.plan is not None
         plan = record.plan
+        if record.minutes >= self.minutes and self._finished(plan):
+            return plan
         if not record.tuned:
             self.say(f"tuning {len(plan.methods)} methods, {plan.trials} trials of {plan.rounds} rounds each")
             self._study(plan, timeout=self._for_trials(record, plan), least=1)
@@ -128,6 +137,8 @@ class DecisionRun:
             self._keep(record)
             self.say(f"time is left for {plan.seeds} seeds in all")
             self._study(plan, timeout=0.0)
+        record.minutes = max(record.minutes, self.minutes)
+        self._keep(record)
         return plan
 
     def study(self, plan: DecisionPlan) -> Study:

@@ -62,7 +62,7 @@ FAULTS = [
     ),
     Fault(
         "the file of an exported model may ask for operations that open files",
-        "bench/exported.py",
+        "bench/operations.py",
         '_FILES = {"from_file"}',
         '_FILES = {"to_file"}',
         "base/test_exported.py",

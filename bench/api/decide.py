@@ -149,6 +149,7 @@ def decide(
         jobs,
         begin,
         begin + 60 * minutes - _END,
+        minutes,
         _quiet if quiet else _say,
     )
     names, level = [site["name"] for site in about["sites"]], round(1 - confidence, 12)

@@ -14,8 +14,9 @@ from torch import Tensor
 from bench.data import Dataset
 from bench.engine.device_data import Normalisation
 from bench.errors import UserError
-from bench.exported import ExportedModel, NotExportable, exported, far_apart
+from bench.exported import ExportedModel, exported, far_apart
 from bench.federation.cell_data import load_dataset, load_partition
+from bench.operations import NotExportable, Recording
 from bench.results.saved_models import FinishedCell, KeptModel, SavedModels
 from bench.store import inside
 
@@ -88,13 +89,14 @@ def _write(saved: SavedModels, raw: Dataset, folder: Path) -> list[str]:
     names = saved.partition.names or tuple(f"client-{client}" for client in range(len(saved.partition)))
     files = dict(zip(saved.clients, _file_names([names[client] for client in saved.clients]), strict=True))
     sites: dict[str, Any] = {}
+    recordings: list[Recording] = []
     for client, file in files.items():
-        model = _checked(saved, raw, client, names[client], tests[client])
+        model = _checked(saved, raw, client, names[client], tests[client], recordings)
         model.save(folder / file)
         sites[names[client]] = {"file": file, "round": model.cell["round"]}
     if saved.trains == "gm":
         notes.append(f"{cell.settings.method} trains no personalized models: the file of each site is the generic one")
-    generic = _generic(saved, raw, notes)
+    generic = _generic(saved, raw, notes, recordings)
     if generic is not None:
         generic.save(folder / GENERIC)
     index = {
@@ -109,7 +111,7 @@ def _write(saved: SavedModels, raw: Dataset, folder: Path) -> list[str]:
     return notes
 
 
-def _generic(saved: SavedModels, raw: Dataset, notes: list[str]) -> ExportedModel | None:
+def _generic(saved: SavedModels, raw: Dataset, notes: list[str], recordings: list[Recording]) -> ExportedModel | None:
     """The generic model; None where the architectures of clients differ."""
     try:
         kept = saved.load()
@@ -124,10 +126,12 @@ def _generic(saved: SavedModels, raw: Dataset, notes: list[str]) -> ExportedMode
         )
     if saved.dataset.client_statistics:
         notes.append(f"{GENERIC} takes rows as a site normalises them: the site's file beside it says how")
-    return _exported(saved, raw, kept, None, saved.dataset.x[: saved.dataset.n_train])
+    return _exported(saved, raw, kept, None, saved.dataset.x[: saved.dataset.n_train], recordings)
 
 
-def _checked(saved: SavedModels, raw: Dataset, client: int, site: str, tests: Any) -> ExportedModel:
+def _checked(
+    saved: SavedModels, raw: Dataset, client: int, site: str, tests: Any, recordings: list[Recording]
+) -> ExportedModel:
     """A client's model, compared on its test samples, as they are in the file, with what the evaluation saw.
 
     Raises:
@@ -135,7 +139,9 @@ def _checked(saved: SavedModels, raw: Dataset, client: int, site: str, tests: An
     """
     seen = saved.dataset.x[saved.partition.test[client]]
     kept = saved.load(client)
-    model = _exported(saved, raw, kept, site, seen if len(seen) else saved.dataset.x[: saved.dataset.n_train])
+    model = _exported(
+        saved, raw, kept, site, seen if len(seen) else saved.dataset.x[: saved.dataset.n_train], recordings
+    )
     x = torch.from_numpy(raw.x[tests[:_TRIED]].astype(raw.x.dtype))
     if raw.missing is not None:
         x[torch.from_numpy(raw.missing[tests[:_TRIED]])] = float("nan")
@@ -158,8 +164,10 @@ def _evaluated(saved: SavedModels, kept: KeptModel, x: Tensor) -> Tensor:
     return logits
 
 
-def _exported(saved: SavedModels, raw: Dataset, kept: KeptModel, site: str | None, x: Any) -> ExportedModel:
-    """The exported form of a saved model, tried on stored samples `x`."""
+def _exported(
+    saved: SavedModels, raw: Dataset, kept: KeptModel, site: str | None, x: Any, recordings: list[Recording]
+) -> ExportedModel:
+    """The exported form of a saved model, tried on stored samples `x`; what networks compute is recorded once."""
     dtype = next(kept.network.parameters()).dtype
     stored = torch.from_numpy(np.ascontiguousarray(x[:_TRIED]))
     of_data = Normalisation.of(saved.dataset, dtype)
@@ -175,7 +183,9 @@ def _exported(saved: SavedModels, raw: Dataset, kept: KeptModel, site: str | Non
     normalisation = [] if needs_site or not kept.mean.numel() else [kept.mean, kept.std]
     example = of_data.apply(stored, dtype) if of_data.mean.numel() else stored.long()
     try:
-        return exported(kept.network, example, normalisation=normalisation, bf16=kept.bf16, header=header)
+        return exported(
+            kept.network, example, normalisation=normalisation, bf16=kept.bf16, header=header, recordings=recordings
+        )
     except NotExportable as error:
         raise UserError(f"{saved.cell.name}: the model of {site or 'all'} cannot be exported: {error}") from None
 

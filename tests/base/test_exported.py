@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.errors import UserError
-from bench.exported import ExportedModel, NotExportable, exported, load_model
+from bench.exported import ExportedModel, exported, load_model
+from bench.operations import NotExportable, Recording
 
 HEADER: dict[str, Any] = {
     "site": "Bonn", "classes": ["no", "yes"], "cell": {"id": "0", "name": "c", "method": "m", "round": 1},
@@ -106,6 +107,32 @@ def test_a_file_computes_what_the_network_did(network: nn.Module, model: Exporte
 def test_samples_of_another_shape_are_refused(model: ExportedModel) -> None:
     with pytest.raises(UserError, match=r"\[1, 9, 8\].*\[1, 8, 8\]"):
         model(torch.zeros(2, 1, 9, 8))
+
+
+class Scaled(Small):
+    """A network with a number that is neither a parameter nor a buffer."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * super().forward(x)
+
+
+def test_networks_of_one_computation_are_recorded_once() -> None:
+    """With each its own tensors; networks that compute something else have a recording of their own."""
+    networks = [Scaled(1.0).eval(), Scaled(1.0).eval(), Scaled(2.0).eval(), Scaled(1.0).eval()]
+    with torch.no_grad():
+        networks[3].norm.running_mean += 1.0  # type: ignore[operator, union-attr]
+    x, recordings = torch.randn(9, 1, 8, 8), list[Recording]()
+    for network, count in zip(networks, (1, 1, 2, 2), strict=True):
+        written = exported(
+            network, x[:4], normalisation=[], bf16=False, header=HEADER, recordings=recordings
+        )  # fmt: skip
+        assert len(recordings) == count
+        with torch.no_grad():
+            torch.testing.assert_close(written(x), network(x))
 
 
 class Choosing(nn.Module):

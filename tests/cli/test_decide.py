@@ -15,6 +15,7 @@ import pytest
 
 import bench
 from bench.errors import UserError
+from sweeps.budget import MOST_SEEDS
 from tests.conftest import ROOT
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -72,7 +73,11 @@ def test_a_decision_from_a_table(bench_here: Bench, table: Path, tmp_path: Path)
     assert len(alone) == len(decision["seeds"])
 
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "r").glob("*/metrics.csv")}
-    again = bench_here(*command, "--minutes", 0.2)
+    plan = json.loads(file.read_text())
+    assert plan["minutes"] == 0.2
+    assert plan["plan"]["seeds"] < MOST_SEEDS
+    file.write_text(json.dumps({**plan, "minutes": 5}))  # as if there had been time for no more seeds
+    again = bench_here(*command, "--minutes", 5)
     assert said(again) == said(result)
     assert stamps == {path: path.stat().st_mtime_ns for path in (tmp_path / "r").glob("*/metrics.csv")}
     bench_here("verify", "r", "--cells", 1, "--jobs", 1)
