@@ -1,4 +1,4 @@
-"""BibTeX of what a run used: its methods, data sets, attacks, server rules, channels, and pFLeague itself.
+"""BibTeX of what a run used: its methods, data sets, attacks, server rules, channels, adapters, and pFLeague itself.
 
 The facts are in `papers.bib` beside this file. Its entries are BibTeX as it stands, one field a line; the field
 `keywords` has the ids that an entry belongs to, and an entry `@comment` those that have no paper.
@@ -16,7 +16,7 @@ from bench.settings import Settings
 
 FILE = Path(__file__).with_name("papers.bib")
 DATA_SET = "data:"
-KINDS = ("", DATA_SET, "attack:", "server:", "channel:")
+KINDS = ("", DATA_SET, "attack:", "server:", "channel:", "adapter:")
 """Prefixes of ids among the keywords, methods' first: things of two kinds may have one name."""
 
 _ENTRY = re.compile(r"^@(\w+)\{(?:[^,\n]*),\n(?:  .*\n)*?\}\n", re.MULTILINE)
@@ -63,7 +63,7 @@ def cite(names: Iterable[str] = (), cells: Iterable[Settings] = (), **facts: str
     """Collect the papers of what has these names, and of all that cells used, pFLeague among it.
 
     Args:
-        names: of methods, data sets, attacks, server rules and channels' operations that come with pFLeague.
+        names: of methods, data sets, attacks, server rules, channels' operations and adapters that come with pFLeague.
         cells: settings of cells; some of what they use may be of plug-ins.
         facts: further fields of pFLeague's own entry.
 
@@ -77,6 +77,7 @@ def cite(names: Iterable[str] = (), cells: Iterable[Settings] = (), **facts: str
         used |= {settings.method: settings.method, **{DATA_SET + name: name for name in sets}}
         parts = {"attack:": [settings.attack], "server:": [settings.server], "channel:": settings.channel}
         used |= {kind + part["name"]: part["name"] for kind, some in parts.items() for part in some if part}
+        used |= {"adapter:" + settings.adapters.name: settings.adapters.name} if settings.adapters else {}
     itself = [software(**facts)] if used else []
     unrecorded = (name for entry, name in used.items() if entry not in papers())
     return Citation("\n".join([*itself, *_entries({*ids, *used})]), tuple(unrecorded))

@@ -1,4 +1,4 @@
-"""`bench cite`: BibTeX of methods, data sets, attacks, server rules, channels, and runs."""
+"""`bench cite`: BibTeX of methods, data sets, attacks, server rules, channels, adapters, and runs."""
 
 import os
 import sys

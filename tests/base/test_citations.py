@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -13,11 +14,13 @@ import bench
 from bench.citations import DATA_SET, FILE, cite, papers, software
 from bench.errors import UserError
 from bench.plugin import ATTACKS, CHANNELS, DATASETS, METHODS, SERVER_RULES
-from bench.settings import PublicSet, Settings
+from bench.settings import AdapterSettings, PublicSet, Settings
 from tests.conftest import ROOT
 
 OTHERS = {DATA_SET: DATASETS, "attack:": ATTACKS, "server:": SERVER_RULES, "channel:": CHANNELS}
-REGISTERED = {*METHODS.names(), *(kind + name for kind, registry in OTHERS.items() for name in registry.names())}
+ADAPTERS = get_args(AdapterSettings.model_fields["name"].annotation)
+REGISTERED = {*METHODS.names(), *("adapter:" + name for name in ADAPTERS)}
+REGISTERED |= {kind + name for kind, registry in OTHERS.items() for name in registry.names()}
 HOW = """
 %s: no entry in bench/papers.bib. Add the paper there, one field a line, with the id among its `keywords`, where all but
 methods stand after their kind, as in `data:`. If the paper is there already, add the id to its keywords; if there is
@@ -116,7 +119,7 @@ def test_a_run_cites_all_that_it_used() -> None:
     assert cite().bibtex == ""
 
 
-def test_attack_server_and_channel_of_a_run_are_cited() -> None:
+def test_attack_server_channel_and_adapters_of_a_run_are_cited() -> None:
     """Together and each alone; by name, too; and those of plug-ins are notes."""
     attacked = Settings(method="fedavg", attack={"name": "alie", "share": 0.2}, server={"name": "krum"})
     compressed = Settings(
@@ -127,6 +130,9 @@ def test_attack_server_and_channel_of_a_run_are_cited() -> None:
         assert both.bibtex.count(f"{{{key},") == 1
     assert both.unrecorded == ("mine",)
     assert "baruch2019alie" not in cite(cells=[compressed]).bibtex
+    adapted = Settings(method="fedavg", model="vit_tiny", adapters={"name": "lora", "rank": 2})
+    assert "{hu2022lora," in cite(cells=[adapted]).bibtex
+    assert cite(["lora"]).bibtex in cite(cells=[adapted]).bibtex
     assert "baruch2019alie" in cite(["alie"]).bibtex
     assert cite(["noise"]).bibtex == cite(["krum"]).bibtex
 
@@ -141,6 +147,11 @@ def test_papers_are_those_that_the_code_names() -> None:
             for entry in papers()[kind + name]:
                 first = plain(field(entry, "author").partition(" and ")[0].partition(",")[0])
                 problems += [f"{kind}{name}: no {word}" for word in (first, field(entry, "year")) if word not in text]
+    adapters = plain((ROOT / "bench/models/adapters.py").read_text(encoding="utf-8"))
+    for name in ADAPTERS:
+        [entry] = papers()["adapter:" + name]
+        first = plain(field(entry, "author").partition(" and ")[0].partition(",")[0])
+        problems += [f"{name}: no {word}" for word in (first, field(entry, "year")) if word not in adapters]
     assert problems == []
 
 
