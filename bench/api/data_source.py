@@ -27,14 +27,19 @@ def cells_of(
     Raises:
         UserError: the table cannot be read so, with all its problems; or the grid has problems.
     """
-    kind = _table_kind(Path(source))
+    path = Path(source)
+    kind = _table_kind(path)
     if kind is not None:
+        if not path.exists():
+            raise UserError(f"{source} does not exist")
         options = {
             "path": source, "label_column": label, "site_column": site, "leave_out": list(leave_out),
             "categories": list(categories),
         }  # fmt: skip
         return [_of_table(kind, options, data_root)]
     if label or site or leave_out or categories:
+        if path.exists() and path.suffix not in (".yaml", ".yml"):
+            raise UserError(f"{source} is no table that can be read: a file .csv or .parquet, or a folder of them")
         raise UserError(f"{source}: --label and the other options are for a table; a grid says it itself")
     return _divisions(source)
 

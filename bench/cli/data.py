@@ -80,8 +80,8 @@ def _print(entry: dict[str, Any]) -> None:
 
     sites, classes = entry["sites"], entry["classes"]
     typer.echo(
-        f"{entry['data']}: {len(sites)} clients by partition {entry['partition']!r} (seed {entry['seed']}), samples of "
-        f"shape {entry['shape']}, {len(classes)} classes"
+        f"{entry['data']}: {len(sites)} client{'s' * (len(sites) != 1)} by partition {entry['partition']!r} (seed "
+        f"{entry['seed']}), samples of shape {entry['shape']}, {len(classes)} classes"
     )
     if entry["features"]:
         typer.echo(f"features: {', '.join(entry['features'])}")

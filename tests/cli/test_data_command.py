@@ -91,13 +91,17 @@ def test_a_page_of_it(bench_here: Bench, table: pd.DataFrame, tmp_path: Path) ->
         (["my.csv", "--label", "no such", "--site", "site"], "no such"),
         (["my.csv", "--site", "site"], "label"),
         (["grid.yaml", "--label", "outcome"], "for a table"),
-        (["no.csv", "--label", "outcome"], "no.csv"),
+        (["no.csv", "--label", "outcome"], "bench: no.csv does not exist\n"),
+        (["my.tsv", "--label", "outcome"], "my.tsv is no table that can be read: a file .csv or .parquet"),
+        (["empty", "--label", "outcome"], "empty is no table that can be read"),
     ],
 )
 def test_what_cannot_be_read_is_said(
     arguments: list[str], words: str, bench_here: Bench, table: pd.DataFrame, tmp_path: Path
 ) -> None:
     table.to_csv(tmp_path / "my.csv", index=False)
+    table.to_csv(tmp_path / "my.tsv", index=False, sep="\t")
+    (tmp_path / "empty").mkdir()
     (tmp_path / "grid.yaml").write_text("methods: [fedavg]", encoding="utf-8")
     refused = bench_here("data", *arguments, code=2)
     assert words in refused.stderr
