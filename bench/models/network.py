@@ -48,7 +48,7 @@ class Network(nn.Module):
         return out
 
 
-class _Cut(Network):
+class Cut(Network):
     """A network cut before its last layer: `body` is the network with an identity in that layer's place."""
 
     rules: ClassVar[Rules | None] = None
@@ -70,6 +70,24 @@ class _Cut(Network):
             return _tensor(self.body(x))
         finally:
             self.body.set_submodule(self.place, nn.Identity())
+
+    def order(self, x: Tensor) -> list[str]:
+        """Names of the layers of the network as it was, once for each call, in the order in which the calls end.
+
+        Layers that contain its last layer are left out: their calls end after that layer's in any network.
+        """
+        ended: list[str] = []
+        layers = {p: layer for p, layer in self.body.named_modules() if not f"{self.place}.".startswith(p and f"{p}.")}
+        hooks = [
+            layer.register_forward_hook(lambda *_, path=path: ended.append(path))
+            for path, layer in {**layers, self.place: self.head}.items()
+        ]
+        try:
+            self.uncut(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return ended
 
 
 def _tensor(out: Any) -> Tensor:
@@ -99,7 +117,7 @@ def with_head(net: nn.Module, head: str) -> Network:
             f"with_head: {type(net).__name__} has no layer {head!r} with parameters.{did_you_mean(head, linear)} "
             f"The last linear layers are {last}"
         )
-    return _Cut(net, head)
+    return Cut(net, head)
 
 
 def need_values(name: str, shape: tuple[int, ...]) -> None:

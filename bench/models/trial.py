@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from bench.buffers import constants, statistics
 from bench.data import TokenShape
 from bench.errors import UserError, in_words
+from bench.models.network import Cut
 
 _SAMPLES = 2
 _STATISTICS = {"running_mean": 0.0, "running_var": 1.0}
@@ -125,13 +126,41 @@ def goes_side_by_side(net: nn.Module, x: Tensor) -> bool:
 def _compare(name: str, net: nn.Module, x: Tensor, classes: int) -> None:
     """Check that the whole model and its parts give the same logits."""
     parts: Any = net
-    whole, cut = parts.uncut(x) if hasattr(net, "uncut") else net(x), parts.head(parts.features(x))
+    whole = net.uncut(x) if isinstance(net, Cut) else net(x)
     if whole.shape != (_SAMPLES, classes):
         raise UserError(
             f"model {name!r} makes {tuple(whole.shape)} of {_SAMPLES} samples; logits are ({_SAMPLES}, {classes})"
         )
-    if not torch.allclose(whole, cut, rtol=1e-4, atol=1e-5):
+    try:
+        agree = torch.allclose(whole, parts.head(parts.features(x)), rtol=1e-4, atol=1e-5)
+    except Exception as error:  # layers after the head may not take what comes before it
+        if not isinstance(net, Cut) or not (problem := _not_last(net, x)):
+            raise
+        raise UserError(f"model {name!r} {problem}") from error
+    if not agree and isinstance(net, Cut):
+        problem = _not_last(net, x) or (
+            f"is cut at {net.place!r}, and what the network computes after it changes the logits: leave that out, "
+            "as losses take logits"
+        )
+        raise UserError(f"model {name!r} {problem}")
+    if not agree:
         raise UserError(f"model {name!r}: forward(x) is not head(features(x)), on which methods rely; make them agree")
+
+
+def _not_last(net: Cut, x: Tensor) -> str:
+    """Say why the layer at which a network was cut is not its last; empty if it is called once, and no layer after."""
+    order = net.order(x)
+    calls = order.count(net.place)
+    if calls != 1:
+        often = f"calls {calls} times" if calls else "never calls"
+        return f"is cut at {net.place!r}, which the network {often}: bench.with_head takes a layer that is called once"
+    if order[-1] == net.place:
+        return ""
+    kind = type(net.body.get_submodule(order[-1])).__name__
+    return (
+        f"is cut at {net.place!r}, and {order[-1]!r} ({kind}) is computed after it: give bench.with_head the last "
+        "layer, or leave out what comes after the logits"
+    )
 
 
 def _watch(name: str, net: nn.Module, x: Tensor) -> None:

@@ -298,6 +298,41 @@ class LogLikelihoods(Headless):
         return super().forward(x).log_softmax(1)
 
 
+class Vggish(nn.Module):
+    """The parts of torchvision's VGG and AlexNet: `features`, and a head that is the last layer of `classifier`."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, *after: nn.Module) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(shape[0], 3, 3), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(2))
+        self.classifier = nn.Sequential(nn.Linear(12, 4), nn.ReLU(inplace=True), nn.Linear(4, classes), *after)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.classifier(torch.flatten(self.features(x), 1))
+        return out
+
+
+def followed_by(*after: nn.Module) -> Callable[[tuple[int, ...], int], nn.Module]:
+    """A network whose head is followed by other layers of its sequence."""
+    return lambda shape, classes: Vggish(shape, classes, *after)
+
+
+def in_groups(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Vggish(shape, classes, nn.Unflatten(1, (1, classes)), nn.Flatten())
+
+
+class OfImages(nn.Sequential):
+    """A head that is a convolution, as in SqueezeNet."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(nn.Conv2d(shape[0], classes, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+class Twice(Headless):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = super().forward(x) + super().forward(-x)
+        return out
+
+
 class Functional(nn.Module):
     """Uses the weight of its last layer without calling the layer."""
 
@@ -309,7 +344,7 @@ class Functional(nn.Module):
         return x.flatten(1) @ self.last.weight.T
 
 
-def cut(kind: type[nn.Module], head: str) -> Callable[[tuple[int, ...], int], nn.Module]:
+def cut(kind: Callable[[tuple[int, ...], int], nn.Module], head: str) -> Callable[[tuple[int, ...], int], nn.Module]:
     def cut_net(shape: tuple[int, ...], classes: int) -> nn.Module:
         return with_head(kind(shape, classes), head)
 
@@ -330,9 +365,16 @@ MISTAKES = [
     (Headless, r"needs `features` and `head`.*bench.with_head\(net, 'NAME OF ITS LAST LAYER'\)"),
     (cut(Headless, "3"), r"with_head: Headless has no layer '3' with parameters.* The last linear layers are 1, 2"),
     (cut(Headless, "0"), r"has no layer '0' with parameters"),
-    (cut(Headless, "1"), r"forward\(x\) is not head\(features\(x\)\)|does not take samples"),
-    (cut(LogLikelihoods, "2"), r"forward\(x\) is not head\(features\(x\)\)"),
-    (cut(Functional, "last"), r"does not take samples .*AttributeError: 'Identity' object has no attribute 'weight'"),
+    (cut(Headless, "1"), r"is cut at '1', and '2' \(Linear\) is computed after it: .* last layer"),
+    (cut(followed_by(nn.ReLU()), "classifier.2"), r"cut at 'classifier.2', and 'classifier.3' \(ReLU\) is computed"),
+    (cut(followed_by(nn.Linear(10, 10)), "classifier.2"), r"at 'classifier.2', and 'classifier.3' \(Linear\) is comp"),
+    (cut(followed_by(nn.Identity(), nn.Softmax(1)), "classifier.2"), r"and 'classifier.4' \(Softmax\) is computed"),
+    (cut(followed_by(nn.BatchNorm1d(10)), "classifier.2"), r"and 'classifier.3' \(BatchNorm1d\) is computed after"),
+    (cut(in_groups, "classifier.2"), r"and 'classifier.4' \(Flatten\) is computed after it"),
+    (cut(OfImages, "0"), r"cut at '0', and '2' \(Flatten\) is computed after it"),
+    (cut(LogLikelihoods, "2"), r"is cut at '2', and what the network computes after it changes the logits"),
+    (cut(Twice, "2"), r"is cut at '2', which the network calls 2 times"),
+    (cut(Functional, "last"), r"is cut at 'last', which the network never calls"),
 ]
 
 
@@ -343,6 +385,26 @@ def test_mistakes_are_refused_before_the_first_cell(words: str, tmp_path: Path) 
     with pytest.raises(UserError, match=words) as refusal:
         plan([cell], tmp_path, download=False)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("theirs", [cut(Vggish, "classifier.2"), cut(followed_by(nn.Identity()), "classifier.2")],
+                         indirect=True)  # fmt: skip
+@pytest.mark.usefixtures("theirs")
+def test_the_head_may_be_the_last_layer_of_a_sequence_inside() -> None:
+    """Logits and names are those of the network as it was, and such cells run, in whole and with a frozen body."""
+    spec = Spec.of("theirs", build("theirs", (1, 8, 8), 3))
+    assert [entry.name for entry in spec.params] == [
+        "body.features.0.weight", "body.features.0.bias", "body.classifier.0.weight", "body.classifier.0.bias",
+        "head.weight", "head.bias",
+    ]  # fmt: skip
+    states = []
+    for executor in ("cohort", "sequential"):
+        cell = federation("theirs", executor)
+        run(cell, 1)
+        states.append(everything(cell))
+    assert_same(*states)
+    frozen = federation("theirs", "cohort", frozen=("body",))
+    assert frozen.server.initial_model().weights.numel() == 3 * 4 + 3
 
 
 @pytest.mark.parametrize("executor", ["cohort", "sequential"])
