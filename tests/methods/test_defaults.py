@@ -259,6 +259,11 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     },
     "fml": {"alpha": (0.5, "ours (card)"), "beta": (0.5, "ours (card)")},
     "gpfl": {"lam": (0.01, "authors' code, CNN"), "mu": (0.1, "authors' code, CNN")},
+    "hetlora": {
+        "ranks": ((), "ours: every client has the cell's rank"),
+        "gamma": (0.99, "public code (card)"),
+        "lam": (0.01, "public code (card)"),
+    },
     "hypcluster": {"c": (6, "COMET, Table III: best value")},
     "er": {"memory": (50, "ours (card)")},
     "feddrift": {"delta": (0.2, "ours: the paper tunes it (card)")},

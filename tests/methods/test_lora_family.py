@@ -1,5 +1,5 @@
-"""FedAvg, FFA-LoRA, FedSA-LoRA, FedEx-LoRA, FedDPA and FlexLoRA on LoRA's matrices: against plain torch, and by what
-their papers claim."""
+"""FedAvg, FFA-LoRA, FedSA-LoRA, FedEx-LoRA, FedDPA, FlexLoRA and HetLoRA on LoRA's matrices: against plain torch, and by
+what their papers claim."""
 
 import copy
 from collections.abc import Callable
@@ -29,7 +29,7 @@ SCALE = ALPHA / RANK
 A, B, W, HEAD = "inner.lora_a", "inner.lora_b", "inner.weight", "head.weight"
 ADAPTERS = {"name": "lora", "rank": RANK, "alpha": ALPHA}
 ALONE = {**ADAPTERS, "layers": ["inner"], "train": []}
-FAMILY = ["fedavg", "ffa_lora", "fedsa_lora", "fedex_lora", "feddpa", "flexlora"]
+FAMILY = ["fedavg", "ffa_lora", "fedsa_lora", "fedex_lora", "feddpa", "flexlora", "hetlora"]
 Tensors = dict[str, Tensor]
 
 
@@ -114,7 +114,38 @@ def flexlora(server: Tensors, clients: list[Tensors], round: int) -> Tensors:
     return server | {A: sign * v[:2], B: (u * s)[:, :2] * sign.T, HEAD: mean([t[HEAD] for t in after])}
 
 
-HYPER: dict[str, dict[str, Any]] = {"flexlora": {"ranks": [2, 1]}}
+def hetlora(server: Tensors, clients: list[Tensors], round: int) -> Tensors:
+    """Ranks 2 and 1 in the beginning, then as the clients say; the tail of rank 2 is its last row and column."""
+    after = []
+    for i, own in enumerate(clients):
+        rank = int(own.get("rank", torch.tensor(2 - i)))
+        t = server | {A: server[A].clone(), B: server[B].clone()}
+        t[A][rank:], t[B][:, rank:] = 0, 0
+        before = tail_of(t, rank)
+        for x, y in local_batches(SIZES, round, i):
+            leaves = {name: t[name].clone().requires_grad_() for name in (A, B, HEAD)}
+            loss = functional.cross_entropy(logits({**t, **leaves}, torch.from_numpy(x)), torch.from_numpy(y))
+            slopes = torch.autograd.grad(loss + HYPER["hetlora"]["lam"] * tail_of(leaves, rank), list(leaves.values()))
+            t |= {name: t[name] - LR * slope for name, slope in zip(leaves, slopes, strict=True)}
+        if rank == 2 and tail_of(t, rank) < before:
+            rank = 1
+            t[A][1:], t[B][:, 1:] = 0, 0
+        clients[i] = own | {"rank": torch.tensor(rank)}
+        after.append(t)
+    norms = torch.stack([(t[B] @ t[A]).norm() for t in after])
+    shares = norms / norms.sum()
+    matrices = {name: shares[0] * after[0][name] + shares[1] * after[1][name] for name in (A, B)}
+    return server | matrices | {HEAD: mean([t[HEAD] for t in after])}
+
+
+def tail_of(t: Tensors, rank: int) -> Tensor:
+    """The product of the norms of the second column of B and row of A; 0 for rank 1."""
+    return t[B][:, 1:rank].norm() * t[A][1:rank].norm() if rank == 2 else t[A].sum() * 0
+
+
+HYPER: dict[str, dict[str, Any]] = {
+    "flexlora": {"ranks": [2, 1]}, "hetlora": {"ranks": [2, 1], "gamma": 0.6, "lam": 0.3},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("method", FAMILY)
@@ -180,6 +211,8 @@ IN, OUT = 4, 3
         ("feddpa", {}, RANK // 2 * (IN + OUT), RANK // 2 * (IN + OUT)),
         ("flexlora", {}, RANK * (IN + OUT), RANK * (IN + OUT)),
         ("flexlora", {"ranks": [1]}, IN + OUT, IN + OUT),
+        ("hetlora", {"gamma": 1.0}, RANK * (IN + OUT), RANK * (IN + OUT)),
+        ("hetlora", {"ranks": [1]}, IN + OUT, IN + OUT),
         ("ditto", {}, RANK * (IN + OUT), RANK * (IN + OUT)),
         ("local", {}, 0, 0),
     ],
@@ -194,8 +227,9 @@ def test_a_matrix_sends_its_rank_times_inputs_and_outputs_and_no_more(
     assert (row["down_receivers"], row["up"]) == (2 * 8 * down, 2 * 8 * up)
 
 
-def test_ranks_by_client_are_counted_by_client() -> None:
-    ours = federation("flexlora", hp={"ranks": [2, 1]}, adapters=ALONE)
+@pytest.mark.parametrize("method", ["flexlora", "hetlora"])
+def test_ranks_by_client_are_counted_by_client(method: str) -> None:
+    ours = federation(method, hp={"ranks": [2, 1]}, adapters=ALONE)
     run(ours, 2)
     assert ours.ledger[-1]["up"] == ours.ledger[-1]["down_receivers"] == 8 * (2 + 1) * (IN + OUT)
 
@@ -272,9 +306,10 @@ def test_flexlora_of_a_rank_that_is_large_enough_reproduces_the_mean_of_the_prod
     assert cut_off > 1e-4
 
 
-def test_rows_beyond_a_client_s_rank_stay_zero_under_momentum_decay_and_adam() -> None:
+@pytest.mark.parametrize("method", ["flexlora", "hetlora"])
+def test_rows_beyond_a_client_s_rank_stay_zero_under_momentum_decay_and_adam(method: str) -> None:
     for settings in ({"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": {"name": "adam"}, "momentum": 0.0}):
-        ours = federation("flexlora", hp={"ranks": [1]}, **settings)
+        ours = federation(method, hp={"ranks": [1]}, **settings)
         run(ours, 2)
         tensors = trained_models(ours)[0].tensors()
         assert not tensors[A][1:].any()
@@ -343,23 +378,20 @@ def generic(ours: Federation) -> Tensors:
     return model.tensors()
 
 
-def test_fedsa_lora_with_the_same_samples_at_all_clients_is_fedavg() -> None:
-    """With full batches: all clients then learn the same B, which is thus its own mean."""
+def with_the_same_samples(method: str, **settings: Any) -> Federation:
+    """Two clients with the same five samples, in one batch."""
     data = copy.deepcopy(DATA)
     data.x[5:10], data.y[5:10] = data.x[:5], data.y[:5]
-    settings = Settings.model_validate({
+    chosen = Settings.model_validate({
         "model": "test_linear", "dtype": "float64", "clients": 2, "batch_size": 100, "epochs": 3, "lr": 0.1,
-        "adapters": ADAPTERS, "method": "fedavg",
+        "adapters": ADAPTERS, "method": method, **settings,
     })  # fmt: skip
-    ours, other = (
-        Federation(
-            settings.model_copy(update={"method": method}),
-            dataset=data,
-            partition=toy_partition(data, [5, 5]),
-            public=None,
-        )
-        for method in ("fedsa_lora", "fedavg")
-    )
+    return Federation(chosen, dataset=data, partition=toy_partition(data, [5, 5]), public=None)
+
+
+def test_fedsa_lora_with_the_same_samples_at_all_clients_is_fedavg() -> None:
+    """With full batches: all clients then learn the same B, which is thus its own mean."""
+    ours, other = (with_the_same_samples(method) for method in ("fedsa_lora", "fedavg"))
     for each in (ours, other):
         run(each, 3)
     for w in ours.evaluator.personal(3).values():
@@ -396,6 +428,47 @@ def test_feddpa_without_the_global_adapter_is_local(monkeypatch: pytest.MonkeyPa
         torch.testing.assert_close(Forward()(mine, x), Forward()(alone, x), rtol=1e-12, atol=1e-12)
 
 
+NO_PRUNING = {"gamma": 1.0, "lam": 5.0}  # `lam` has nothing to pull then
+
+
+def test_hetlora_of_one_rank_without_pruning_is_fedavg_where_clients_weigh_the_same() -> None:
+    """One client, and two with the same samples, whose products have equal norms."""
+    for ours, other in (
+        (federation("hetlora", hp=NO_PRUNING, sizes=[7]), federation("fedavg", sizes=[7])),
+        (with_the_same_samples("hetlora", hp=NO_PRUNING), with_the_same_samples("fedavg")),
+    ):
+        for each in (ours, other):
+            run(each, 3)
+        near(ours.server.state["model"].tensors(), other.server.state["model"].tensors())
+
+
+def test_clients_of_hetlora_prune_for_good_what_became_smaller_and_never_their_last_row() -> None:
+    """Strong pulls shrink the last row as soon as it has numbers; without one it grows here."""
+    for lam, rank in ((5.0, 1), (0.0, 3)):
+        ours = federation("hetlora", hp={"gamma": 0.7, "lam": lam}, adapters={**ALONE, "rank": 3})
+        ranks = [6]
+        for _ in range(6):
+            ours.advance()
+            ranks.append(sum(ours.server.state["ranks"].values()))
+            row = ours.ledger[-1]
+            assert (row["down_receivers"], row["up"]) == (8 * ranks[-2] * (IN + OUT), 8 * ranks[-1] * (IN + OUT))
+        assert (ranks[1], ranks[-1]) == (6, 2 * rank)
+        assert ranks == sorted(ranks, reverse=True)
+
+
+def test_hetlora_weighs_clients_by_the_norms_of_their_products() -> None:
+    """Not by their samples; by those where all products are zero, as after rounds without a step."""
+    ours = federation("hetlora", hp=NO_PRUNING)
+    run(ours, 1)
+    sent = uploads(ours)
+    norms = torch.stack([(m["b"][0] @ m["a"][0]).norm() for m in sent])
+    expected = sum(share * m["a"][0] for share, m in zip(norms / norms.sum(), sent, strict=True))
+    torch.testing.assert_close(ours.server.state["model"].tensors()[A], expected, rtol=1e-12, atol=0)
+    still = federation("hetlora", epochs=0)
+    run(still, 1)
+    near(still.server.state["model"].tensors(), still.server.initial_model().tensors())
+
+
 # -- refusals, and all other methods ----------------------------------------------------------------------------------
 
 
@@ -410,8 +483,10 @@ def test_a_model_without_lora_is_refused(method: str) -> None:
 
 
 def test_ranks_that_do_not_fit_are_refused() -> None:
-    with pytest.raises((ValueError, UserError), match="from 1 to the cell's rank 2"):
-        federation("flexlora", hp={"ranks": [1, 3]})
+    for method in ("flexlora", "hetlora"):
+        for ranks in ([1, 3], [0]):
+            with pytest.raises((ValueError, UserError), match="from 1 to the cell's rank 2"):
+                federation(method, hp={"ranks": ranks})
     with pytest.raises((ValueError, UserError), match="even rank"):
         federation("feddpa", adapters={**ADAPTERS, "rank": 3})
 
