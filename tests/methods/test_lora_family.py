@@ -1,4 +1,4 @@
-"""FedAvg, FFA-LoRA, FedSA-LoRA, FedEx-LoRA, FedDPA, FlexLoRA and HetLoRA on LoRA's matrices: against plain torch, and by
+"""FedIT, FFA-LoRA, FedSA-LoRA, FedEx-LoRA, FedDPA, FlexLoRA and HetLoRA on LoRA's matrices: against plain torch, and by
 what their papers claim."""
 
 import copy
