@@ -14,8 +14,9 @@ from typing import Any, Literal
 from bench.config.validation import complete_hyper, shown
 from bench.errors import UserError
 from bench.plugin import METHODS
+from bench.results.cell_names import dataset_name, task_name
 from bench.results.pack import TUNING
-from bench.results.results import CellView, RunView, dataset_name, task_name
+from bench.results.results import CellView, RunView
 from bench.settings import Settings
 from bench.store.store import FINISHED
 from sweeps.space import Dimension

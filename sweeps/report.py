@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from bench.errors import UserError
 from bench.plugin import allow
-from bench.results.results import dataset_name
+from bench.results.cell_names import dataset_name
 from bench.runs.run_folder import STUDY
 from bench.store import documents, inside
 from reports.page.sections import Section

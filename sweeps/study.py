@@ -18,8 +18,8 @@ from bench.config.named_files import NamedFiles
 from bench.config.validation import check_field, shown
 from bench.config.yaml_lines import Document
 from bench.errors import UserError, did_you_mean
+from bench.results.cell_names import task_name
 from bench.results.reported_round import COSTS
-from bench.results.results import task_name
 from bench.rng import key
 from bench.settings import Settings
 from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at

@@ -16,8 +16,9 @@ from bench.api.data_source import cells_of
 from bench.api.runner import choose_runner
 from bench.errors import UserError
 from bench.federation.cell_data import apply_shifts, load_dataset, load_partition
+from bench.results.cell_names import dataset_name
 from bench.results.data_description import describe
-from bench.results.results import dataset_name, load_run
+from bench.results.results import load_run
 from bench.runs.run_folder import check_folder, make_folder
 from bench.runs.session import print_notes
 from bench.runs.session_options import SessionOptions

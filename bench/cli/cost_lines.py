@@ -25,7 +25,7 @@ REST = "; of the others the operations, counted, at this machine's speed"
 
 def cell_lines(runs: "Sequence[tuple[Settings, float]]", costs: "Sequence[Estimate | None]", folder: Path) -> list[str]:
     """A line for each cell: its time, and its checkpoint in `folder`; `runs` are settings and the share left to run."""
-    from bench.results.results import cell_name
+    from bench.results.cell_names import cell_name
     from bench.runs.forecast.estimate import checkpoint_rate
     from bench.runs.progress import duration_text
 

@@ -261,7 +261,7 @@ def _study_cells(arm: "Arm") -> dict[str, int]:
 
 def indices_by_task(cells: "Sequence[Settings]") -> dict[str, list[int]]:
     """The positions of the cells of each task, by its name."""
-    from bench.results.results import task_name
+    from bench.results.cell_names import task_name
 
     tasks: dict[str, list[int]] = {}
     for i, settings in enumerate(cells):

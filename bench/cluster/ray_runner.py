@@ -23,7 +23,7 @@ from bench.cluster.requirements import Needs, check_node, needs_of
 from bench.cluster.transfer import FilePart, Link, Receiver, Report
 from bench.errors import UserError, shortage
 from bench.federation.cell_data import read_data
-from bench.results.results import cell_name
+from bench.results.cell_names import cell_name
 from bench.runs.cell_runner import Backlog, CellTask, HeldElsewhere
 from bench.runs.events import Event
 from bench.runs.forecast.estimate import Estimate, estimate

@@ -9,8 +9,8 @@ import numpy as np
 
 from bench.data import Dataset
 from bench.federation.cell_data import apply_shifts, load_dataset, load_partition
+from bench.results.cell_names import task_name
 from bench.results.remarks import partition_remarks
-from bench.results.results import task_name
 from bench.settings import Settings
 
 

@@ -29,7 +29,7 @@ from bench.federation.scores import Evaluation, Outputs, Scorer
 from bench.federation.snapshot import unpack
 from bench.model_call import Arithmetic
 from bench.params import Params
-from bench.results.results import ALL
+from bench.results.figures import ALL
 from bench.results.saved_models import FOLDER
 from bench.settings import NO_TRIGGER, RECORDED, FurtherTest, Settings
 from bench.store import checkpoint, inside, store

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from bench.data import Dataset, Indices, Partition
+from bench.results.cell_names import task_name
 from bench.results.privacy import privacy_notes
-from bench.results.results import CellView, task_name
+from bench.results.results import CellView
 from bench.settings import RECORDED, Settings
 from bench.store import documents
 from bench.store.store import FINISHED

@@ -1,11 +1,7 @@
-"""The results of a run: its cells as tables, and the figures of reports, at the rounds that their protocols choose.
-
-How rounds are chosen is in `bench/results/reported_round.py`.
-"""
+"""The results of a run: its cells and its tables. The figures in them are of `bench/results/figures.py`."""
 
 import base64
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,18 +11,10 @@ import numpy as np
 from pydantic import ValidationError
 
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
+from bench.results.cell_names import CELL_COLUMNS, cell_columns, cell_name
+from bench.results.figures import figures_of, further_scores
 from bench.results.privacy import PROTECTED, Statement, epsilons, privacy_notes
-from bench.results.reported_round import (
-    WINDOW,
-    Curves,
-    after,
-    chosen_rounds,
-    curves_of_cells,
-    selecting_curves,
-    selection_curve,
-    table_of,
-)
-from bench.results.summary import data_and_case, to_html
+from bench.results.summary import to_html
 from bench.settings import Settings
 from bench.store import documents
 from bench.store.data_record import record_of
@@ -58,12 +46,6 @@ FIGURE_COLUMNS = (
     "derived",
     *(f"epsilon_{kind}" for kind in PROTECTED),
 )
-
-ALL = -1
-"""In the column `client` of `evaluated`: the row is a mean over clients, or of all samples together."""
-
-CELL_COLUMNS = ("label", "dataset", "case", "alpha", "seed", "cell")
-"""Columns that say which cell a row of a table is of."""
 
 
 @dataclass(frozen=True)
@@ -321,52 +303,6 @@ def tidy(run: Path | RunView, quantity: str = "accuracy") -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=list(FIGURE_COLUMNS)).astype({"alpha": float, "value": float, "round": "Int64"})
 
 
-def further_scores(cells: Sequence[CellView]) -> list[str]:
-    """The scores beside accuracy and loss that some of the cells have on their own tests, in the tables' order."""
-    folders = [cell.folder for cell in cells]
-    later = read_tables(folders, "evaluated")[0]
-    names = [*read_tables(folders, "scores")[0]["quantity"], *later[later["split"] == "test"]["quantity"]]
-    return list(dict.fromkeys(names))
-
-
-def reported_figures(cell: CellView, quantity: str = "accuracy") -> list[dict[str, Any]]:
-    """The accuracies, or another score, that a report shows of a cell, at the round that its protocol chooses:
-    `metric`, `on`, `mean`, `round`, `value` and others. Empty where the cell is not done."""
-    figures = figures_of([cell], quantity)[cell.id] if cell.status.state == "done" else []
-    wanted = "best" if cell.settings.protocol == "paper" else "validation"
-    chosen = [figure for figure in figures if figure["selection"] == wanted]
-    return chosen or [figure for figure in figures if figure["selection"] == "last"]
-
-
-def cell_columns(id: str, settings: Settings) -> dict[str, Any]:
-    """The columns that tell a cell apart in tables, by the names in `CELL_COLUMNS`."""
-    return {
-        "label": settings.name,
-        "dataset": dataset_name(settings),
-        "case": settings.case,
-        "alpha": settings.alpha,
-        "seed": settings.seed,
-        "cell": id,
-    }
-
-
-def cell_name(settings: Settings) -> str:
-    """The name of a cell in messages, e.g. `scd digits alpha=0.1 seed=0`."""
-    return f"{settings.name} {task_name(settings)} seed={settings.seed}"
-
-
-def task_name(settings: Settings) -> str:
-    """The name of a cell's task, e.g. `digits alpha=0.1`."""
-    alpha = [] if settings.alpha is None else [f"alpha={settings.alpha:g}"]
-    return " ".join([data_and_case(dataset_name(settings), settings.case), *alpha])
-
-
-def dataset_name(settings: Settings) -> str:
-    """The name of the data set in tables: a user's own arrays have the name given to them, or that of their file."""
-    options = settings.dataset_options
-    return str(options.get("name") or (Path(options["path"]).stem if options.get("path") else settings.dataset))
-
-
 def _rows(cell: CellView, figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     settings = cell.settings
     common = {
@@ -379,94 +315,3 @@ def _rows(cell: CellView, figures: list[dict[str, Any]]) -> list[dict[str, Any]]
     }
     nothing = {"metric": "", "on": "", "mean": "", "selection": "", "round": None, "value": None, "derived": False}
     return [{**common, **figure} for figure in figures or [nothing]]
-
-
-def figures_of(cells: Sequence[CellView], quantity: str = "accuracy") -> dict[str, list[dict[str, Any]]]:
-    """The figures of cells that are done, by id. Their tables are read together: see `read_tables`."""
-    once = list({cell.id: cell for cell in cells}.values())
-    curves = _curves(once, "accuracy")
-    of_score = curves if quantity == "accuracy" else _curves(once, quantity)
-    selecting = _selecting(once, curves)
-    local = [cell for cell in once if any(metric == "lm" for _, metric, *_ in curves[cell.id])]
-    alike = dict(zip([cell.id for cell in local], _rounds_alike(local), strict=True))
-    return {
-        cell.id: _cell_figures(cell, curves[cell.id], selecting[cell.id], of_score[cell.id], alike.get(cell.id, set()))
-        for cell in once
-    }
-
-
-def _curves(cells: Sequence[CellView], quantity: str) -> dict[str, Curves]:
-    """The curves of a score, by cell."""
-    folders = [cell.folder for cell in cells]
-    curves = curves_of_cells(*read_tables(folders, table_of(quantity)), quantity)
-    if table_of(quantity) == "scores" and any((folder / "evaluated.csv").exists() for folder in folders):
-        table, lengths = read_tables(folders, "evaluated")
-        of_cells = np.repeat(np.arange(len(folders)), lengths)[table["client"] == ALL]
-        later = curves_of_cells(
-            table[table["client"] == ALL], np.bincount(of_cells, minlength=len(folders)).tolist(), quantity
-        )
-        for known, added in zip(curves, later, strict=True):
-            known.update({key: curve for key, curve in added.items() if key not in known})
-    return {cell.id: after(of_cell, cell.settings.last_change) for cell, of_cell in zip(cells, curves, strict=True)}
-
-
-def _selecting(cells: Sequence[CellView], accuracies: dict[str, Curves]) -> dict[str, Curves]:
-    """The curves by which each cell's rounds are chosen (`select_by`)."""
-    chosen = {"accuracy": accuracies}
-    for name in {cell.settings.select_by for cell in cells} - {"accuracy"}:
-        of_score = _curves([cell for cell in cells if cell.settings.select_by == name], name)
-        chosen[name] = {id: selecting_curves(curves, name) for id, curves in of_score.items()}
-    return {cell.id: chosen[cell.settings.select_by][cell.id] for cell in cells}
-
-
-def _cell_figures(
-    cell: CellView, curves: Curves, selecting: Curves, of_score: Curves, alike: set[int]
-) -> list[dict[str, Any]]:
-    """The figures of one cell.
-
-    Args:
-        cell: the cell.
-        curves: its accuracies.
-        selecting: the curves by which its rounds are chosen.
-        of_score: the curves of the score whose figures these are.
-        alike: its rounds from `_rounds_alike`, for the scores of local models.
-    """
-    figures = []
-    rounds: dict[tuple[Any, ...], dict[str, int]] = {}  # what was chosen: the same for all curves of a model
-    for place, curve in curves.items():
-        split, metric, on, mean = place
-        if split != "test" or place not in of_score:
-            continue
-        eligible = curve[curve.index.isin(alike)] if metric == "lm" else curve
-        key = (metric, on, mean) if cell.settings.protocol == "paper" else (metric, *eligible.index)
-        if key not in rounds:
-            rounds[key] = chosen_rounds(eligible, selection_curve(selecting, metric), cell.settings.protocol)
-        last = int(curve.index[-1])
-        values = of_score[place]
-        tail = values[values.index.isin(eligible.index[-WINDOW:])]
-        figures += [
-            {
-                "metric": metric,
-                "on": on,
-                "mean": mean,
-                "selection": selection,
-                "round": round_,
-                "value": tail.mean() if selection == "tail" else values[round_],
-                "derived": metric in cell.status.derived,
-            }
-            for selection, round_ in ({"last": last, "tail": last} | rounds[key]).items()
-            if round_ in values.index
-        ]
-    return figures
-
-
-def _rounds_alike(cells: Sequence[CellView]) -> list[set[int]]:
-    """The rounds of each cell in which as many local models were scored as in its last round."""
-    clients, lengths = read_tables([cell.folder for cell in cells], "clients")
-    local = clients.assign(cell=np.repeat(np.arange(len(cells)), lengths))[clients["metric"] == "lm"]
-    scored = local.groupby(["cell", "round"])["client"].nunique()
-    last = scored.groupby("cell").transform("last")
-    alike: list[set[int]] = [set() for _ in cells]
-    for cell, round_ in scored.index[scored == last]:
-        alike[cell].add(round_)
-    return alike

@@ -23,7 +23,7 @@ from torch import Tensor
 from bench.errors import UserError, in_words
 from bench.params import Params
 from bench.plugin import is_interactive
-from bench.results.results import CELL_COLUMNS, cell_columns, cell_name
+from bench.results.cell_names import CELL_COLUMNS, cell_columns, cell_name
 from bench.runs.events import Event
 from bench.runs.progress import figures_text, headline
 from bench.settings import Settings

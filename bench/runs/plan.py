@@ -17,8 +17,8 @@ from bench.data import Dataset, Partition
 from bench.errors import UserError, did_you_mean
 from bench.federation.cell_data import as_trained, check_tests, load_dataset, load_partition, load_public
 from bench.plugin import DATASETS, MODELS, PARTITIONS
+from bench.results.cell_names import cell_name
 from bench.results.remarks import gathered, partition_remarks
-from bench.results.results import cell_name
 from bench.runs.forecast.outline import size_of
 from bench.settings import SCORING, AdapterSettings, Settings
 from bench.store.data_record import partition_record

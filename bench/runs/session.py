@@ -15,8 +15,9 @@ from bench.config.grid import Grid
 from bench.engine.device import check_lane_kernels
 from bench.federation.setup import degenerate, make_method
 from bench.plugin import loaded_files
+from bench.results.cell_names import cell_name
 from bench.results.remarks import end_remarks, unused_fallbacks
-from bench.results.results import CellView, cell_name, load_run, other_cells
+from bench.results.results import CellView, load_run, other_cells
 from bench.results.saved_models import has_kept
 from bench.runs import interactive
 from bench.runs.callbacks import Callback, CallbackListener, check_callbacks, pack_callback

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from bench.data import Floats, Indices
-from bench.results.results import CellView, load_run, reported_figures
+from bench.results.figures import reported_figures
+from bench.results.results import CellView, load_run
 from bench.store import store
 
 _BYTES = ("up", "down_receivers", "up_buffers", "down_receivers_buffers")

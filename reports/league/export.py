@@ -15,8 +15,9 @@ from bench.config.code_digests import sources
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.plugin import FILE_MODULE, METHODS, OURS
+from bench.results.cell_names import task_name
 from bench.results.pack import TUNING
-from bench.results.results import CellView, RunView, task_name
+from bench.results.results import CellView, RunView
 from bench.store import inside
 from bench.store.store import FINISHED, read_timing
 from reports.league.rule import REFERENCES, evaluations_on_tests

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from bench.data import Floats
-from bench.results.results import CellView, dataset_name
+from bench.results.cell_names import dataset_name
+from bench.results.results import CellView
 from reports.reading.figure import Figure
 from reports.reading.load import Store, remembered
 from reports.statistics.ranking import Ranked, family_weights, rank

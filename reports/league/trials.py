@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from bench.results.cell_names import task_name
 from bench.results.pack import TRIALS, TUNING
-from bench.results.results import task_name
 from reports.league.rule import REFERENCES, family_mean, ranked
 from reports.pictures.canvas import Picture, drawing, finish, legend, style_of
 from reports.reading.load import Store

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from bench.results.results import ALL
+from bench.results.figures import ALL
 from reports.reading.load import Store, remembered
 
 OWN = "own"

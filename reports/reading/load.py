@@ -12,7 +12,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pandas as pd
 
 from bench.errors import UserError
-from bench.results.results import CellView, RunView, dataset_name, load_run, tidy
+from bench.results.cell_names import dataset_name
+from bench.results.results import CellView, RunView, load_run, tidy
 from bench.settings import PRESENTATION, Settings
 from bench.store import documents
 from bench.store.data_record import record_of

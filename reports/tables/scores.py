@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.results.figures import figures_of, further_scores
 from bench.results.reported_round import COSTS
-from bench.results.results import figures_of, further_scores
 from bench.store.tables import read_tables
 from reports.reading.figure import Figure
 from reports.reading.load import Cell, Store

@@ -11,8 +11,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from bench.results.figures import reported_figures
 from bench.results.pack import SUFFIX, unpack
-from bench.results.results import RunView, reported_figures
+from bench.results.results import RunView
 from reports.league.archive import COLUMNS, write_archive
 from tests.conftest import ROOT
 

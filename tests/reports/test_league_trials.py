@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.results.results import load_run, task_name
+from bench.results.cell_names import task_name
+from bench.results.results import load_run
 from reports.league.rule import by_case
 from reports.league.trials import best_by_trials, trials_picture, trials_table
 from reports.reading.load import Store, load

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from bench.cli.results import print_summary, status
 from bench.cli.run import _finish
 from bench.errors import UserError
+from bench.results.cell_names import CELL_COLUMNS, task_name
 from bench.results.reported_round import choose_round
-from bench.results.results import CELL_COLUMNS, load_run, task_name, tidy
+from bench.results.results import load_run, tidy
 from bench.rng import generator
 from bench.settings import Settings
 from bench.store import store

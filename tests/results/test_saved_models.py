@@ -8,7 +8,8 @@ import torch
 
 from bench.errors import UserError
 from bench.federation.cell_data import load_all
-from bench.results.results import CellView, reported_figures
+from bench.results.figures import reported_figures
+from bench.results.results import CellView
 from bench.runs.cell import Options, run_cell
 from bench.runs.session_options import Keep
 from bench.settings import Settings

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.results.results import CellView, load_run, reported_figures
+from bench.results.figures import reported_figures
+from bench.results.results import CellView, load_run
 from bench.runs.cell import Options, run_cell
 from bench.runs.verify.consistency import disagreement
 from bench.settings import Settings

@@ -14,8 +14,9 @@ import torch
 import bench as front_door
 from bench.errors import UserError
 from bench.federation.cell_data import apply_shifts, load_all
+from bench.results.figures import reported_figures
 from bench.results.pack import pack, unpack
-from bench.results.results import CellView, load_run, reported_figures
+from bench.results.results import CellView, load_run
 from bench.runs.cell import Options, run_cell
 from bench.settings import FurtherTest, Settings
 from bench.store import store

@@ -12,9 +12,10 @@ import pytest
 
 import bench as front_door
 from bench.errors import UserError
+from bench.results.figures import reported_figures
 from bench.results.pack import pack, unpack
 from bench.results.reported_round import choose_round
-from bench.results.results import CellView, load_run, reported_figures
+from bench.results.results import CellView, load_run
 from bench.runs.cell import Options, run_cell
 from bench.runs.plan import plan
 from bench.runs.tracking.mirror import _points, _reported_points

@@ -268,7 +268,7 @@ def _points(cell: "CellView") -> list[_Point]:
 def _reported_points(cell: "CellView") -> list[_Point]:
     """The scores that the report shows, at the round that its protocol chooses: accuracies
     `reported/pm/local/train_size`, others `reported/pm/local/train_size/auroc`."""
-    from bench.results.results import further_scores, reported_figures
+    from bench.results.figures import further_scores, reported_figures
 
     points = []
     for quantity in ("accuracy", *further_scores([cell])):

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.results.results import CellView, reported_figures
+from bench.results.figures import reported_figures
+from bench.results.results import CellView
 from bench.runs.verify.consistency import read_rows
 
 LEVEL = 1e-4

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.plugin import METRICS
-from bench.results.results import ALL, CellView
+from bench.results.figures import ALL
+from bench.results.results import CellView
 from bench.runs.verify.consistency import read_rows
 from bench.settings import RECORDED, FurtherTest
 from bench.store.documents import read_json

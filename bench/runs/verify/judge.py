@@ -16,7 +16,8 @@ from bench.federation.cell_data import load_all
 from bench.federation.scores import Evaluation, Scorers
 from bench.federation.setup import divide_clients
 from bench.plugin import Registry
-from bench.results.results import CellView, cell_name
+from bench.results.cell_names import cell_name
+from bench.results.results import CellView
 from bench.runs import blind
 from bench.runs.plan import PlannedCell, plan
 from bench.runs.session_options import choose_device

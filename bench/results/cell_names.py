@@ -1,0 +1,39 @@
+"""Names of cells in tables and messages: their columns, tasks and data sets."""
+
+from pathlib import Path
+from typing import Any
+
+from bench.results.summary import data_and_case
+from bench.settings import Settings
+
+CELL_COLUMNS = ("label", "dataset", "case", "alpha", "seed", "cell")
+"""Columns that say which cell a row of a table is of."""
+
+
+def cell_columns(id: str, settings: Settings) -> dict[str, Any]:
+    """The columns that tell a cell apart in tables, by the names in `CELL_COLUMNS`."""
+    return {
+        "label": settings.name,
+        "dataset": dataset_name(settings),
+        "case": settings.case,
+        "alpha": settings.alpha,
+        "seed": settings.seed,
+        "cell": id,
+    }
+
+
+def cell_name(settings: Settings) -> str:
+    """The name of a cell in messages, e.g. `scd digits alpha=0.1 seed=0`."""
+    return f"{settings.name} {task_name(settings)} seed={settings.seed}"
+
+
+def task_name(settings: Settings) -> str:
+    """The name of a cell's task, e.g. `digits alpha=0.1`."""
+    alpha = [] if settings.alpha is None else [f"alpha={settings.alpha:g}"]
+    return " ".join([data_and_case(dataset_name(settings), settings.case), *alpha])
+
+
+def dataset_name(settings: Settings) -> str:
+    """The name of the data set in tables: a user's own arrays have the name given to them, or that of their file."""
+    options = settings.dataset_options
+    return str(options.get("name") or (Path(options["path"]).stem if options.get("path") else settings.dataset))
