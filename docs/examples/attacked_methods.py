@@ -12,7 +12,7 @@ import pandas as pd
 
 import bench
 from bench.results.results import RunView
-from reports.reading.load import setting_text
+from reports.reading.names import setting_text
 from reports.statistics import inference
 
 METHODS = [

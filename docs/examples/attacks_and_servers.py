@@ -10,7 +10,7 @@ from typing import Any
 from bench.config.grid import load_grid
 from bench.engine.recorded_steps import GraphCache
 from bench.federation.federation import Federation
-from reports.reading.load import setting_text
+from reports.reading.names import setting_text
 
 ROUNDS, SHARE = 8, 0.3
 HONEST: dict[str, Any] = {"name": "honest"}

@@ -12,7 +12,7 @@ import pandas as pd
 
 import bench
 from reports.pictures.canvas import COLOURS, MARKERS, drawing, finish, legend
-from reports.reading.load import setting_text
+from reports.reading.names import setting_text
 
 METHODS = ["fedavg", "ditto", "fedper"]
 CHANNELS = [

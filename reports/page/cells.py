@@ -6,7 +6,8 @@ from typing import Any
 
 from bench.settings import PRESENTATION
 from reports.page.sections import Section
-from reports.reading.load import Cell, Store, setting_text
+from reports.reading.load import Cell, Store
+from reports.reading.names import setting_text
 from reports.tables.table import Column, Table, TableEntry, number, words
 
 Recompute = Callable[[Sequence[Cell]], str]

@@ -8,7 +8,8 @@ import pandas as pd
 from reports.page.sections import Section
 from reports.pictures.canvas import Picture, drawing, finish, legend, task_colours
 from reports.pictures.figures import band
-from reports.reading.load import Cell, Store, setting_text
+from reports.reading.load import Cell, Store
+from reports.reading.names import setting_text
 from reports.tables.table import Column, Table, words
 
 

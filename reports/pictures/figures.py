@@ -10,7 +10,8 @@ import pandas as pd
 from bench.data import Floats
 from reports.pictures.canvas import Picture, drawing, finish, legend, style_of, styles
 from reports.reading.figure import Figure
-from reports.reading.load import Store, setting_text
+from reports.reading.load import Store
+from reports.reading.names import setting_text
 from reports.statistics.inference import CriticalDifference, summarise
 from reports.tables.accuracy import HEADLINE
 

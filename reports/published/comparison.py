@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from bench.errors import UserError, did_you_mean
 from reports.published.measures import AMBIGUOUS, MEASURES, Ours, Place, measured
 from reports.published.protocol import differences, frozen_cells
-from reports.reading.load import TASK_FIELDS, Cell, Store, setting_text
+from reports.reading.load import Cell, Store
+from reports.reading.names import TASK_FIELDS, setting_text
 from reports.statistics import inference
 from reports.tables.accuracy import SELECTION_TEXT, selection
 from reports.tables.table import Column, Table, TableEntry, words

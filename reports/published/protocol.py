@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bench.config.grid import load_grid
 from bench.errors import UserError, did_you_mean
 from bench.settings import PRESENTATION, Settings
-from reports.reading.load import flat
+from reports.reading.names import flat
 
 FOLDER = Path(__file__).parent / "protocols"
 
@@ -111,7 +111,7 @@ def differences(cell: dict[str, Any], frozen: dict[str, Any]) -> Iterator[str]:
     """Settings of a cell that are not the protocol's, each as text.
 
     Args:
-        cell, frozen: settings of ours and of the grid's cell for the same number (`reports.reading.load.flat`).
+        cell, frozen: settings of ours and of the grid's cell for the same number (`reports.reading.names.flat`).
     """
     for name, value in frozen.items():
         if name not in FREE and _text(cell.get(name)) != _text(value):

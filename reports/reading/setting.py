@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from reports.reading.load import Store, setting_text
+from reports.reading.load import Store
+from reports.reading.names import setting_text
 
 
 def described(store: Store) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from bench.settings import PRESENTATION
-from reports.reading.load import TASK_FIELDS, Cell, load, setting_text
+from reports.reading.load import Cell, load
+from reports.reading.names import TASK_FIELDS, setting_text
 from reports.tables.accuracy import HEADLINE, selection
 from reports.tables.table import Column, Table, TableEntry, number, words
 

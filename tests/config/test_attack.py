@@ -18,7 +18,7 @@ from bench.federation.attacks import make_attack
 from bench.plugin import ATTACKS
 from bench.rng import generator
 from bench.settings import Settings
-from reports.reading.load import setting_text
+from reports.reading.names import setting_text
 from tests.attacks.test_attacks import images
 from tests.conftest import ROOT
 

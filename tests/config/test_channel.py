@@ -17,7 +17,7 @@ from bench.config.identity import cell_id
 from bench.errors import UserError
 from bench.plugin import CHANNELS
 from bench.settings import Settings
-from reports.reading.load import setting_text
+from reports.reading.names import setting_text
 from tests.conftest import ROOT
 from tests.engine.problems import generic, run, toy
 

@@ -8,7 +8,7 @@ import yaml
 from bench.config.grid import builtin_grids, load_grid
 from bench.plugin import METHODS
 from reports.published.comparison import SETTINGS, _agrees, _position, published_table
-from reports.reading.load import flat
+from reports.reading.names import flat
 
 GRIDS = {name: load_grid(name, []) for name in builtin_grids()}
 READINGS = {"scd_simplex", "scd_restart", "scd_released_code"}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.settings import Settings
-from reports.reading.load import TASK_FIELDS
+from reports.reading.names import TASK_FIELDS
 from sweeps.space import NOT_SEARCHED, Dimension, own_dimensions, read_dimension, settings_at
 from sweeps.study import builtin_studies, load_study, parts, read_study
 from tests.sweeps.conftest import Write
