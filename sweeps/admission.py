@@ -20,7 +20,8 @@ from bench.results.results import CellView, RunView
 from bench.settings import Settings
 from bench.store.store import FINISHED
 from sweeps.space import Dimension
-from sweeps.study import FINALISTS, Arm, Study, drawn, searched_dimensions, values_text
+from sweeps.study import FINALISTS, Arm, Study, drawn, values_text
+from sweeps.study_reader import searched_dimensions
 
 LIST = "SHA256SUMS"
 """Beside the entries that come with the harness: their checksums."""

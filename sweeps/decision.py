@@ -38,7 +38,8 @@ from sweeps.portfolio import TUNING_SEEDS, study_of_decision
 from sweeps.run import open_studies
 from sweeps.session import open_session, run_study
 from sweeps.storage import study_storage
-from sweeps.study import Study, load_study
+from sweeps.study import Study
+from sweeps.study_reader import load_study
 
 STUDY, PLAN = "study.yaml", "plan.json"
 """In the run folder: the study as a file, and what was planned."""

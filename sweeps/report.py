@@ -20,7 +20,8 @@ from sweeps import figures
 from sweeps.fair import Chosen, budget_table, choose, trials_table
 from sweeps.run import open_studies
 from sweeps.storage import storage_problems, study_storage
-from sweeps.study import Study, read_study, values_text
+from sweeps.study import Study, values_text
+from sweeps.study_reader import read_study
 
 if TYPE_CHECKING:
     import optuna

@@ -1,34 +1,20 @@
-"""A study file: what is searched over which grid, by which sampler, on which seeds (docs/sweeps.md)."""
+"""A study: what is searched over which grid, by which sampler, on which seeds. `sweeps/study_reader.py` reads its file."""
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bench.config import yaml_lines
-from bench.config.grid import Grid, load_grid, read_grid
-from bench.config.grid_file import name_problem
-from bench.config.identity import cell_id, declared_checksum
+from bench.config.grid import Grid
 from bench.config.listed import write_listed
-from bench.config.named_files import NamedFiles
-from bench.config.validation import check_field, shown
-from bench.config.yaml_lines import Document
-from bench.errors import UserError, did_you_mean
-from bench.results.cell_names import task_name
 from bench.results.reported_round import COSTS
-from bench.rng import key
 from bench.settings import Settings
-from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at
+from sweeps.space import Dimension, settings_at
 
 FINALISTS = 3
 """Best trials of a method and task that are run again on further seeds."""
-
-MAX_POINTS = 10_000
-_STUDIES = NamedFiles("study", "sweeps", "studies")
 
 Metric = Literal["pm", "gm"]
 Seed = Annotated[int, Field(ge=0)]
@@ -173,7 +159,7 @@ class Study:
     @property
     def final_seeds(self) -> list[int]:
         """Tuning seeds of the best three trials' further runs."""
-        return _final_seeds(self.file)
+        return final_seeds_of(self.file)
 
     @property
     def report_draws(self) -> list[list[int]]:
@@ -207,218 +193,17 @@ def drawn(task: str, draw: int) -> str:
     return f"{task}, draw {draw}" if draw else task
 
 
-def _final_seeds(content: StudyFile) -> list[int]:
+def final_seeds_of(content: StudyFile) -> list[int]:
+    """The tuning seeds of the best trials' further runs, as many as `seeds` where the file names none."""
     if content.final_seeds is not None:
         return content.final_seeds
     first = max(*content.seeds, *content.report_seeds, *content.default_seeds) + 1
     return list(range(first, first + len(content.seeds)))
 
 
-def builtin_studies() -> list[str]:
-    """Names of the studies that come with the harness."""
-    return _STUDIES.builtin()
-
-
-def load_study(study: str | Mapping[str, Any], overrides: list[str], trials: int | None = None) -> Study:
-    """Read a study file and everything it leads to.
-
-    Args:
-        study: a file; the name of a built-in study, if there is no such file; or the content of a study file.
-        overrides: `key=value` with a YAML value, for a key of the study or else of its grid.
-        trials: instead of the file's number.
-
-    Raises:
-        UserError: no such study, or problems in it or in its grid, with their lines.
-    """
-    if trials is not None and trials < 1:
-        raise UserError(f"--trials {trials}: should be 1 or more")
-    if isinstance(study, Mapping):
-        document = yaml_lines.of_values(study, "study")
-        document.check()
-        source = yaml_lines.dump(document.data)
-        return study_of(document, source, "study", overrides, trials)
-    text, file, stem = _STUDIES.read(study)
-    return read_study(text, file, stem, overrides, trials)
-
-
-def read_study(source: str, file: str, stem: str, overrides: list[str], trials: int | None) -> Study:
-    """Read the study in a text; `file` is its name in messages, `stem` the study's name where the text gives none.
-
-    Raises:
-        UserError: all problems in it, together with those of a grid that stands in it.
-    """
-    return study_of(yaml_lines.parse(source, file), source, stem, overrides, trials)
-
-
-def study_of(document: Document, source: str, stem: str, overrides: list[str], trials: int | None) -> Study:
-    """The study in a document that was read from `source`.
-
-    Raises:
-        UserError: as of `read_study`.
-    """
-    if not isinstance(document.data, dict):
-        raise UserError(f"{document.source}:1: a study is keys with values; write for instance `grid: quickstart`")
-    for_grid = [override for override in overrides if not _override(document, override)]
-    content = _content(document)
-    name = content.name or stem
-    if problem := name_problem(name):
-        document.complain(("name",), f"the name {shown(name)} of the study {problem}")
-    finals = content.final_seeds or []
-    tuning = (*content.seeds, *finals)
-    for axis in ("seeds", "final_seeds", "report_seeds", "default_seeds"):
-        seeds = getattr(content, axis) or []
-        if len(set(seeds)) < len(seeds):
-            document.complain((axis,), f"{axis} = {shown(seeds)} has a seed twice")
-        if len(seeds) % content.draws and axis != "default_seeds":
-            document.complain((axis,), f"{axis}: {content.draws} draws cannot share {len(seeds)} seeds evenly")
-        if axis in ("report_seeds", "default_seeds") and (reused := [seed for seed in seeds if seed in tuning]):
-            document.complain((axis,), f"{axis} has tuning seeds ({shown(reused)}); results need fresh ones")
-    if set(finals) & set(content.seeds):
-        document.complain(("final_seeds",), "final_seeds has seeds of the trials; a second look needs others")
-    _check_methods_of_search(document, content)
-    settings = [f"{where}={json.dumps(value)}" for where, value in content.set.items()]
-    fixed = [f"seeds={json.dumps(content.seeds or [0])}", "protocol=tuning"]
-    problem_of_grid = None
-    try:  # before the space, whose names may be those of the grid's plug-ins
-        grid = _grid(document, name, [*settings, *for_grid, *fixed])
-    except UserError as error:
-        problem_of_grid = error
-    space = {}
-    for where, entry in content.space.items():
-        with document.noting(("space", where)):
-            space[where] = read_dimension(where, entry)
-    document.check()  # the study's own problems first; those of a grid that stands in it are among them
-    if problem_of_grid:
-        raise problem_of_grid
-    arms = _arms(document, content, name, grid, space, trials or content.trials)
-    document.check()
-    return Study(content, name, source, grid, arms)
-
-
 def values_text(values: dict[str, Any]) -> str:
     """Write searched values as text, e.g. `tau=0.4, lr=0.05`."""
     return ", ".join(f"{name.rpartition('.')[2]}={_plain(value)}" for name, value in values.items())
-
-
-def _override(document: Document, override: str) -> bool:
-    """Put `key=value` into the study if the key is one of its own."""
-    name, value = yaml_lines.parse_assignment(override, "trials=5")
-    if name not in StudyFile.model_fields or name in ("name", "description"):
-        return False
-    document.put(name, value, f"--set {name}")
-    return True
-
-
-def _content(document: Document) -> StudyFile:
-    """Read the keys of the study; a wrong or missing key is noted, and has its default, or is empty, for now."""
-    keys = list(StudyFile.model_fields)
-    good: dict[str, Any] = {"grid": "", "seeds": [], "report_seeds": []}
-    for name in document.data:
-        if name not in keys:
-            document.complain(
-                (name,), f"unknown key {name!r}.{did_you_mean(name, keys) or ' Keys: ' + ', '.join(keys)}"
-            )
-            continue
-        with document.noting((name,)):
-            good[name] = check_field(StudyFile, name, document.data[name])
-    for name, field in StudyFile.model_fields.items():
-        if field.is_required() and name not in document.data:
-            document.complain((), f"the study has no {name!r}: it needs `grid`, `seeds` and `report_seeds`")
-    return StudyFile.model_construct(**good)
-
-
-def _check_methods_of_search(document: Document, content: StudyFile) -> None:
-    several = not isinstance(content.objective, str)
-    if several and (content.sampler not in ("nsga2", "grid") or sorted(content.objective) != ["gm", "pm"]):
-        document.complain(("objective",), "two objectives are [pm, gm], searched by `sampler: nsga2` (or `grid`)")
-    if several and content.pruner != "none":
-        document.complain(("pruner",), "with two objectives no trial can be pruned; write `pruner: none`")
-    if not several and content.sampler == "nsga2":
-        document.complain(("sampler",), "nsga2 is for two objectives; write `objective: [pm, gm]`")
-
-
-def _grid(document: Document, name: str, overrides: list[str]) -> Grid:
-    base = document.data.get("grid", "")
-    if not isinstance(base, dict):
-        return load_grid(str(base), overrides)
-    return read_grid(document.part("grid"), "", name, overrides)
-
-
-def _arms(
-    document: Document, content: StudyFile, study: str, grid: Grid, space: dict[str, Dimension], trials: int | None
-) -> tuple[Arm, ...]:
-    methods = {cell.method for cell in grid.cells}
-    for where in space:
-        if "." in where and where.partition(".")[0] not in methods:
-            document.complain(("space", where), f"{where!r} concerns none of the grid's methods")
-    arms = []
-    finals, reports = (parts(seeds, content.draws) for seeds in (_final_seeds(content), content.report_seeds))
-    for (label, task), group in groupby(grid.cells, key=lambda cell: (cell.name, task_name(cell))):
-        cells = list(group)
-        with document.noting(("space",)):
-            dimensions = searched_dimensions(cells[0].method, space, own_ranges=content.own_ranges)
-            points = _points(dimensions) if content.sampler == "grid" else ()
-            if trials is None and not points:
-                raise UserError("`trials` is missing: how many for each method and task")
-            for value in (end for dimension in dimensions for end in _ends(dimension)):
-                settings_at(cells[0], value)
-            count = min(trials or len(points), len(points) or MAX_POINTS)
-            for draw, seeds in enumerate(parts(range(len(cells)), content.draws)):
-                chosen = tuple(cells[at] for at in seeds)
-                ids = [cell_id(cell, declared_checksum(cell)) for cell in chosen]
-                digest = _digest(ids, dimensions, content, cells[0].select_by)
-                number = draw + 1 if content.draws > 1 else 0
-                name = f"{study} {label} {drawn(task, number)} {digest}"
-                seeds_of = tuple(finals[draw]), tuple(reports[draw])
-                arms.append(Arm(name, label, task, chosen, dimensions, points, count, *seeds_of, number))
-    return tuple(arms)
-
-
-def searched_dimensions(method: str, space: Mapping[str, Dimension], *, own_ranges: bool) -> tuple[Dimension, ...]:
-    """The searched dimensions of a method.
-
-    Args:
-        method: its name.
-        space: dimensions by setting.
-        own_ranges: whether the ranges in the method's file count where `space` names none of its hyperparameters.
-
-    Raises:
-        UserError: that is nothing.
-    """
-    ranges = [dimension for where, dimension in space.items() if where.startswith(f"{method}.")]
-    common = [dimension for where, dimension in space.items() if "." not in where]
-    dimensions = [*(ranges or (own_dimensions(method) if own_ranges else [])), *common]
-    if not dimensions:
-        raise UserError(f"{method!r} has no ranges of its own; give `space` a setting to search, such as `lr`")
-    return tuple(dimensions)
-
-
-def _points(dimensions: tuple[Dimension, ...]) -> tuple[dict[str, Any], ...]:
-    for dimension in dimensions:
-        if not dimension.choices:
-            raise UserError(f"sampler `grid` needs a list of values for {dimension.key!r}")
-    count = math.prod(len(dimension.choices) for dimension in dimensions)
-    if count > MAX_POINTS:
-        raise UserError(f"the grid of the space has {count} points; the limit is {MAX_POINTS}")
-    points: list[dict[str, Any]] = [{}]
-    for dimension in dimensions:
-        points = [{**point, dimension.key: value} for point in points for value in dimension.choices]
-    return tuple(points)
-
-
-def _ends(dimension: Dimension) -> list[dict[str, Any]]:
-    return [{dimension.key: value} for value in dimension.choices or (dimension.low, dimension.high)]
-
-
-def _digest(cells: list[str], dimensions: tuple[Dimension, ...], content: StudyFile, select_by: str) -> str:
-    """Digest of everything that two commands must have in common to continue one search.
-
-    Trials of different searches differ by it alone.
-    """
-    searched = [[dimension.key, dimension.text] for dimension in dimensions]
-    scored = [] if select_by == "accuracy" else [select_by]
-    text = json.dumps([cells, searched, content.objective, *scored])
-    return f"{key(text, content.sampler, content.pruner):032x}"[:8]
 
 
 def _plain(value: Any) -> str:

@@ -10,7 +10,7 @@ from bench.results.results import RunView, load_run
 from bench.runs.session_options import SessionOptions
 from bench.settings import Executor
 from sweeps.session import open_session, run_study
-from sweeps.study import load_study
+from sweeps.study_reader import load_study
 
 
 def sweep(

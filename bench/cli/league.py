@@ -55,7 +55,7 @@ class LeagueTier:
         Raises:
             UserError: the league has no such tier or division.
         """
-        from sweeps.study import builtin_studies
+        from sweeps.study_reader import builtin_studies
 
         prefix = f"league_{league}_"
         tiers = [name.removeprefix(prefix) for name in builtin_studies() if name.startswith(prefix)]
@@ -148,7 +148,7 @@ def _run_defaults(standing: "LeagueTier", method: str, options: dict[str, Any]) 
     import tempfile
 
     from bench.cli.run import run as run_grid
-    from sweeps.study import load_study
+    from sweeps.study_reader import load_study
 
     grid = load_study(standing.study, [f"methods=[{method}]"]).default_grid(standing.name)
     with tempfile.TemporaryDirectory() as scratch:
@@ -345,7 +345,7 @@ def _default_runs(standing: LeagueTier, out: Path | None, data_root: Path, scrat
 def _admission(standing: LeagueTier, data_root: Path, *, whole: bool = True) -> "Admission":
     from bench.results.pack import SUFFIX
     from sweeps.admission import Admission
-    from sweeps.study import load_study
+    from sweeps.study_reader import load_study
 
     names = {file.name.removesuffix(SUFFIX): file for file in standing.shipped}
     return Admission(load_study(standing.study, []), names, data_root, whole=whole, division=standing.division)

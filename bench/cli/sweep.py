@@ -78,7 +78,7 @@ def sweep(
     with starting(f"bench sweep: {study} is being read", quiet=quiet or dry_run):
         from bench.plugin import allow, is_near, load_file
         from bench.runs.session_options import SessionOptions
-        from sweeps.study import load_study
+        from sweeps.study_reader import load_study
 
         options = SessionOptions.of(
             jobs=jobs,

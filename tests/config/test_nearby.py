@@ -7,7 +7,7 @@ import pytest
 from bench.config.grid import load_grid
 from bench.config.nearby import missing_option
 from bench.errors import UserError
-from sweeps.study import load_study
+from sweeps.study_reader import load_study
 
 
 @pytest.fixture(autouse=True)

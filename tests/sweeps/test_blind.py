@@ -12,7 +12,7 @@ from bench.federation.cell_data import load_dataset, load_partition
 from bench.plugin import DATASETS
 from bench.runs.cell import Options, run_cell
 from bench.settings import Settings
-from sweeps.study import load_study
+from sweeps.study_reader import load_study
 from tests.sweeps.conftest import Write
 
 OPTIONS = Options(device="cpu", executor="sequential")

@@ -24,7 +24,8 @@ from reports.reading.load import load
 from reports.tables.accuracy import PM
 from reports.tables.standings import by_unit
 from sweeps.admission import Admission
-from sweeps.study import Study, load_study, parts
+from sweeps.study import Study, parts
+from sweeps.study_reader import load_study
 from tests.conftest import ROOT
 from tests.reports.conftest import write_store
 from tests.runs.forger import forge

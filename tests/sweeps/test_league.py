@@ -23,7 +23,7 @@ from reports.league.rule import by_case
 from reports.reading.figure import scores
 from reports.reading.load import Store, load
 from reports.tables.accuracy import PM
-from sweeps.study import load_study
+from sweeps.study_reader import load_study
 from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES, needed
 from tests.reports import conftest

@@ -23,7 +23,8 @@ from bench.store.store import Status
 from reports.league.page import shipped
 from reports.statistics.best import MARGIN
 from sweeps.admission import NOTHING_CHOSEN, Admission
-from sweeps.study import FINALISTS, Study, load_study
+from sweeps.study import FINALISTS, Study
+from sweeps.study_reader import load_study
 from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES, needed
 from tests.runs.forger import forge, write_rows

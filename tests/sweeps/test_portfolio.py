@@ -11,7 +11,7 @@ from bench.plugin import METHODS
 from bench.settings import Settings
 from sweeps.budget import SEEDS, MethodTime, Timing, fitting, least_seconds, seconds_of
 from sweeps.portfolio import portfolio, study_of_decision
-from sweeps.study import load_study
+from sweeps.study_reader import load_study
 
 
 def sites(labels: float, features: float | None) -> list[dict[str, object]]:

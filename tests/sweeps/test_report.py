@@ -15,7 +15,8 @@ from sweeps import figures
 from sweeps.fair import Chosen, budget_table, choose, reported_cells, trials_table
 from sweeps.report import STUDY, published_points, run_sections, sections, tuned_for
 from sweeps.run import open_studies
-from sweeps.study import Study, load_study
+from sweeps.study import Study
+from sweeps.study_reader import load_study
 from tests.sweeps.conftest import Write
 
 NOWHERE = Path("a run folder without cells")

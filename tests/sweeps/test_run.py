@@ -28,7 +28,8 @@ from datasets.partitions import Split
 from sweeps.fair import budget_table, cells_again, choose, reported_cells
 from sweeps.finals import check_blind, finalists
 from sweeps.run import STARTUP_TRIALS, Outcome, _sampler, _Tuner, best_value, mean_curve, open_studies, tune
-from sweeps.study import Study, load_study
+from sweeps.study import Study
+from sweeps.study_reader import load_study
 from tests.conftest import ROOT
 from tests.runs.helpers import CHILDREN
 from tests.sweeps.conftest import Write

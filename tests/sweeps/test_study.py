@@ -11,7 +11,8 @@ from bench.errors import UserError
 from bench.settings import Settings
 from reports.reading.names import TASK_FIELDS
 from sweeps.space import NOT_SEARCHED, Dimension, own_dimensions, read_dimension, settings_at
-from sweeps.study import builtin_studies, load_study, parts, read_study
+from sweeps.study import parts
+from sweeps.study_reader import builtin_studies, load_study, read_study
 from tests.sweeps.conftest import Write
 
 

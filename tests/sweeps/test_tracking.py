@@ -6,7 +6,7 @@ import pytest
 
 from bench.results.results import load_run
 from bench.runs.tracking.mirror import embedded_uri, mirror_run
-from sweeps.study import load_study
+from sweeps.study_reader import load_study
 from tests.sweeps.conftest import Write
 from tests.sweeps.test_run import run
 
