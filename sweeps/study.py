@@ -1,4 +1,4 @@
-"""A study: what is searched over which grid, by which sampler, on which seeds. `sweeps/study_reader.py` reads its file."""
+"""A study: what is searched over which grid, by which sampler, on which seeds. `study_reader.py` reads its file."""
 
 import json
 from collections.abc import Sequence

@@ -12,7 +12,7 @@ from bench.attacks.attack import Attack, checked
 from bench.data import Dataset, Partition
 from bench.engine.programs import Reply, Sent
 from bench.errors import UserError
-from bench.federation.channel import origin
+from bench.federation.sent_values import SentValues, origin
 from bench.federation.setup import divide_clients
 from bench.federation.timeline import ComputedRound
 from bench.method import Everyone, Message, Method
@@ -82,11 +82,7 @@ def poison(settings: Settings, dataset: Dataset, partition: Partition) -> Datase
 
 
 class Forger:
-    """Puts the updates of malicious clients in the place of their honest ones.
-
-    Attributes:
-        notices: messages to the user about what happened so far, one line each.
-    """
+    """Puts the updates of malicious clients in the place of their honest ones."""
 
     def __init__(self, settings: Settings, attack: Attack, malicious: list[int], method: Method) -> None:
         """Refuse a method for which the attack makes no sense.
@@ -94,12 +90,11 @@ class Forger:
         Raises:
             UserError: it sends no messages, or the attack needs other clients' updates and the server waits for none.
         """
-        self.notices: list[str] = []
         self._attack = attack
         self._malicious = set(malicious)
         self._seed = settings.seed
         self._method = settings.method
-        self._sent: dict[str, bool] = {}  # by name of a value, whether it is a model value
+        self._sent = SentValues()
         self._name = str(settings.attack and settings.attack["name"])
         if method.bound:
             raise UserError(f"attack {self._name!r}: the method {self._method!r} sends no messages; {_BY_DATA}")
@@ -144,9 +139,7 @@ class Forger:
         groups: dict[tuple[str, Spec], dict[int, Params]] = {}
         for i, of_client in sorted(values.items()):
             for name, value in of_client.items():
-                is_model = isinstance(value, Params) and value.spec.d > 0
-                self._sent[name] = self._sent.get(name, False) or is_model
-                if is_model:
+                if self._sent.add(name, value):
                     groups.setdefault((name, value.spec), {})[i] = value
         for (name, _), honest in groups.items():
             if not honest.keys().isdisjoint(forged):
@@ -160,7 +153,10 @@ class Forger:
         """Lies in the place of one honest value, by malicious client."""
         bases = {i: origin(downs[i].get(name), value) for i, value in honest.items()}
         if None in bases.values():
-            self._note(name)
+            self._sent.note(
+                f"attack: method {self._method!r} downloads no {name!r}, so the attack is on its numbers and not on "
+                "their change"
+            )
         updates = {i: _difference(value.weights, bases[i]) for i, value in honest.items()}
         malicious = [i for i in updates if i in self._malicious]
         planned = torch.stack([updates[i] for i in malicious])
@@ -171,13 +167,10 @@ class Forger:
             return {}
         return {i: honest[i].with_weights(_sum(lie, bases[i])) for i, lie in zip(malicious, lies, strict=True)}
 
-    def _note(self, name: str) -> None:
-        text = (
-            f"attack: method {self._method!r} downloads no {name!r}, so the attack is on its numbers and not on their "
-            "change"
-        )
-        if text not in self.notices:
-            self.notices.append(text)
+    @property
+    def notices(self) -> list[str]:
+        """Messages to the user about what happened so far, one line each."""
+        return self._sent.notices
 
     def check(self) -> None:
         """Refuse a method none of whose messages so far had a model value.
@@ -185,12 +178,11 @@ class Forger:
         Raises:
             UserError: there is such a method.
         """
-        if any(self._sent.values()):
-            return
-        sends = f"no model value, only {', '.join(map(repr, self._sent))}" if self._sent else "nothing"
-        raise UserError(
-            f"attack {self._name!r}: method {self._method!r} sends {sends}, which it would leave as it is; {_BY_DATA}"
-        )
+        if sends := self._sent.without_models:
+            raise UserError(
+                f"attack {self._name!r}: method {self._method!r} sends {sends}, which it would leave as it is; "
+                f"{_BY_DATA}"
+            )
 
 
 def _downs(computed: Sequence[ComputedRound]) -> dict[int, dict[str, Any]]:

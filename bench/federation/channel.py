@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from bench.channel.operation import ChannelOperation, Update
 from bench.engine.programs import Passage, Sent
 from bench.errors import UserError
 from bench.federation.privacy import Releases, noise_of
+from bench.federation.sent_values import SentValues, origin
 from bench.method import Client
 from bench.nested import parts
 from bench.params import Params
@@ -35,16 +34,14 @@ class Channel:
         rate: share of the clients that take part in a round.
 
     Attributes:
-        notices: messages to the user about what happened so far, one line each.
         releases: what was released with noise; None without noise.
     """
 
     def __init__(self, settings: Settings, rate: float) -> None:
-        self.notices: list[str] = []
         self._operations = [(entry["name"], _operation(entry)) for entry in settings.channel]
         self._seed = settings.seed
         self._method = settings.method
-        self._sent: dict[str, bool] = {}  # by name of a value, whether it went through the operations
+        self._sent = SentValues()  # model values go through the operations
         self._moving = False  # whether running statistics were sent
         self._shared: dict[str, dict[str, Any]] = {}  # what servers tell all clients, by operation and value
         self._answers: dict[str, list[float]] = {}  # of this version
@@ -73,8 +70,7 @@ class Channel:
         def send(values: dict[str, Any], weight: float | None) -> Sent:
             message, arriving, sent = next(numbers), dict(values), 0
             for name, value in values.items():
-                encodes = isinstance(value, Params) and value.spec.d > 0
-                self._sent[name] = self._sent.get(name, False) or encodes
+                encodes = self._sent.add(name, value)
                 self._moving |= any(isinstance(p, Params) and p.buffers.numel() > 0 for p in parts(value))
                 if encodes:
                     arriving[name], size = self._encode(client, name, value, down.get(name), (version, message))
@@ -89,7 +85,10 @@ class Channel:
         """Send one model value; what arrives, and its bytes."""
         start = origin(base, value)
         if start is None:
-            self._note(name)
+            self._sent.note(
+                f"channel: method {self._method!r} downloads no {name!r}, so the operations see its numbers and not "
+                "their change"
+            )
         plain = value.weights if start is None else value.weights - start
         update = replace(Update.of(plain), clients=self._clients)
         states = dict(client.state.get(STATE, {}))
@@ -123,9 +122,14 @@ class Channel:
             self.releases.close(self._clients)
 
     @property
+    def notices(self) -> list[str]:
+        """Messages to the user about what happened so far, one line each."""
+        return self._sent.notices
+
+    @property
     def unprotected(self) -> list[str]:
         """All that travelled without going through the operations, in words."""
-        names = [repr(name) for name, encoded in sorted(self._sent.items()) if not encoded]
+        names = [repr(name) for name, encoded in sorted(self._sent.models.items()) if not encoded]
         texts = [f"{', '.join(names)}, which clients send as they are"] if names else []
         return texts + (["running statistics of normalisation layers"] if self._moving else [])
 
@@ -133,24 +137,16 @@ class Channel:
         """All that a later `restore` needs beside the states of clients, in plain values."""
         released = {} if self.releases is None else self.releases.state()
         return {
-            "sent": self._sent, "moving": self._moving, "shared": self._shared, "answers": self._answers,
+            "sent": self._sent.models, "moving": self._moving, "shared": self._shared, "answers": self._answers,
             "released": released,
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
-        self._sent, self._moving = dict(state["sent"]), state["moving"]
+        self._sent.models, self._moving = dict(state["sent"]), state["moving"]
         self._shared, self._answers = dict(state["shared"]), dict(state["answers"])
         if self.releases is not None:
             self.releases.restore(state["released"])
-
-    def _note(self, name: str) -> None:
-        text = (
-            f"channel: method {self._method!r} downloads no {name!r}, so the operations see its numbers and not their "
-            "change"
-        )
-        if text not in self.notices:
-            self.notices.append(text)
 
     def check(self) -> None:
         """Refuse a method none of whose messages so far had anything for the operations.
@@ -158,28 +154,15 @@ class Channel:
         Raises:
             UserError: there is such a method.
         """
-        if any(self._sent.values()):
-            return
-        names = ", ".join(name for name, _ in self._operations)
-        sends = f"no model value, only {', '.join(map(repr, self._sent))}" if self._sent else "nothing"
-        raise UserError(
-            f"channel: method {self._method!r} sends {sends}, so {names} would change nothing; take out `channel`, or "
-            "take a method that sends models"
-        )
+        if sends := self._sent.without_models:
+            names = ", ".join(name for name, _ in self._operations)
+            raise UserError(
+                f"channel: method {self._method!r} sends {sends}, so {names} would change nothing; take out `channel`, "
+                "or take a method that sends models"
+            )
 
 
 def _operation(entry: Mapping[str, Any]) -> ChannelOperation:
     kind = CHANNELS.get(entry["name"])
     operation: ChannelOperation = kind(kind.Hyper(**{key: value for key, value in entry.items() if key != "name"}))
     return operation
-
-
-def origin(base: Any, value: Params) -> Tensor | None:
-    """The downloaded weights `[d]` of the tensors of a value; None if they were not downloaded under its name."""
-    if not isinstance(base, Params):
-        return None
-    if base.spec == value.spec:
-        return base.weights
-    if base.spec.arch == value.spec.arch and set(value.spec.params) <= set(base.spec.params):
-        return base.part(*(entry.name for entry in value.spec.params)).weights
-    return None

@@ -10,8 +10,9 @@ import torch
 from bench.channel.operation import Update
 from bench.config.completion import check_channel
 from bench.errors import UserError
-from bench.federation.channel import STATE, origin
+from bench.federation.channel import STATE
 from bench.federation.federation import Federation
+from bench.federation.sent_values import origin
 from bench.params import Params
 from bench.plugin import CHANNELS
 from bench.rng import generator
