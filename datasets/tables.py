@@ -52,17 +52,8 @@ def load_csv(
     Raises:
         UserError: the file is missing or damaged, or a column cannot be read so; the message names it.
     """
-    frame, sites = _joined(Path(path), ".csv", _read_csv, leave_out)
-    return dataset_of(
-        frame,
-        source=path,
-        name=name or Path(path).stem,
-        label=label_column,
-        site=site_column,
-        sites=sites,
-        leave_out=leave_out,
-        categories=categories,
-    )
+    columns = {"label": label_column, "site": site_column, "leave_out": leave_out, "categories": categories}
+    return _load(path, ".csv", _read_csv, name, **columns)
 
 
 @DATASETS.register("parquet")
@@ -82,17 +73,8 @@ def load_parquet(
     Raises:
         UserError: pyarrow is not installed, the file is missing or damaged, or a column cannot be read so.
     """
-    frame, sites = _joined(Path(path), ".parquet", _read_parquet, leave_out)
-    return dataset_of(
-        frame,
-        source=path,
-        name=name or Path(path).stem,
-        label=label_column,
-        site=site_column,
-        sites=sites,
-        leave_out=leave_out,
-        categories=categories,
-    )
+    columns = {"label": label_column, "site": site_column, "leave_out": leave_out, "categories": categories}
+    return _load(path, ".parquet", _read_parquet, name, **columns)
 
 
 def table(
@@ -131,6 +113,12 @@ def read_table(file: Path) -> "pd.DataFrame":
         UserError: the file is missing or damaged.
     """
     return _read_parquet(file) if file.suffix.lower() == ".parquet" else _read_csv(file)
+
+
+def _load(path: str, ending: str, read: Callable[[Path], "pd.DataFrame"], name: str, **columns: Any) -> Dataset:
+    """The data set of a file or of a folder's files; `columns` are as of `dataset_of`."""
+    frame, sites = _joined(Path(path), ending, read, columns["leave_out"])
+    return dataset_of(frame, source=path, name=name or Path(path).stem, sites=sites, **columns)
 
 
 def _joined(

@@ -191,7 +191,7 @@ def report(
             raise UserError(f"there is no entry of a method {method_id!r}.{did_you_mean(method_id, admission.names)}")
         runs = _admitted(admission, shipped_files, Path(scratch, "shipped")) + user_runs
         if not runs:
-            raise UserError(f"there are no entries yet: `{standing.command('run', '--method NAME')}` makes one")
+            raise _no_entries(standing)
         defaults = _default_runs(standing, out, data_root, Path(scratch, "defaults"))
         print(write_league(runs, folder / "report", standing.title, method_id or None, defaults))
 
@@ -247,9 +247,7 @@ def export(
     if not name:
         _export_all(standing, folder, data_root)
         return
-    entry = folder / f"{name}.tar.xz"
-    if not entry.exists():
-        raise UserError(f"there is no {entry}: `{standing.command('run', f'--method {method}')}` makes it")
+    entry = _packed(standing, folder, name, method)
     with tempfile.TemporaryDirectory() as scratch:
         [unpacked] = _admitted(_admission(standing, data_root, whole=False), [entry], Path(scratch))
         exported = write_export(entry, unpacked, folder / "report", folder / "export" / name, standing.name)
@@ -271,7 +269,7 @@ def _export_all(standing: LeagueTier, folder: Path, data_root: Path) -> None:
     shipped = standing.shipped
     further = [file for file in sorted(folder.glob("*.tar.xz")) if file.resolve() not in shipped]
     if not (files := [*shipped, *further]):
-        raise UserError(f"there are no entries yet: `{standing.command('run', '--method NAME')}` makes one")
+        raise _no_entries(standing)
     with tempfile.TemporaryDirectory() as scratch:
         runs = _admitted(_admission(standing, data_root), files, Path(scratch))
         entries = dict(zip(files, runs, strict=True))
@@ -316,15 +314,29 @@ def submit(
 
     standing = LeagueTier.of(league, tier, division)
     folder, name = out or standing.folder, _load(method, plugin)
-    entry = folder / f"{name}.tar.xz"
-    if not entry.exists():
-        raise UserError(f"there is no {entry}: `{standing.command('run', f'--method {method}')}` makes it")
+    entry = _packed(standing, folder, name, method)
     with tempfile.TemporaryDirectory() as scratch:
         [unpacked] = _admitted(_admission(standing, data_root), [entry], Path(scratch))
         submission = write_submission(
             entry, unpacked, folder / "submit" / name, standing.name, cells=cells, jobs=jobs, data_root=data_root
         )
     print(submission)
+
+
+def _packed(standing: LeagueTier, folder: Path, name: str, method: str) -> Path:
+    """The file of a method's entry, as `run` packs it.
+
+    Raises:
+        UserError: there is none.
+    """
+    entry = folder / f"{name}.tar.xz"
+    if not entry.exists():
+        raise UserError(f"there is no {entry}: `{standing.command('run', f'--method {method}')}` makes it")
+    return entry
+
+
+def _no_entries(standing: LeagueTier) -> UserError:
+    return UserError(f"there are no entries yet: `{standing.command('run', '--method NAME')}` makes one")
 
 
 def _default_runs(standing: LeagueTier, out: Path | None, data_root: Path, scratch: Path) -> "list[RunView] | None":
