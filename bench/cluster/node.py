@@ -135,7 +135,8 @@ class CellWorker:
     def _train(self, task: CellTask, folder: Path, report: Callable[[Event], None]) -> None:
         import torch
 
-        from bench.runs.cell import Options, run_cell
+        from bench.runs.cell import run_cell
+        from bench.runs.session_options import Options
 
         torch.set_num_threads(1)
         folder.mkdir(parents=True, exist_ok=True)

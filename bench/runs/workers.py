@@ -277,7 +277,8 @@ def _work(pipe: Connection) -> None:
 
     import torch
 
-    from bench.runs.cell import Options, run_cell
+    from bench.runs.cell import run_cell
+    from bench.runs.session_options import Options
 
     def report(event: Event) -> None:
         pipe.send_bytes(_encode(event))

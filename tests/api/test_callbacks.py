@@ -15,8 +15,9 @@ import bench
 from bench.errors import UserError
 from bench.params import Params
 from bench.runs.callbacks import CallbackListener, check_callbacks, pack_callback
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
 from bench.runs.events import Event
+from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store.store import Status
 from tests.runs.helpers import contents

@@ -12,7 +12,8 @@ import pytest
 
 from bench.results.results import load_run
 from bench.rng import generator
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Options
 from tests.cluster.nodes import Nodes, can_be_apart
 from tests.runs.helpers import contents, states, wait_for
 from tests.warm import PATIENCE, Start

@@ -14,8 +14,9 @@ from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
 from bench.plugin import DATASETS, METHODS
 from bench.results.results import CellView
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
 from bench.runs.plan import plan
+from bench.runs.session_options import Options
 from bench.settings import Settings
 from datasets.markov import chains
 from datasets.motion import _rotation

@@ -19,7 +19,8 @@ from bench.errors import UserError
 from bench.federation.cell_data import apply_shifts, load_partition
 from bench.plugin import DATASETS, SHIFTS, load_file
 from bench.rng import generator
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store.tables import read_table
 from datasets.assemble import assemble

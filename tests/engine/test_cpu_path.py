@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from bench.engine.cpu_path import can_be_kernels, cpu_kernels
-from bench.runs.cell import CellConfig, Options, run_cell
+from bench.runs.cell import CellConfig, run_cell
+from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store.store import read_status
 

@@ -13,7 +13,8 @@ from typing import Any
 import tests.golden.models  # noqa: F401  # registers them
 from bench.config.grid import builtin_grids, load_grid
 from bench.config.identity import cell_id, declared_checksum
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store import store
 from bench.store.tables import read_table

@@ -8,7 +8,7 @@ import pytest
 import bench
 from bench.results.figures import reported_figures
 from bench.results.results import load_run
-from bench.runs.cell import Options
+from bench.runs.session_options import Options
 from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
 from tests.runs.helpers import make_run
 

@@ -10,8 +10,8 @@ from bench.errors import UserError
 from bench.federation.cell_data import load_all
 from bench.results.figures import reported_figures
 from bench.results.results import CellView
-from bench.runs.cell import Options, run_cell
-from bench.runs.session_options import Keep
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Keep, Options
 from bench.settings import Settings
 from bench.store.store import read_status
 from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)

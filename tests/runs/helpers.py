@@ -9,9 +9,10 @@ import yaml
 
 from bench.config.grid import load_grid
 from bench.results.results import CellView, load_run
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
 from bench.runs.plan import plan
 from bench.runs.run_folder import write_run
+from bench.runs.session_options import Options
 from bench.runs.workers import PRELOAD
 from bench.store import store
 from tests.warm import PATIENCE, Started

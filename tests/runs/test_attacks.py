@@ -15,7 +15,7 @@ from bench.federation.cell_data import load_all
 from bench.federation.scores import Evaluation, Scorers
 from bench.results.results import CellView, load_run, tidy
 from bench.results.summary import summary
-from bench.runs.cell import Options
+from bench.runs.session_options import Options
 from bench.runs.verify.consistency import disagreement
 from reports.reading.load import load
 from reports.tables import accuracy

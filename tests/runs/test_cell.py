@@ -14,9 +14,10 @@ from torch import nn
 from bench.engine.backends import backends
 from bench.models.network import Network
 from bench.plugin import MODELS
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
 from bench.runs.cell_federation import last_recordings, recordings, recordings_key
 from bench.runs.events import Event
+from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store import checkpoint, store
 from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND

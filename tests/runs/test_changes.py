@@ -9,7 +9,8 @@ import pytest
 
 from bench.results.figures import reported_figures
 from bench.results.results import CellView, load_run
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Options
 from bench.runs.verify.consistency import disagreement
 from bench.settings import Settings
 from bench.store.store import COLUMNS, read_status

@@ -21,7 +21,7 @@ from bench.method import METHODS, Client, Hyperparameters, Method, Program, Stat
 from bench.models.factory import build
 from bench.models.init import initialise
 from bench.rng import generator
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
 from bench.runs.forecast import rehearsal as rehearsals
 from bench.runs.forecast.estimate import Estimate, borrowed, estimate, folder_bytes, network_of
 from bench.runs.forecast.limit import OutOfTimeError, alarm
@@ -29,6 +29,7 @@ from bench.runs.forecast.memory import held, keep_on_host, models, step_bytes
 from bench.runs.forecast.outline import ClientShares, DataSize, data_size, shares
 from bench.runs.forecast.rehearsal import CannotRehearseError, rehearse
 from bench.runs.forecast.timing import measured
+from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store.checkpoint import Checkpoint, Writer
 from tests.engine.problems import run, toy

@@ -9,7 +9,8 @@ import pytest
 
 from bench.results.further_tests import evaluate_cell
 from bench.results.results import CellView
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Options
 from bench.runs.verify.evaluated import evaluated_tests, scores_of
 from bench.runs.verify.recomputed import compare
 from bench.settings import FurtherTest, Settings

@@ -35,7 +35,8 @@ from bench.method import (
 from bench.plugin import DATASETS
 from bench.results.results import load_run
 from bench.rng import generator
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store import checkpoint, store
 from tests.engine.problems import generic, run, toy

@@ -17,7 +17,8 @@ from bench.federation.cell_data import apply_shifts, load_all
 from bench.results.figures import reported_figures
 from bench.results.pack import pack, unpack
 from bench.results.results import CellView, load_run
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Options
 from bench.settings import FurtherTest, Settings
 from bench.store import store
 from datasets.corruptions import corrupt

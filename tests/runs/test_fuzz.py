@@ -20,7 +20,8 @@ from bench.cli import main
 from bench.errors import UserError
 from bench.results import pack
 from bench.results.results import load_run
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Options
 from tests.runs.conftest import Bench
 from tests.runs.helpers import contents, make_run
 

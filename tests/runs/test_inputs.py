@@ -14,8 +14,9 @@ from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
 from bench.plugin import DATASETS
 from bench.results.results import CellView
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
 from bench.runs.plan import plan
+from bench.runs.session_options import Options
 from bench.settings import Settings
 from datasets.assemble import assemble
 from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)

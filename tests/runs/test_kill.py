@@ -15,7 +15,8 @@ import pytest
 
 from bench.results.results import load_run
 from bench.rng import generator
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Options
 from bench.settings import Settings
 from tests.engine.problems import METHODS_OF_A_KIND, QUICK
 from tests.runs.helpers import CHILDREN, RESULTS, cells, contents, states, wait_for

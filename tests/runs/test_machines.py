@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench.results.results import load_run
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Options
 from tests.runs.helpers import cells, contents, states, wait_for
 
 pytestmark = pytest.mark.faults

@@ -16,8 +16,9 @@ from bench.results.figures import reported_figures
 from bench.results.pack import pack, unpack
 from bench.results.reported_round import choose_round
 from bench.results.results import CellView, load_run
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
 from bench.runs.plan import plan
+from bench.runs.session_options import Options
 from bench.runs.tracking.mirror import _points, _reported_points
 from bench.runs.verify.consistency import disagreement, read_rows
 from bench.runs.verify.recomputed import compare

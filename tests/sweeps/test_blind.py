@@ -10,7 +10,8 @@ import pytest
 from bench.data import Dataset
 from bench.federation.cell_data import load_dataset, load_partition
 from bench.plugin import DATASETS
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Options
 from bench.settings import Settings
 from sweeps.study_reader import load_study
 from tests.sweeps.conftest import Write

@@ -19,8 +19,9 @@ from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.results.results import load_run
 from bench.rng import generator, key
-from bench.runs.cell import Options, run_cell
+from bench.runs.cell import run_cell
 from bench.runs.run_folder import write_run
+from bench.runs.session_options import Options
 from bench.runs.workers import LocalRunner
 from bench.store import store
 from bench.store.tables import read_table
