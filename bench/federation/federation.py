@@ -2,7 +2,7 @@
 
 A client's program runs to its end from what the client downloaded; its messages reach the server, and its state
 changes, at their simulated times. A server version closes by the method's trigger: all selected clients have answered,
-K messages have arrived, or the round clock ticks.
+K messages have arrived, or the round clock ticks (`bench/federation/waiting.py`).
 """
 
 from collections.abc import Collection
@@ -40,9 +40,9 @@ from bench.federation.snapshot import Packer, unpack
 from bench.federation.timeline import Span, Timer
 from bench.federation.traffic import Ledger
 from bench.federation.unselected import Unselected
-from bench.method import Arrivals, Everyone, Message, Tick
+from bench.federation.waiting import Waiting
+from bench.method import Everyone, Message
 from bench.model_call import Arithmetic, forget_networks
-from bench.params import Params
 from bench.settings import Executor, Settings
 
 __all__ = ["Diverged", "Evaluation", "Federation"]
@@ -74,7 +74,7 @@ class Federation:
 
     Attributes:
         version: number of server versions done.
-        now: simulated seconds (ticks for the round clock).
+        waiting: what the version under way waits for: clients at work, and the simulated time.
         ledger: one row of traffic per version.
         work: steps and samples of the last version, of the clients and of the server.
         warnings: messages to the user about this run, one line each.
@@ -179,15 +179,20 @@ class Federation:
             timer=self._timer,
             unselected=self._unselected,
         )
+        self.waiting = Waiting(
+            settings,
+            self.method,
+            self.server,
+            self.clients,
+            selector=self._selector,
+            unselected=self._unselected,
+            timer=self._timer,
+            clock=self._clock,
+        )
         self.version = 0
-        self.now = 0.0
-        self._settled = 0.0
         self.ledger: list[dict[str, Any]] = []
         self.work: dict[str, int] = {}
         self.warnings = warnings(self.method, settings, len(self.clients.ids), device)
-        self._in_flight: list[InFlight] = []
-        self._rounds_started: dict[int, int] = {}
-        self._local_models: dict[int, Params] = {}
 
     @classmethod
     def of(cls, settings: Settings, data_root: Path | str = "data", **execution: Unpack[Execution]) -> "Federation":
@@ -217,13 +222,7 @@ class Federation:
         self._timer.spans.clear()
         earlier = dict(self.engine.done)
         try:
-            match self.method.trigger:
-                case Everyone():
-                    inbox = self._everyone()
-                case Arrivals(k, concurrency):
-                    inbox = self._arrivals(k, concurrency)
-                case Tick():
-                    inbox = self._tick()
+            inbox = self.waiting.messages(self.client_rounds, self.version)
             if self.server.selected or not isinstance(self.method.trigger, Everyone):  # all may have dropped out
                 self._aggregate(inbox)
         except Diverged as error:
@@ -233,7 +232,7 @@ class Federation:
         self._collect_notices()
         self.version += 1
         self.work = _work_since(earlier, self.engine.done)
-        self.ledger.append(self.traffic.close(self.version, self.now, max(self.now, self._settled)))
+        self.ledger.append(self.traffic.close(self.version, self.now, max(self.now, self.waiting.settled)))
 
     def enter(self, round: int) -> None:
         """Let the clients' data be those of a round, from 1: changes before it have happened.
@@ -245,11 +244,8 @@ class Federation:
             return
         self._device_data.enter(stage)
         self.server.sizes = training_sizes(self._device_data, self.server.sizes)
-        for part in (self.clients, self._selector, self.evaluator):
+        for part in (self.clients, self._selector, self.evaluator, self.waiting):
             part.meet_change()
-        present = set(self.clients.ids)
-        self._in_flight = [flight for flight in self._in_flight if flight.client.id in present]
-        self._local_models = {i: w for i, w in self._local_models.items() if i in present}
 
     def _collect_notices(self) -> None:
         self.warnings += self.engine.notices
@@ -258,60 +254,6 @@ class Federation:
                 self.warnings += [notice for notice in part.notices if notice not in self.warnings]
         self.engine.notices.clear()
 
-    def _everyone(self) -> list[Message]:
-        """Run a round in which all selected clients answer, and return their messages.
-
-        A client's work after its upload overlaps with the network and the server.
-        """
-        self.server.selected = self._selector.select(self.version)
-        started = self._start_clients(self.server.selected, self.now)
-        self._commit(started)
-        self._settled = max((f.end for f in started), default=self.now)
-        trained = self._unselected.train(self.version)
-        for flight in self._timer.time_rounds(trained, self.version, self.now):
-            self._settled = max(self._settled, flight.end)
-        arrived = [(time, m) for f in started for time, m in f.messages]
-        self.now = max((time for time, _ in arrived), default=max((f.end for f in started), default=self.now))
-        return [m for _, m in arrived]
-
-    def _arrivals(self, k: int, concurrency: int | None) -> list[Message]:
-        """Wait for the next k messages and return them; a client that has finished makes room for another one."""
-        inbox: list[Message] = []
-        while len(inbox) < min(k, len(self.clients.ids)):
-            working = {f.client.id for f in self._in_flight}
-            room = (concurrency or self._selector.count) - len(self._in_flight)
-            idle = self._selector.pick_idle(room, working | {m.client for m in inbox}, at_least_one=not working)
-            self._in_flight += self._start_clients(idle, self.now)
-            flight = min(self._in_flight, key=lambda f: f.next)
-            self.now = flight.next[0]
-            if flight.messages:
-                inbox.append(flight.messages.pop(0)[1])
-            self._commit_finished()
-        return inbox
-
-    def _commit_finished(self) -> None:
-        self._commit(sorted((f for f in self._in_flight if f.ended(self.now)), key=lambda f: f.client.id))
-        self._in_flight = [f for f in self._in_flight if not f.ended(self.now)]
-
-    def _tick(self) -> list[Message]:
-        """Run one tick of the round clock: idle clients start, and the messages that are due arrive."""
-        busy = {f.client.id for f in self._in_flight}
-        self.server.selected = [i for i in self._selector.select(self.version) if i not in busy]
-        flights = self._start_clients(self.server.selected, self.now)
-        self._timer.spans.clear()  # ticks are no seconds
-        for flight in flights:
-            rounds = self._rounds_started.get(flight.client.id, 0)
-            self._rounds_started[flight.client.id] = rounds + 1
-            due = self.now + 1 + self._clock.delay(flight.client.id, rounds)
-            flight.end, flight.messages = due, [(due, m) for _, m in flight.messages]
-            self._in_flight.append(flight)
-        self.now += 1
-        messages = [m for f in self._in_flight for time, m in f.messages if time <= self.now]
-        for flight in self._in_flight:
-            flight.messages = [(time, m) for time, m in flight.messages if time > self.now]
-        self._commit_finished()
-        return messages
-
     def _aggregate(self, inbox: list[Message]) -> None:
         for message in inbox:
             message.staleness = self.version - message.version
@@ -319,19 +261,12 @@ class Federation:
         done = self.method.aggregate(self.server, inbox)
         self.engine.finish(SERVER, done, DrawAddress(self.settings.seed, self.version, SERVER))
 
-    # -- clients ------------------------------------------------------------------------------------------------------
+    # -- looking at it ------------------------------------------------------------------------------------------------
 
-    def _start_clients(self, ids: list[int], now: float) -> list[InFlight]:
-        """Send the current version to clients, have their rounds computed, and time them."""
-        return self._timer.time_rounds(self.client_rounds.compute(ids, self.version, now), self.version, now)
-
-    def _commit(self, started: list[InFlight]) -> None:
-        """Make the new states of clients visible."""
-        copies = self.settings.participation < 1 or not isinstance(self.method.trigger, Everyone)
-        for flight in started:
-            self.clients.commit(flight.client, copies=copies)
-            if flight.local is not None:
-                self._local_models[flight.client.id] = flight.local
+    @property
+    def now(self) -> float:
+        """Simulated seconds (ticks for the round clock)."""
+        return self.waiting.now
 
     @property
     def spans(self) -> list[Span]:
@@ -340,8 +275,6 @@ class Federation:
         They are recorded for the first versions only.
         """
         return self._timer.spans
-
-    # -- looking at it ------------------------------------------------------------------------------------------------
 
     @property
     def derived(self) -> list[str]:
@@ -359,7 +292,7 @@ class Federation:
 
     def outputs(self) -> Evaluation:
         """Compute the outputs of the current version's models, without scores: no label is read."""
-        evaluation = self.evaluator.outputs(self.version, self._local_models)
+        evaluation = self.evaluator.outputs(self.version, self.waiting.local_models)
         self._collect_notices()
         return evaluation
 
@@ -405,7 +338,7 @@ class Federation:
             "version": self.version,
             "now": self.now,
             "starts": self._selector.start_draws,
-            "begun": self._rounds_started,
+            "begun": self.waiting.rounds_started,
             "lanes": self.engine.lanes,
             "failed": self.engine.failed,
             "fallbacks": self.engine.fallbacks,
@@ -419,8 +352,8 @@ class Federation:
         server = packer.pack(self.server.state, "server")
         # A group of its own for each client: what did not change is not written again.
         clients = {str(i): packer.pack(state, f"client-{i}") for i, state in self.clients.states().items()}
-        local = {str(i): packer.pack(w, f"local-{i}") for i, w in self._local_models.items()}
-        flights = [flight.plain() for flight in self._in_flight]
+        local = {str(i): packer.pack(w, f"local-{i}") for i, w in self.waiting.local_models.items()}
+        flights = [flight.plain() for flight in self.waiting.in_flight]
         underway = packer.pack({"held": self._unselected.downloads, "flights": flights}, "underway")
         plain = {
             "known": packer.pack(progress),
@@ -439,21 +372,21 @@ class Federation:
             return unpack(value, placed, self.server.specs)
 
         known, underway = back(plain["known"]), back(plain["underway"])
-        self.version, self.now, self._selector.start_draws = known["version"], known["now"], known["starts"]
-        self._rounds_started = known["begun"]
+        self.version, self.waiting.now, self._selector.start_draws = known["version"], known["now"], known["starts"]
+        self.waiting.rounds_started = known["begun"]
         self.enter(self.version)
         self.engine.lanes, self.warnings = known["lanes"], known["warnings"]
         self.engine.failed, self.engine.fallbacks = known.get("failed", []), known.get("fallbacks", [])
         self._timer.free, self.ledger, self._unselected.steps = known["free"], known["ledger"], known["unattended"]
         self.server.state = back(plain["server"])
         self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})
-        self._local_models = {int(i): back(w) for i, w in plain["local"].items()}
+        self.waiting.local_models = {int(i): back(w) for i, w in plain["local"].items()}
         if self._channel is not None and "channel" in known:
             self._channel.restore(known["channel"])
         if "private" in known:
             self.engine.private.restore(known["private"])
         self._unselected.downloads = underway["held"]
-        self._in_flight = [InFlight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]
+        self.waiting.in_flight = [InFlight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]
 
 
 def _work_since(earlier: dict[str, Work], later: dict[str, Work]) -> dict[str, int]:

@@ -142,7 +142,8 @@ def test_trainings_share_batches_and_no_noise() -> None:
     assert not any(state["difference"].any() for state in plain.clients.states().values())
     assert all(state["difference"].all() for state in noisy.clients.states().values())
     evaluated = noisy.evaluator.personal(noisy.version)
-    started = {f.client.id: f.messages[0][1]["model"].weights for f in noisy._start_clients(noisy.clients.ids, 0.0)}
+    flights = noisy.waiting.start(noisy.client_rounds, noisy.clients.ids, noisy.version, 0.0)
+    started = {f.client.id: f.messages[0][1]["model"].weights for f in flights}
     assert all((evaluated[i].weights != started[i]).all() for i in started)
 
 

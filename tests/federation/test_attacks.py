@@ -83,7 +83,7 @@ def test_benign_means_are_weighted_over_the_others() -> None:
 
 def sent(federation: Federation) -> dict[int, dict[str, Any]]:
     """What the server gets of the first round, by client."""
-    flights = federation._start_clients(list(federation.clients.ids), 0.0)
+    flights = federation.waiting.start(federation.client_rounds, list(federation.clients.ids), federation.version, 0.0)
     return {f.client.id: f.messages[-1][1].values for f in flights}
 
 

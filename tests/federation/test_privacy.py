@@ -121,7 +121,7 @@ def test_noise_on_the_sum_weighs_all_clients_alike() -> None:
     for version in range(3):
         sizes = [30 if i == 0 else 3 for i in range(3)]
         alone = toy("fedavg", sizes=sizes, steps=1)
-        computed = alone._start_clients([version], 0.0)
+        computed = alone.waiting.start(alone.client_rounds, [version], 0, 0.0)
         single.append(computed[0].messages[0][1]["model"].weights - start)
     torch.testing.assert_close(generic(unequal) - start, sum(single) / 3, rtol=0, atol=1e-12)
 

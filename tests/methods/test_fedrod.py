@@ -175,7 +175,7 @@ def test_the_head_after_the_upload_follows_the_formula() -> None:
     (positions,) = federation._device_data.partition.train
     pool = federation._device_data.local
     x, y = pool.take(torch.from_numpy(positions))
-    local = federation._local_models[0].tensors()
+    local = federation.waiting.local_models[0].tensors()
     z = x.flatten(1) @ local["inner.weight"].T
     shares = (z @ local["head.weight"].T).softmax(1)
     gradient = (shares - torch.nn.functional.one_hot(y, 3)).T @ z / len(y)
