@@ -1,5 +1,5 @@
 """FedEx-LoRA: Singhal, Ponkshe and Vepakomma 2025 (ACL), "FedEx-LoRA: Exact Aggregation for Federated and Efficient
-Fine-Tuning of Large Language Models".
+Fine-Tuning of Large Language Models", eqs. 12 to 16.
 
 The mean of the clients' products B_i A_i is not the product of the means. The difference, a residual of high rank, is
 added to the weight of the layer, which is thus shared although no client trains it.
