@@ -10,7 +10,7 @@ import pytest
 
 from tests.broken_torchscript import asked, break_in_commands, break_torchscript
 from tests.processes import free_memory, processes
-from tests.warm import Start, Started, Warm
+from tests.warm import PATIENCE, Python, Start, Started, Warm
 
 ROOT = Path(__file__).parents[1]
 
@@ -75,12 +75,40 @@ def fresh(environment: dict[str, str]) -> Start:
 
 
 @pytest.fixture(scope="session")
-def start_in(request: pytest.FixtureRequest, environment: dict[str, str], fresh: Start) -> Iterator[Start]:
-    """As `fresh`, but on Linux forked from a process that has imported torch, except in `make slow` and `make
-    faults`."""
+def warm(request: pytest.FixtureRequest, environment: dict[str, str]) -> Iterator[Warm | None]:
+    """A process that has imported torch, on Linux and except in `make slow` and `make faults`."""
     if sys.platform != "linux" or "not slow" not in request.config.getoption("markexpr"):
-        yield fresh
+        yield None
         return
-    warm = Warm(environment)
-    yield warm.start
-    warm.end()
+    process = Warm(environment)
+    yield process
+    process.end()
+
+
+@pytest.fixture(scope="session")
+def start_in(warm: Warm | None, fresh: Start) -> Start:
+    """As `fresh`, but forked from the warm process where there is one."""
+    return warm.start if warm else fresh
+
+
+@pytest.fixture(scope="session")
+def python(warm: Warm | None, environment: dict[str, str]) -> Python:
+    """Run a script, or code after `-c`, in a folder to its end, forked from the warm process where there is one; its
+    exit status should be `code`."""
+
+    def run(*arguments: object, folder: Path, code: int = 0) -> "subprocess.CompletedProcess[str]":
+        words, pipe = [*map(str, arguments)], subprocess.PIPE
+        process: Started = (
+            warm.python(words, folder)
+            if warm
+            else subprocess.Popen(
+                [sys.executable, *words], cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True,
+                start_new_session=True,
+            )
+        )  # fmt: skip
+        with process:
+            out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == code, f"exit status {process.returncode}\n{out}\n{err}"
+        return subprocess.CompletedProcess(words, code, out, err)
+
+    return run

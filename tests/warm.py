@@ -1,15 +1,18 @@
-"""Commands in separate processes, forked from one that has imported torch, which saves seconds of imports in each.
+"""Commands and scripts in separate processes, forked from one that has imported torch, which saves seconds of imports.
 
-It is the real command line with real arguments, streams, signals and exit statuses, and its own server and workers.
-How a command starts can only be tested in a new interpreter; such tests use `fresh` of tests/conftest.py.
+It is the real command line with real arguments, streams, signals and exit statuses, and its own server and workers,
+which know nothing that the command or the script has defined or loaded. How a command starts can only be tested in a
+new interpreter; such tests use `fresh` of tests/conftest.py.
 """
 
 import atexit
 import concurrent.futures
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
+import multiprocessing.process
 import multiprocessing.util
 import os
 import select
@@ -18,6 +21,7 @@ import socket
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -96,6 +100,7 @@ class Command:
 
 Started = Command | subprocess.Popen[str]
 Start = Callable[..., Started]
+Python = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 class Warm:
@@ -111,6 +116,13 @@ class Warm:
     def start(self, arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> Command:
         """Start the command `bench` in a folder, with these environment variables in addition to those of this
         process."""
+        return self._start(["bench", *arguments], folder, environment)
+
+    def python(self, arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> Command:
+        """Start a script, or code after `-c`, as the interpreter would."""
+        return self._start(["python", *arguments], folder, environment)
+
+    def _start(self, arguments: list[str], folder: Path, environment: Mapping[str, str] | None) -> Command:
         (out, its_out), (err, its_err), (status, its_status) = (os.pipe() for _ in range(3))
         request = json.dumps({"arguments": arguments, "folder": str(folder), "environment": dict(environment or {})})
         socket.send_fds(self._channel, [request.encode()], [its_out, its_err, its_status])
@@ -125,16 +137,17 @@ class Warm:
         self._process.wait()
 
 
-def serve(channel: socket.socket) -> None:
-    """Fork a process for each command asked for; returns in that process, ready to call `main`."""
+def serve(channel: socket.socket) -> list[str]:
+    """Fork a process for each command asked for; returns the command's words in that process."""
     while True:
         text, pipes, _, _ = socket.recv_fds(channel, 2**16, 3)
         if not text:
             sys.exit()
         if os.fork() == 0:
             channel.close()
-            _accompany(json.loads(text), *pipes)
-            return
+            request = json.loads(text)
+            _accompany(request, *pipes)
+            return list(request["arguments"])
         for pipe in pipes:
             os.close(pipe)
         with contextlib.suppress(ChildProcessError):  # no child is left
@@ -155,30 +168,72 @@ def _accompany(request: dict[str, Any], out: int, err: int, status: int) -> None
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["folder"])
+    multiprocessing.process.ORIGINAL_DIR = request["folder"]  # what workers take for the folder where Python started
     os.environ.update(request["environment"])
     for pipe, place in ((out, 1), (err, 2)):
         os.dup2(pipe, place)
         os.close(pipe)
     os.close(status)
-    sys.argv = ["bench", *request["arguments"]]
+    for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)[::-1]:
+        if folder and folder not in sys.path:
+            sys.path.insert(1, folder)
 
 
-_spawn = multiprocessing.util.spawnv_passfds
+class Spare:
+    """A process that is forked before the command does anything, and becomes its server of worker processes."""
 
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._spawn = multiprocessing.util.spawnv_passfds
+        self.pid: int | None = os.fork()
+        if self.pid == 0:
+            self._channel.close()
+            try:
+                self._serve(theirs)
+            finally:
+                os._exit(1)
+        theirs.close()
 
-def _fork_server(path: bytes, args: list[str], passed: list[int]) -> int:
-    """Fork a server of worker processes from the command; start all other processes as new interpreters, as usual."""
-    if "forkserver" not in args[-1] or threading.active_count() > 1:
-        return _spawn(path, args, passed)
-    if pid := os.fork():
+    def spawn(self, path: bytes, args: list[str], passed: list[int]) -> int:
+        """Let this process be the server of workers; start all other processes as new interpreters, as usual."""
+        if "forkserver" not in args[-1] or self.pid is None:
+            return self._spawn(path, args, passed)
+        request = {"code": args[-1], "pipes": [*passed], "folder": os.getcwd(), "environment": dict(os.environ)}
+        with self._channel:
+            socket.send_fds(self._channel, [json.dumps(request).encode()], [*passed])
+        pid, self.pid = self.pid, None
         return pid
-    try:
-        for pipe in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *passed}:
-            with contextlib.suppress(OSError):  # the descriptor of the listing itself
-                os.close(pipe)
-        exec(args[-1], {})
-    finally:
-        os._exit(1)
+
+    def _serve(self, channel: socket.socket) -> None:
+        # Until it serves, signals to the command's group are not meant for it, nor are they later for its workers.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        text, pipes, _, _ = socket.recv_fds(channel, 2**16, 64)
+        if not text:  # the command has ended without workers
+            return
+        request = json.loads(text)
+        channel.close()
+        os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        apart = [fcntl.fcntl(pipe, fcntl.F_DUPFD, 1000) for pipe in pipes]  # none is in the place of another
+        os.closerange(3, 1000)
+        for pipe, place in zip(apart, request["pipes"], strict=True):
+            os.dup2(pipe, place)
+            os.close(pipe)
+        exec(request["code"], {})
+
+
+def _run(arguments: list[str]) -> None:
+    """Run a script, or code after `-c`, as the module `__main__`."""
+    module = types.ModuleType("__main__")
+    if arguments[0] == "-c":
+        text, name, sys.path[0] = arguments[1], "<string>", ""
+        sys.argv = ["-c", *arguments[2:]]
+    else:
+        name = module.__file__ = os.path.abspath(arguments[0])
+        text, sys.path[0], sys.argv = Path(name).read_text(encoding="utf-8"), os.path.dirname(name), arguments
+    sys.modules["__main__"] = module
+    exec(compile(text, name, "exec", dont_inherit=True), module.__dict__)
 
 
 def _leave(status: int) -> NoReturn:
@@ -194,15 +249,23 @@ def _leave(status: int) -> NoReturn:
 if __name__ == "__main__":
     for name in PRELOAD:
         importlib.import_module(name)
-    multiprocessing.util.spawnv_passfds = _fork_server
     gc.freeze()  # else the first collection of a command writes to every page, too
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    program, *words = serve(socket.socket(fileno=int(sys.argv[1])))
+    multiprocessing.util.spawnv_passfds = Spare().spawn
 
     from bench.cli import main
 
     try:
-        main()
+        if program == "python":
+            _run(words)
+        else:
+            sys.argv = [program, *words]
+            main()
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             _leave(end.code or 0)
         raise
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        _leave(1)
+    _leave(0)

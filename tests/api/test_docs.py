@@ -1,16 +1,14 @@
 """docs/python.md, docs/modern-networks.md and the examples that they name: every block and every file runs."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.runs.test_interactive import SESSION
+from tests.warm import Python
 
 
 def blocks(page: str, languages: tuple[str, ...] = ("python",)) -> dict[str, list[str]]:
@@ -21,20 +19,9 @@ def blocks(page: str, languages: tuple[str, ...] = ("python",)) -> dict[str, lis
     return {name: [block for language, block in fences if language == name] for name in languages}
 
 
-def run_notebook(cells: list[str], folder: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    """Run blocks one after the other, as the cells of one notebook, in a folder of their own."""
-    done = subprocess.run(
-        [sys.executable, "-c", SESSION, json.dumps(cells), "notebook"],
-        cwd=folder, env={**environment, "PYTHONPATH": os.pathsep.join([environment["PYTHONPATH"], str(folder)])},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done
-
-
 @pytest.mark.long
-def test_every_block_of_the_page_runs(tmp_path: Path, environment: dict[str, str]) -> None:
-    done = run_notebook(blocks("python.md")["python"], tmp_path, environment)
+def test_every_block_of_the_page_runs(tmp_path: Path, python: Python) -> None:
+    done = python("-c", SESSION, json.dumps(blocks("python.md")["python"]), "notebook", folder=tmp_path)
     said = done.stdout
     assert "<run runs/mine: 2 cells, 2 done>" in said
     assert "<run runs/own: 2 cells, 2 done>" in said
@@ -47,22 +34,23 @@ def test_every_block_of_the_page_runs(tmp_path: Path, environment: dict[str, str
 
 
 @pytest.mark.long
-def test_every_block_about_modern_networks_runs(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_every_block_about_modern_networks_runs(tmp_path: Path, python: Python) -> None:
     """The parts of a grid among them fit each other: the package may be missing here."""
-    done = run_notebook(blocks("modern-networks.md", ("python", "yaml", "text", "sh"))["python"], tmp_path, environment)
+    cells = blocks("modern-networks.md", ("python", "yaml", "text", "sh"))["python"]
+    done = python("-c", SESSION, json.dumps(cells), "notebook", folder=tmp_path)
     assert "<run runs/rows: 2 cells, 2 done>" in done.stdout
     assert "<run runs/again: 2 cells, 2 done>" in done.stdout
     assert "warning" not in done.stderr
 
 
 @pytest.mark.long
-def test_every_block_of_the_page_of_scores_runs(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_every_block_of_the_page_of_scores_runs(tmp_path: Path, python: Python) -> None:
     of_page = blocks("scores.md", ("yaml", "python", ""))
     assert all(line.startswith("bench ") for line in of_page[""][0].splitlines())  # other tests give these commands
     (grid,) = of_page["yaml"]
     (tmp_path / "grid.yaml").write_text(grid, encoding="utf-8")
     run_grid = 'bench.run("grid.yaml", out="runs/grid", overrides=["rounds=1"])'
-    done = run_notebook([*of_page["python"], run_grid], tmp_path, environment)
+    done = python("-c", SESSION, json.dumps([*of_page["python"], run_grid]), "notebook", folder=tmp_path)
     assert "warning" not in done.stderr
     assert re.search(r"^\d+ +ditto +pm +local +0\.\d+$", done.stdout, re.MULTILINE)
     tables = list((tmp_path / "runs" / "grid").glob("*/scores.csv"))
@@ -70,14 +58,13 @@ def test_every_block_of_the_page_of_scores_runs(tmp_path: Path, environment: dic
 
 
 @pytest.mark.long
-def test_the_notebook_like_example_runs(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_notebook_like_example_runs(tmp_path: Path, python: Python) -> None:
     """From another folder, and again: then nothing is left to run, and a changed script keeps the method's cells."""
     file = ROOT / "docs" / "examples" / "notebook_like.py"
     script = tmp_path / "mine.py"
     for text, left in ((file.read_text(), 2), (file.read_text() + "\nprint('a new last line')\n", 0)):
         script.write_text(text, encoding="utf-8")
-        done = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        done = python(script, folder=tmp_path)
         assert f"runs/halfway: {left} cells to run" in done.stderr
         assert "<run runs/halfway: 2 cells, 2 done>" in done.stdout
         assert re.search(r"\[(\d, ){4}\d\] predicted", done.stdout)

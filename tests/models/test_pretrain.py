@@ -1,7 +1,5 @@
 """docs/examples/pretrain.py and pretrained_table.py: a network trained on some classes, as a start for the others."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +9,11 @@ import torch
 import bench
 from bench.models.factory import build
 from tests.conftest import ROOT
+from tests.warm import Python
 
 
 @pytest.mark.long
-def test_half_of_the_classes_is_a_start_for_the_other_half(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_half_of_the_classes_is_a_start_for_the_other_half(tmp_path: Path, python: Python) -> None:
     """The second call has nothing to train; the head is drawn, as there are three classes instead of two."""
     rng = np.random.default_rng(0)
     arrays = {}
@@ -26,12 +25,11 @@ def test_half_of_the_classes_is_a_start_for_the_other_half(tmp_path: Path, envir
         )
     np.savez(tmp_path / "pictures.npz", **arrays)
     command = [
-        sys.executable, ROOT / "docs" / "examples" / "pretrain.py", "pictures.npz", "--classes", "1", "3",
+        ROOT / "docs" / "examples" / "pretrain.py", "pictures.npz", "--classes", "1", "3",
         "--model", "mlp", "--epochs", "4", "--set", "augment=none", "--set", "lr=0.01", "--out", "out",
     ]  # fmt: skip
     for left in (1, 0):
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        done = python(*command, folder=tmp_path)
         assert f"{left} cells to run" in done.stderr
         accuracy = float(done.stdout.rpartition("test accuracy")[2].split()[0])
         assert accuracy > 70  # two classes whose means differ by 80 of 256
@@ -51,7 +49,7 @@ def test_half_of_the_classes_is_a_start_for_the_other_half(tmp_path: Path, envir
 
 
 @pytest.mark.long
-def test_the_table_has_a_row_for_each_entry(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_table_has_a_row_for_each_entry(tmp_path: Path, python: Python) -> None:
     """Bytes are those of float32 numbers that are trained and shared: 4 x 10 of the body, 10 x 3 of the head."""
     rng = np.random.default_rng(0)
     arrays = {}
@@ -63,11 +61,10 @@ def test_the_table_has_a_row_for_each_entry(tmp_path: Path, environment: dict[st
     torch.save({name: torch.ones(value.shape) / 9 for name, value in net.state_dict().items()}, tmp_path / "weights.pt")
     changes = ["model=mlp", "model_options={hidden: 10}", "rounds=2", "seeds=[0, 1]"]
     command = [
-        sys.executable, ROOT / "docs" / "examples" / "pretrained_table.py", tmp_path, "--out", tmp_path / "run",
+        ROOT / "docs" / "examples" / "pretrained_table.py", tmp_path, "--out", tmp_path / "run",
         *(word for change in changes for word in ("--set", change)),
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = python(*command, folder=tmp_path)
     lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()]
     rows = {(trained, method): values for trained, method, *values in lines[2:]}
     assert len(rows) == 11
