@@ -1,9 +1,6 @@
 """What `bench.run` takes beside files: dictionaries, settings, and classes of a script, a notebook or a file."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +8,8 @@ import pytest
 
 import bench
 from bench.errors import UserError
-from tests.conftest import ROOT
 from tests.runs.test_interactive import METHOD, session
+from tests.warm import Python
 
 SCRIPT = """
 import json
@@ -60,35 +57,30 @@ if __name__ == "__main__":
 """
 
 
-def script(folder: Path, **parts: str) -> Any:
+def script(python: Python, folder: Path, **parts: str) -> Any:
     """Run the script with other parts; what it prints."""
     text = SCRIPT.format(**{"top": "", "share": "self.hp.share", "methods": "['fedavg']", **parts})
     (folder / "mine.py").write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "mine.py"], cwd=folder, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(python("mine.py", folder=folder).stdout)
 
 
 @pytest.mark.long
-def test_a_method_of_a_script_runs_and_its_code_alone_makes_its_id(tmp_path: Path) -> None:
+def test_a_method_of_a_script_runs_and_its_code_alone_makes_its_id(tmp_path: Path, python: Python) -> None:
     """Whether the grid names it or not; the rest of the script does not count."""
-    plain = {label: rest for label, *rest in script(tmp_path)}
+    plain = {label: rest for label, *rest in script(python, tmp_path)}
     assert [state for _, state, _ in plain.values()] == ["done", "done"], plain
     for label in plain:  # a callback of the script is known to its workers, too
         assert (tmp_path / f"seen_{label}.txt").read_text() == "1 model\n"
     top, named = "OTHER = numpy.arange(3)\nclass Unused: ...\n", "[{'name': 'mine', 'share': 0.5}]"
-    assert [row[1:] for row in script(tmp_path, top=top, methods=named)] == [plain["mine"]]
-    changed = {label: id for label, id, *_ in script(tmp_path, share="1 - self.hp.share")}
+    assert [row[1:] for row in script(python, tmp_path, top=top, methods=named)] == [plain["mine"]]
+    changed = {label: id for label, id, *_ in script(python, tmp_path, share="1 - self.hp.share")}
     assert changed["fedavg"] == plain["fedavg"][0]
     assert changed["mine"] != plain["mine"][0]
 
 
 @pytest.mark.long
-def test_a_value_of_the_script_is_refused_by_name(tmp_path: Path) -> None:
-    assert script(tmp_path, top="SHARE = 0.5", share="SHARE") == (
+def test_a_value_of_the_script_is_refused_by_name(tmp_path: Path, python: Python) -> None:
+    assert script(python, tmp_path, top="SHARE = 0.5", share="SHARE") == (
         "refused: method 'mine' uses SHARE of the script, which its workers do not have: make it part of the "
         "definition (a hyperparameter, an option, an argument's default), or put all of it into a .py file and load "
         "that by bench.load_file"
@@ -97,7 +89,7 @@ def test_a_value_of_the_script_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_class_of_a_notebook_needs_no_decorator(tmp_path: Path) -> None:
+def test_a_class_of_a_notebook_needs_no_decorator(tmp_path: Path, python: Python) -> None:
     """It makes the cells that it makes with one; defined anew it makes others."""
     bare = METHOD.replace('@METHODS.register("mine")\n', "")
     grid = {"datasets": ["digits"], "alphas": [1.0], "clients": 4, "rounds": 1, "model": "logistic", "batch_size": 10}
@@ -106,6 +98,7 @@ view = bench.run({{**{grid!r}, "methods": METHODS_HERE}}, out="run", device="cpu
 print(json.dumps([[cell.label, cell.id, cell.status.state] for cell in view.cells]))
 """
     first, decorated, changed = session(
+        python,
         tmp_path,
         [
             "import bench",

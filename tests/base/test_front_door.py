@@ -9,6 +9,7 @@ import pytest
 
 import bench
 from tests.conftest import ROOT
+from tests.warm import Python
 
 
 def test_importing_bench_imports_nothing_heavy() -> None:
@@ -27,11 +28,9 @@ def test_every_name_is_there_and_listed() -> None:
 
 
 @pytest.mark.long
-def test_the_example_of_the_docs_runs(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_example_of_the_docs_runs(tmp_path: Path, python: Python) -> None:
     """In a process of its own, from another folder, as a user would run it."""
-    file = ROOT / "docs" / "examples" / "from_python.py"
-    done = subprocess.run([sys.executable, file], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = python(ROOT / "docs" / "examples" / "from_python.py", folder=tmp_path)
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["ditto", "fedavg"]
     assert "10 clients" in done.stdout
@@ -46,7 +45,7 @@ def test_the_example_of_the_docs_runs(tmp_path: Path, environment: dict[str, str
 
 @pytest.mark.long
 def test_the_lines_of_the_readme_run(tmp_path: Path, environment: dict[str, str]) -> None:
-    """With the grid that stands above them there, cut to one seed and two rounds."""
+    """In a new interpreter, with the grid that stands above them there, cut to one seed and two rounds."""
     blocks = re.findall(r"```(yaml|python)\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (_, grid), (_, script) = blocks
     for long, short in (("[0, 1, 2]", "[0]"), ("rounds: 30", "rounds: 2")):

@@ -13,7 +13,7 @@ import yaml
 from bench.plugin import call_factory
 from tests.conftest import ROOT
 from tests.runs.helpers import cells, states
-from tests.warm import PATIENCE, Start
+from tests.warm import PATIENCE, Python, Start
 
 EXAMPLE = ROOT / "docs" / "examples" / "plugin"
 Run = Callable[..., str]
@@ -194,17 +194,10 @@ def test_a_study_knows_the_plugins_of_its_grid(bench: Run, folder: Path) -> None
 
 
 @pytest.mark.long
-def test_a_plugin_by_its_name_as_text(bench: Run, folder: Path) -> None:
+def test_a_plugin_by_its_name_as_text(python: Python, folder: Path) -> None:
     """`bench.load_file("mine.py")`, as docs/python.md writes it."""
     code = "import bench; print(bench.load_file('mine.py').__name__)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    done = python("-c", code, folder=folder)
     assert done.stdout.strip() == "plugin_mine"
 
 

@@ -35,7 +35,7 @@ bench export run {cell} --out models
 bench clean run
 bench pack run --out packed.tar.xz
 bench unpack packed.tar.xz unpacked
-bench verify packed.tar.xz --cells 1 --jobs 1
+bench verify packed.tar.xz --cells 1 --jobs 1 --blind
 bench sites export grid.yaml --only method=fedavg --out job
 """
 """Those that `docs/ten-tasks.md` does not have: its commands are run in new interpreters, too."""

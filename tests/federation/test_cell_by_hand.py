@@ -2,8 +2,6 @@
 
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from bench.runs.session_options import Options
 from bench.store.store import COLUMNS
 from bench.store.tables import read_table
 from tests.conftest import ROOT
+from tests.warm import Python
 
 GRID: dict[str, Any] = {
     "datasets": ["digits"], "alphas": [0.1], "seeds": [1], "clients": 5, "rounds": 2, "model": "mlp",
@@ -84,13 +83,10 @@ def test_no_part_of_a_cell_is_left_out_by_default() -> None:
 
 
 @pytest.mark.long
-def test_the_cell_by_hand_of_the_docs_runs(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_cell_by_hand_of_the_docs_runs(tmp_path: Path, python: Python) -> None:
     text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     block = re.search(r"## One cell by hand\n\n```python\n(.*?)```", text, re.DOTALL)
     assert block is not None
     (tmp_path / "mine.py").write_text(block[1], encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "mine.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = python("mine.py", folder=tmp_path)
     assert [line[0] for line in done.stdout.splitlines()] == ["1", "2", "3"]

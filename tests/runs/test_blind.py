@@ -1,11 +1,11 @@
 """`bench verify --blind`: methods train without labels of tests, and what scores them loads no plug-in."""
 
+import functools
 import importlib
 import json
 import pickle
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from bench.runs.workers import _decode
 from bench.settings import Settings
 from bench.store import store
 from tests.runs.conftest import Bench
-from tests.warm import PATIENCE, Start
+from tests.warm import Start
 
 DIGITS: dict[str, Any] = {
     "partition": "dirichlet",
@@ -271,16 +271,9 @@ def run(honest: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def judged(fresh: Start, tmp_path: Path) -> Bench:
-    """Run `bench verify --blind` in a new interpreter: commands of `bench` fork workers from themselves."""
-
-    def verify(*arguments: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
-        with fresh(["verify", "--blind", *map(str, arguments)], tmp_path) as process:
-            out, err = process.communicate(timeout=PATIENCE)
-        assert process.returncode == code, f"exit status {process.returncode}\n{out}\n{err}"
-        return subprocess.CompletedProcess(process.args, code, out, err)
-
-    return verify
+def judged(bench: Bench) -> Bench:
+    """Run `bench verify --blind`."""
+    return functools.partial(bench, "verify", "--blind")
 
 
 @pytest.mark.long

@@ -16,6 +16,8 @@ import pytest
 
 from bench.runs.interactive import _free_names
 from tests.conftest import ROOT
+from tests.runs.conftest import Bench
+from tests.warm import Python
 
 SESSION = """
 import json, linecache, sys
@@ -78,23 +80,19 @@ batch_size: 10
 """
 
 
-def session(folder: Path, cells: list[str], kind: str = "notebook") -> list[Any]:
+def session(python: Python, folder: Path, cells: list[str], kind: str = "notebook") -> list[Any]:
     """Run cells in a session; what they print, one JSON value a line."""
-    done = subprocess.run(
-        [sys.executable, "-c", SESSION, json.dumps(["import json, bench.errors", *cells]), kind],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = python("-c", SESSION, json.dumps(["import json, bench.errors", *cells]), kind, folder=folder)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.long
-def test_definitions_of_a_notebook_run_and_go_on_in_a_new_session(tmp_path: Path) -> None:
+def test_definitions_of_a_notebook_run_and_go_on_in_a_new_session(tmp_path: Path, python: Python, bench: Bench) -> None:
     """A method, a data set, a partition and a model, each in a cell of its own; the saved files are plug-ins."""
     grid = (ROOT / "docs" / "examples" / "plugin" / "grid.yaml").read_text(encoding="utf-8")
     grid = re.sub(r"plugins:.*\n", "", re.sub(r"rounds: \d+", "rounds: 1", grid))
     (tmp_path / "grid.yaml").write_text(grid, encoding="utf-8")
-    (ran,) = session(tmp_path, [*CELLS, RUN])
+    (ran,) = session(python, tmp_path, [*CELLS, RUN])
     assert {state for _, state in ran} == {"done"}, ran
     files = sorted((tmp_path / "run" / "code").glob("*.py"))
     assert [re.sub("_[0-9a-f]{8}.py", "", file.name) for file in files] == [
@@ -103,28 +101,26 @@ def test_definitions_of_a_notebook_run_and_go_on_in_a_new_session(tmp_path: Path
     written = {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/*/status.json")}
     plugins = [part for file in files for part in ("--plugin", str(file))]
     command = ["run", "--grid", "grid.yaml", "--out", "run", "--device", "cpu", "--jobs", "1", "--no-tracking"]
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.cli", *command, *plugins],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert f"run: 0 cells to run, {len(written)} finished before" in done.stderr, done.stderr
+    assert f"run: 0 cells to run, {len(written)} finished before" in bench(*command, *plugins).stderr
     assert {file: file.stat().st_mtime_ns for file in tmp_path.glob("run/*/status.json")} == written
 
 
 @pytest.mark.long
-def test_the_code_of_a_cell_is_part_of_the_id(tmp_path: Path) -> None:
+def test_the_code_of_a_cell_is_part_of_the_id(tmp_path: Path, python: Python) -> None:
     """Also that of a function beside it; comments are not, and a cell that runs again changes nothing."""
     (tmp_path / "grid.yaml").write_text(GRID, encoding="utf-8")
     commented = METHOD.replace("    mean_of", "    # a mean\n    mean_of")
-    ran = session(tmp_path, [METHOD, RUN, METHOD, RUN, commented, RUN, METHOD.replace("/ 2", "/ 3"), RUN, METHOD, RUN])
-    first, again, with_comment, changed, back = ran
+    ran = session(
+        python, tmp_path, [METHOD, RUN, METHOD, RUN, commented, RUN, METHOD.replace("/ 2", "/ 3"), RUN, METHOD, RUN]
+    )
+    first, again, with_comment, other, back = ran
     assert first == again == with_comment == back
-    assert changed != first
+    assert other != first
     assert {state for cells in ran for _, state in cells} == {"done"}
 
 
 @pytest.mark.long
-def test_what_a_file_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
+def test_what_a_file_cannot_hold_is_refused_by_name(tmp_path: Path, python: Python) -> None:
     """Values of the notebook, a function whose source is gone, and names that are nowhere; and nothing is written."""
     (tmp_path / "grid.yaml").write_text(GRID, encoding="utf-8")
     cells = [
@@ -132,12 +128,12 @@ def test_what_a_file_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
         METHOD.replace("/ 2", "* SHARE * made(missing)"),
         RUN,
     ]
-    assert session(tmp_path, cells) == [
+    assert session(python, tmp_path, cells) == [
         "refused: method 'mine' uses SHARE, made, missing of the notebook, which its workers do not have: make it part "
         "of the definition (a hyperparameter, an option, an argument's default), or put all of it into a .py file and "
         "load that by bench.load_file"
     ]
-    (said,) = session(tmp_path, [METHOD, RUN], "prompt")
+    (said,) = session(python, tmp_path, [METHOD, RUN], "prompt")
     assert said == (
         "refused: method 'mine' is defined where Python keeps no source (a plain prompt, exec): put it into a .py file "
         "and load that by bench.load_file, or use a notebook"
@@ -146,12 +142,12 @@ def test_what_a_file_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_link_in_the_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_the_folder_is_not_followed(tmp_path: Path, python: Python) -> None:
     (tmp_path / "grid.yaml").write_text(GRID, encoding="utf-8")
     for folder in ("run", "outside"):
         (tmp_path / folder).mkdir()
     (tmp_path / "run" / "code").symlink_to(tmp_path / "outside")
-    (said,) = session(tmp_path, [METHOD, RUN])
+    (said,) = session(python, tmp_path, [METHOD, RUN])
     assert said.startswith("refused: run/code is or lies behind a link")
     assert not list((tmp_path / "outside").iterdir())
 
