@@ -5,7 +5,6 @@ import json
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import bench
 from bench.errors import UserError
 from sweeps.budget import MOST_SEEDS
 from tests.conftest import ROOT
+from tests.warm import Python
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 PLAN = {"methods": ["local", "fedavg", "finetune", "ditto", "ifca"], "rounds": 3, "trials": 1, "seeds": 3}
@@ -152,12 +152,12 @@ def test_sites_that_share_tests_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_page_s_path_from_a_table_to_a_prediction(bench_here: Bench, tmp_path: Path) -> None:
+def test_the_page_s_path_from_a_table_to_a_prediction(bench_here: Bench, python: Python, tmp_path: Path) -> None:
     """The commands of docs/decide.md, with minutes as on a slow machine and a plan that fits in them."""
     block = (ROOT / "docs" / "decide.md").read_text(encoding="utf-8").split("```")[1]
     make, look, decide, read, predict = (shlex.split(line, comments=True) for line in block.strip().splitlines())
     shutil.copy(ROOT / "docs" / "examples" / "hospitals" / make[1], tmp_path)
-    subprocess.run([sys.executable, *make[1:]], cwd=tmp_path, check=True)
+    python(*make[1:], folder=tmp_path)
     bench_here(*look[1:])
     assert (tmp_path / "data.html").is_file()
     command = [*decide[1:-1], "0.001", "--jobs", 2]
@@ -168,7 +168,7 @@ def test_the_page_s_path_from_a_table_to_a_prediction(bench_here: Bench, tmp_pat
     assert json.loads((tmp_path / read[1]).read_text())["headline"]
     rows = pd.read_csv(tmp_path / "hospitals.csv", sep=";", dtype=str).drop(columns=["outcome", "hospital"]).head(5)
     rows.to_csv(tmp_path / predict[-1], sep=";", index=False)
-    done = subprocess.run([sys.executable, *predict[1:]], cwd=tmp_path, check=True, capture_output=True, text=True)
+    done = python(*predict[1:], folder=tmp_path)
     table = pd.read_csv(io.StringIO(done.stdout))
     assert len(table) == 5
     assert set(table["predicted"]) <= {"ill", "well"}

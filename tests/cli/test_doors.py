@@ -1,8 +1,6 @@
 """What each way to start a run refuses alike: another grid's folder, and a device that is not there."""
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import yaml
 
 from bench.api.run import run as run_from_python
 from bench.errors import UserError
-from tests.warm import PATIENCE, Start
+from tests.warm import PATIENCE, Python, Start
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 Grid = Callable[..., Path]
@@ -125,9 +123,11 @@ def test_a_device_that_is_not_there_is_refused_once(
 
 
 @pytest.mark.long
-def test_python_refuses_a_device_that_is_not_there(grid: Grid, tmp_path: Path) -> None:
+def test_python_refuses_a_device_that_is_not_there(python: Python, grid: Grid, tmp_path: Path) -> None:
     """In a process that sees no GPU."""
     script = f"""
+import os
+os.environ.update({NO_GPU!r})  # torch looks at it when it is first asked for a GPU
 import bench
 from bench.errors import UserError
 
@@ -139,9 +139,7 @@ if __name__ == "__main__":
             print(error)
 """
     (tmp_path / "mine.py").write_text(script, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, **NO_GPU}
-    )
+    done = python("mine.py", folder=tmp_path)
     lines = done.stdout.splitlines()
     assert [line.partition(": ")[0] for line in lines] == ["--device cuda", "--device cuda:3", "--device gpu"], done
     assert not (tmp_path / "out").exists()

@@ -2,25 +2,24 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.test_plain import COMMANDS
 from tests.conftest import ROOT
-from tests.warm import PATIENCE, Start
+from tests.warm import PATIENCE, Python, Start
 
 PAGE = ROOT / "docs" / "ten-tasks.md"
 
 
 @pytest.mark.long
 def test_the_page_s_files_and_commands_do_what_it_says(
-    tmp_path: Path, environment: dict[str, str], fresh: Start, start_in: Start
+    tmp_path: Path, python: Python, fresh: Start, start_in: Start
 ) -> None:
     """Every file is written where it stands, every command ends with the status (and says the words) beside it. A
-    command runs in a new interpreter the first time that the page has it."""
-    ran, started = 0, set[str]()
+    command runs in a new interpreter the first time that the page has it, unless `test_every_command_starts` has it."""
+    ran, started = 0, {line.split()[1] for line in COMMANDS.splitlines()}
     for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
         if kind != "sh":
             name, _, content = text.partition("\n")
@@ -35,8 +34,7 @@ def test_the_page_s_files_and_commands_do_what_it_says(
                 code = process.returncode
                 started.add(words[0])
             else:
-                script = [sys.executable, *words]
-                done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True)
+                done = python(*words, folder=tmp_path)
                 code, out, err = done.returncode, done.stdout, done.stderr
             status = re.match(r"exit status (\d): (.*)", beside)
             assert code == (int(status[1]) if status else 0), line + out + err

@@ -1,8 +1,6 @@
 """Clients that are groups of the data: people, hospitals, domains."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from bench.plugin import DATASETS
 from bench.settings import Settings
 from datasets.assemble import assemble
 from datasets.partitions import make_partition
+from tests.warm import PATIENCE, Start
 
 
 def of_groups(train: list[int], test: list[int]) -> Dataset:
@@ -210,7 +209,7 @@ def test_the_option_groups_leaves_ids_of_other_folders_alone(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("new", [0, 1])
 @pytest.mark.long
-def test_the_command_runs_natural_clients(tmp_path: Path, new: int) -> None:
+def test_the_command_runs_natural_clients(start_in: Start, tmp_path: Path, new: int) -> None:
     """With a held-out group, too; its scores are those of a new client."""
     np.savez(tmp_path / "mine.npz", **arrays(np.arange(60) // 15))
     held = f"held_out: [2], min_samples: 5, pooled: {'true' if new else 'false'}"
@@ -218,14 +217,14 @@ def test_the_command_runs_natural_clients(tmp_path: Path, new: int) -> None:
         f"methods: [fedavg, local]\ndatasets: [{{name: npz, path: mine.npz}}]\npartition: natural\n"
         f"partition_options: {{{held}}}\nclients: 3\nnew_clients: {new}\nrounds: 2\nmodel: logistic\n"
     )
-    command = [sys.executable, "-m", "bench.cli", "run", "--grid", "grid.yaml", "--out", "out", "--no-tracking"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    with start_in(["run", "--grid", "grid.yaml", "--out", "out", "--no-tracking"], tmp_path) as process:
+        out, err = process.communicate(timeout=PATIENCE)
     if not new:
-        assert done.returncode == 2, done.stdout
-        assert "set `new_clients: 1`" in done.stderr
+        assert process.returncode == 2, out
+        assert "set `new_clients: 1`" in err
         assert not list(tmp_path.glob("out/*/partition.json"))  # before training
         return
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, err
     files = list(tmp_path.glob("out/**/partition.json"))
     assert len(files) == 2
     assert json.loads(files[0].read_text())["names"][2] == "2"

@@ -1,8 +1,6 @@
 """Shifts: what each leaves alone, what it changes, and that it depends on its addresses only."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from datasets.assemble import assemble
 from datasets.partitions import make_partition
 from datasets.shifting import Own, apply
 from tests.conftest import ROOT
+from tests.warm import PATIENCE, Start
 
 CLIENTS = 6
 FEATURE = [
@@ -345,7 +344,7 @@ def inverted(own, *, every: int = 2):
 
 
 @pytest.mark.long
-def test_the_command_runs_shifts_and_shows_them(tmp_path: Path) -> None:
+def test_the_command_runs_shifts_and_shows_them(start_in: Start, tmp_path: Path) -> None:
     """One's own among them, in worker processes; the report has pictures of three clients."""
     (tmp_path / "mine.py").write_text(OWN)
     (tmp_path / "grid.yaml").write_text(
@@ -353,10 +352,9 @@ def test_the_command_runs_shifts_and_shows_them(tmp_path: Path) -> None:
         "shifts: [{name: inverted, every: 2}]\n"
     )
     for arguments in (["run", "--grid", "grid.yaml", "--out", "out", "--no-tracking", "-q"], ["report", "out"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.cli", *arguments], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
+        with start_in(arguments, tmp_path) as process:
+            _, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, err
     files = list(tmp_path.glob("out/**/samples.json"))
     assert len(files) == 2
     assert [one["client"] for one in json.loads(files[0].read_text())["clients"]] == [0, 1, 2]

@@ -1,9 +1,5 @@
 """`main.tex` as a paper wants it."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from bench.errors import UserError
@@ -56,18 +52,12 @@ def test_the_caption_names_data_clients_alpha_model_and_rounds(store_writer, tmp
 
 
 @pytest.mark.long
-def test_the_command(store_writer, tmp_path):
+def test_the_command(store_writer, start_in, tmp_path):
     run = store_writer(tmp_path / "run", seeds=2, alphas=(1.0, 0.1), methods=("fedavg", "ditto"))
-    command = [sys.executable, "-m", "bench.cli", "report", str(run), "--latex", "pm", "--transpose"]
-    done = subprocess.run(
-        [*command, "--columns", "α=0.1"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ},
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr
+    command = ["report", str(run), "--latex", "pm", "--transpose", "--columns", "α=0.1"]
+    with start_in(command, tmp_path) as process:
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
     text = (run / "report" / "main.tex").read_text(encoding="utf-8")
     assert "Task & FedAvg & Ditto" in text
     assert text.count("digits, $\\alpha$=0.1 &") == 1

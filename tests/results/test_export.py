@@ -19,7 +19,7 @@ from bench.results.export import _file_names
 from bench.results.results import CellView
 from bench.settings import Settings
 from tests.results.test_saved_models import finished, rounds
-from tests.warm import PATIENCE, Start
+from tests.warm import PATIENCE, Python, Start
 
 Cell = Callable[..., Settings]
 
@@ -123,8 +123,11 @@ def test_arrays_and_methods_with_models_of_their_own(method: str, cell: Cell, tm
 
 
 @pytest.mark.long
-def test_the_command_and_the_script_from_elsewhere(fresh: Start, environment: dict[str, str], tmp_path: Path) -> None:
-    """`bench export` and the exported `predict.py`, in new interpreters and a folder that is far from the package's."""
+def test_the_command_and_the_script_from_elsewhere(
+    start_in: Start, python: Python, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """`bench export` and the exported `predict.py`, in a folder that is far from the package's; the script first in a
+    new interpreter."""
     write_table(tmp_path / "t.csv")
     grid = {
         "methods": ["fedavg", "knnper"],
@@ -134,8 +137,8 @@ def test_the_command_and_the_script_from_elsewhere(fresh: Start, environment: di
     (tmp_path / "grid.yaml").write_text(json.dumps(grid), encoding="utf-8")
 
     def command(*arguments: str, code: int = 0) -> str:
-        process = fresh(list(arguments), tmp_path)
-        out, err = process.communicate(timeout=PATIENCE)
+        with start_in(list(arguments), tmp_path) as process:
+            out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == code, out + err
         assert "Traceback" not in err
         return out + err
@@ -147,23 +150,22 @@ def test_the_command_and_the_script_from_elsewhere(fresh: Start, environment: di
     assert "m" in command("export", "run", cell.id[:6], "--out", "m").splitlines()
     assert "not empty" in command("export", "run", cell.id, "--out", "m", code=2)
 
-    def predict(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        words = [sys.executable, "predict.py", *arguments]
-        return subprocess.run(
-            words, cwd=tmp_path / "m", env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+    def predict(*arguments: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
+        return python("predict.py", *arguments, folder=tmp_path / "m", code=code)
 
-    done = predict("Köln.pt", "../t.csv")
+    done = subprocess.run(
+        [sys.executable, "predict.py", "Köln.pt", "../t.csv"], cwd=tmp_path / "m", env=environment, capture_output=True,
+        text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = done.stdout.splitlines()
     assert rows[0] == "predicted,probability of ill,probability of well"
     assert len(rows) == 1 + 60 * len(SITES)
     pd.read_csv(tmp_path / "t.csv").assign(glucose="high").to_csv(tmp_path / "bad.csv", index=False)
-    bad = predict("Köln.pt", "../bad.csv")
-    assert bad.returncode == 1
+    bad = predict("Köln.pt", "../bad.csv", code=1)
     assert bad.stderr.startswith("predict.py: ../bad.csv: row 1, column 'glucose': 'high' is no number")
-    assert predict("generic.pt", "../t.csv").returncode == 1
-    assert predict("generic.pt", "../t.csv", "Köln.pt").returncode == 0
+    predict("generic.pt", "../t.csv", code=1)
+    assert predict("generic.pt", "../t.csv", "Köln.pt").stdout
 
 
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(cell: Cell, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ from tests.engine.problems import METHOD_NAMES, needed
 from tests.reports import conftest
 from tests.reports.browser import assert_alive, look, needs_browser
 from tests.reports.conftest import name_cases, write_store
-from tests.warm import Start
+from tests.warm import Python, Start
 
 
 @pytest.mark.parametrize("tier", ["small", "full"])
@@ -283,14 +282,14 @@ def test_a_leader_stands_beside_an_interval_that_allows_for_its_choice(page: Pat
 
 
 @pytest.mark.long
-def test_the_first_is_in_the_confidence_set(environment: dict[str, str]) -> None:
+def test_the_first_is_in_the_confidence_set(python: Python, tmp_path: Path) -> None:
     """Another procedure on the same entries: whoever has the highest mean may be the best."""
     script = ROOT / "docs" / "examples" / "confidence_set.py"
     files = [
         ROOT / "reports" / "league" / "entries" / f"{VERSION}_small" / f"{name}.tar.xz"
         for name in ("ditto", "apple", "local")  # a cell of APPLE diverged, and counts as guessing
     ]
-    done = subprocess.run([sys.executable, script, *files], env=environment, check=True, capture_output=True, text=True)
+    done = python(script, *files, folder=tmp_path)
     rows = [
         line.strip("| ").split(" | ")
         for line in done.stdout.splitlines()
@@ -301,7 +300,7 @@ def test_the_first_is_in_the_confidence_set(environment: dict[str, str]) -> None
 
 
 @pytest.mark.long
-def test_redrawn_entries_say_how_far_methods_moved(environment: dict[str, str], tmp_path: Path) -> None:
+def test_redrawn_entries_say_how_far_methods_moved(python: Python, tmp_path: Path) -> None:
     """Of two methods that both folders have, one is two points worse in the old one, on each task; a third is new."""
     shipped = ROOT / "reports" / "league" / "entries" / f"{VERSION}_small"
     old, new = tmp_path / "old", tmp_path / "new"
@@ -319,8 +318,7 @@ def test_redrawn_entries_say_how_far_methods_moved(environment: dict[str, str], 
         status.write_text(status.read_text(encoding="utf-8").replace(known, checksum(file)), encoding="utf-8")
     pack(tmp_path / "ditto", old / "ditto.tar.xz")
     script = ROOT / "docs" / "examples" / "redraw.py"
-    command = [sys.executable, script, old, new]
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    done = python(script, old, new, folder=tmp_path)
     personalized = next(line for line in done.stdout.splitlines() if line.startswith("PM"))
     assert "2 methods; means move by 1.00 points in the median" in personalized
     assert "single tasks by 1.00, 50% of them by more than 1" in personalized
