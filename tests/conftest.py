@@ -1,9 +1,10 @@
 """Settings of every test run."""
 
+import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # repeatable.
     hypothesis.settings.register_profile("bench", deadline=None, derandomize=True)
     hypothesis.settings.load_profile("bench")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The millions of objects that importing and collecting makes live as long as the process: they are not looked
+    through for garbage, neither meanwhile nor later, which took 7% of the quick tests' time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 50)
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
