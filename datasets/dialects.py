@@ -15,7 +15,7 @@ from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
 from datasets.natural import natural
-from datasets.partitions import NONE, Split, dealt, dirichlet, finish, kept_of, spread
+from datasets.partitions import NONE, Split, SplitShares, dealt, dirichlet, finish, kept_of, spread
 
 _PFLLIB_BATCH, _PFLLIB_SHARES = 10, (0.75, 0.0, 0.25)
 _PFL_PATIENCE, _PFL_EVENED = 20, 0.02
@@ -114,6 +114,50 @@ def dirichlet_flower(dataset: Dataset, *, clients: int, alpha: float, seed: int)
     """
     split: Split = dirichlet(dataset, clients=clients, alpha=alpha, seed=seed, min_samples=10)
     return split
+
+
+@PARTITIONS.register("pathological_flower")
+def pathological_flower(
+    dataset: Dataset, *, clients: int, seed: int, k: PositiveInt, shares: SplitShares | None = None,
+    fixed_tests: bool = False,
+) -> Split:  # fmt: skip
+    """Flower Datasets' PathologicalPartitioner with its defaults: `k` classes per client, drawn by every client alone.
+
+    A class is cut into equal stretches, in the data's order, for the clients that drew it; a class that nobody drew is
+    not used. The partitioner does not define tests: `shares` cuts them from each client's samples, as Flower's FedRep
+    does with 83 and 17 %.
+
+    Raises:
+        UserError: there are fewer than `k` classes, or fewer samples of a class than clients that drew it.
+    """
+    if k > dataset.num_classes:
+        had = f"{dataset.name} has {dataset.num_classes} classes"
+        raise UserError(f"partition 'pathological_flower': k = {k}, and {had}; take a smaller k")
+    y = dealt(dataset, shares)
+    kept = kept_of(y, shares, fixed_tests)
+    pools = [spread(np.flatnonzero(y == label), kept) for label in range(dataset.num_classes)]
+    lists = _classes_drawn(pools, generator(seed, "partition", "flower pathological"), clients, k)
+    return finish(lists, shares, kept if fixed_tests else None, seed)
+
+
+def _classes_drawn(pools: list[Indices], rng: Any, clients: int, k: int) -> list[Indices]:
+    """Let every client draw `k` classes, and cut each class into equal stretches for those that drew it.
+
+    Raises:
+        UserError: a class has fewer samples than clients.
+    """
+    chosen = [rng.choice(len(pools), size=k, replace=False) for _ in range(clients)]
+    lists: list[list[Indices]] = [[NONE] for _ in range(clients)]
+    for label, pool in enumerate(pools):
+        holders = [client for client in range(clients) if label in chosen[client]]
+        if len(holders) > len(pool):
+            raise UserError(
+                f"partition 'pathological_flower': {len(pool)} samples of class {label} are too few for the "
+                f"{len(holders)} clients that drew it; take fewer clients or a smaller k"
+            )
+        for client, stretch in zip(holders, np.array_split(pool, max(1, len(holders))), strict=False):
+            lists[client].append(stretch)
+    return [np.sort(np.concatenate(stretches)) for stretches in lists]
 
 
 @PARTITIONS.register("dirichlet_pfl_research")

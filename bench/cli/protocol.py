@@ -45,7 +45,7 @@ def check(
             everywhere, here = (checked.standings(cells[indices[0]], local=local) for local in (False, True))
             counts = ", ".join(f"{len(everywhere[kind]) + len(here[kind])} {kind}" for kind in STANDINGS)
             listed = "; ".join(f"{kind}: {', '.join(here[kind])}" for kind in STANDINGS if here[kind])
-            print(f"  {task}: {counts}; not in all scenarios: {listed}")
+            print(f"  {task}: {counts}" + (f"; not in all scenarios: {listed}" if listed else ""))
         if hours:
             first = [cell for cell in cells if cell.name == cells[0].name]  # to count all takes too long
             print(f"  Hours of {first[0].name} alone (`bench run --grid {grid}.yaml --dry-run` counts all methods):")

@@ -190,7 +190,7 @@ def _column_name(row: PublishedRow) -> str:
 
 
 def _is_task(axis: str) -> bool:
-    return _setting(axis) in TASK_FIELDS
+    return _setting(axis).partition(".")[0] in TASK_FIELDS
 
 
 def _setting(axis: str) -> str:
@@ -285,8 +285,10 @@ def _position(printed: PublishedTable, row: PublishedRow) -> dict[str, Any]:
 
 
 def _agrees(settings: dict[str, Any], axis: str, value: Any) -> bool:
-    name = _setting(axis)
+    name, _, option = _setting(axis).partition(".")
     ours = settings.get(name, settings.get(f"hp.{name}"))
+    if option:  # such as `partition_options.k`
+        ours = ours.get(option) if isinstance(ours, dict) else None
     if axis == "dataset":
         return str(ours) == value or str(ours).startswith(f"{value}-")  # cifar10-jpeg stands in for cifar10
     if axis == "dist":

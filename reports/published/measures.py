@@ -130,15 +130,28 @@ def _speedup(target: float, ours: Ours, place: Place) -> TableEntry:
 def _first_rounds(cells: list[Cell], target: float) -> Iterator[float]:
     """Find by seed the first evaluated round with such a mean personalized accuracy; infinite where there is none."""
     for cell in _done(cells):
-        metrics = cell.view.table("metrics")
-        curve = metrics[
-            (metrics["metric"] == PM_EQUAL.metric)
-            & (metrics["on"] == PM_EQUAL.on)
-            & (metrics["mean"] == PM_EQUAL.mean)
-            & (metrics["split"] == "test")
-            & (metrics["quantity"] == "accuracy")
-        ]
-        yield float(curve[100 * curve["value"] >= target]["round"].min()) if len(curve) else math.inf
+        curve = _curve(cell, PM_EQUAL)
+        yield float(curve[curve >= target].index.min()) if len(curve) else math.inf
+
+
+def _last_rounds(count: int, ours: Ours, place: Place) -> TableEntry:
+    """Mean personalized accuracy over the last evaluated rounds: mean and standard deviation over seeds."""
+    curves = [_curve(cell, PM).sort_index() for cell in _done(place.cells)]
+    derived = any(PM.metric in cell.view.status.derived for cell in place.cells)
+    return _over_seeds([float(curve.iloc[-count:].mean()) for curve in curves if len(curve)], derived=derived)
+
+
+def _curve(cell: Cell, figure: Figure) -> "pd.Series[float]":
+    """Test accuracy in percent by evaluated round."""
+    metrics = cell.view.table("metrics")
+    rows = metrics[
+        (metrics["metric"] == figure.metric)
+        & (metrics["on"] == figure.on)
+        & (metrics["mean"] == figure.mean)
+        & (metrics["split"] == "test")
+        & (metrics["quantity"] == "accuracy")
+    ]
+    return 100 * rows.set_index("round")["value"]
 
 
 def _gain(ours: Ours, place: Place) -> TableEntry:
@@ -222,6 +235,7 @@ _TARGET = 70.0  # percent, of the one table that counts rounds
 MEASURES: dict[str, Callable[[Ours, Place], TableEntry]] = {
     "GM": partial(_accuracy, GM),
     "PM": partial(_accuracy, PM),
+    "PM_last_10": partial(_last_rounds, 10),
     "acc": partial(_accuracy, PM_EQUAL),
     "client": partial(_accuracy, PM_EQUAL),
     "server": partial(_accuracy, Figure("GM", "gm", "global", "")),

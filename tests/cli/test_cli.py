@@ -273,6 +273,10 @@ def test_protocols(bench_here: Bench) -> None:
     said = bench_here("protocol", "check", "pfllib", "--no-hours").stdout
     assert said.count("not in all scenarios") == 16
     assert "ag_news dirichlet alpha=1: 22 known, 48 assumed, 18 deviating" in said
+    assert "flower_fedrep  Flower's FedRep baseline: flower_fedrep (8 cells)" in bench_here("protocol", "list").stdout
+    flower = bench_here("protocol", "check", "flower_fedrep", "--no-hours").stdout
+    assert "  cifar10 2 classes: 22 known, 1 assumed, 5 deviating\n" in flower
+    assert "  cifar100 20 classes: 22 known, 1 assumed, 6 deviating; not in all scenarios: deviating: dropout" in flower
     words = shlex.split(said.rstrip().rstrip("`").rpartition("`")[2])
     assert words[:2] == ["bench", "run"]
     settings = [text for text, before in zip(words[1:], words, strict=False) if before == "--set"]

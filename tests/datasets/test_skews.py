@@ -14,7 +14,7 @@ from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError
 from bench.plugin import DATASETS, PARTITIONS
 from datasets.assemble import assemble
-from datasets.dialects import _class_by_class, _one_after_the_other
+from datasets.dialects import _class_by_class, _classes_drawn, _one_after_the_other
 from datasets.partitions import _deal, make_partition
 
 DIALECTS = json.loads((Path(__file__).parent / "dialects.json").read_text())
@@ -239,6 +239,47 @@ def test_a_pathological_split_that_cannot_be_is_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("k", [2, 5])
+def test_flower_s_pathological_clients(k: int, seed: int) -> None:
+    """With its draws the counts of its code, exactly; with ours, k classes per client and 83 % for training."""
+    digits: Dataset = DATASETS.get("digits")(data_root=Path(), download=False)
+    theirs = DIALECTS["flower_pathological"]["counts"][str(k)][str(seed)]
+    pools = [np.flatnonzero(digits.y == label) for label in range(10)]
+    lists = _classes_drawn(pools, np.random.default_rng(seed), 10, k)
+    assert np.stack([np.bincount(digits.y[held], minlength=10) for held in lists]).tolist() == theirs
+    ours = make(digits, "pathological_flower", 10, seed, "paper", k=k, shares=[0.83, 0, 0.17])
+    of_class = np.stack([np.bincount(digits.y[held], minlength=10) for held in dealt(ours, tests=True)])
+    assert ((of_class > 0).sum(axis=1) == k).all()
+    for train, test in zip(ours.train, ours.test, strict=True):
+        assert len(train) == round(0.83 * (len(train) + len(test)))
+
+
+@given(st.integers(1, 9), st.integers(1, 6), st.integers(0, 3), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_classes_that_clients_draw_are_cut_into_equal_parts(clients: int, k: int, seed: int, shares: bool) -> None:
+    """Nobody has a sample twice, everybody has k classes, and a class is used whole or not at all."""
+    options = {"shares": [0.75, 0, 0.25]} if shares else {}
+    found = make(EVEN, "pathological_flower", clients, seed, "honest", k=k, **options)
+    lists = dealt(found, tests=shares)
+    everything = np.concatenate(lists)
+    assert len(np.unique(everything)) == len(everything)
+    of_class = np.stack([np.bincount(EVEN.y[held], minlength=6) for held in lists])
+    assert ((of_class > 0).sum(axis=1) == k).all()
+    whole = np.bincount(EVEN.y if shares else EVEN.y[: EVEN.n_train], minlength=6)
+    for total, column in zip(whole, of_class.T, strict=True):
+        assert column.sum() in (0, total)
+        assert not column.any() or np.ptp(column[column > 0]) <= 1
+
+
+def test_drawn_classes_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UserError, match="k = 7, and toy has 6 classes"):
+        make(EVEN, "pathological_flower", 4, k=7)
+    few = labelled([0, 1, 2, 3, 4, 5] * 3, [0, 1, 2, 3, 4, 5])
+    with pytest.raises(UserError, match="3 samples of class 0 are too few for the 8 clients that drew it"):
+        make(few, "pathological_flower", 8, k=6)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
 def test_pfl_research_s_users(seed: int) -> None:
     """With its draws, the counts of its code; with our own, users of one size and mixes that are skewed as theirs."""
     digits: Dataset = DATASETS.get("digits")(data_root=Path(), download=False)
@@ -319,6 +360,7 @@ def test_all_are_registered() -> None:
     assert {name for name, _ in RULES} | {
         "dirichlet_pfllib",
         "pathological_pfllib",
+        "pathological_flower",
         "dirichlet_flbench",
         "dirichlet_flower",
         "dirichlet_pfl_research",

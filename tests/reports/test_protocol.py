@@ -9,6 +9,7 @@ import yaml
 
 from bench.config.grid import load_grid
 from bench.errors import UserError
+from bench.settings import Settings
 from reports.published.comparison import _agrees, _position, comparison, published_table
 from reports.published.protocol import FOLDER, STANDINGS, frozen_cells, protocol, protocols
 from reports.reading.load import load
@@ -17,7 +18,7 @@ from tests.reports.conftest import copy_settings
 
 AXES = {"name", "published", "methods", "cases", "set"}
 NAMES = list(protocols())
-PFLLIB = ["pfllib_1", "pfllib_2"]
+TABLES = [table for name in NAMES for table in protocol(name).grids]
 
 
 def given(document: object) -> set[str]:
@@ -50,30 +51,35 @@ def test_every_setting_of_a_protocol_has_one_source(name: str) -> None:
             )
 
 
-@pytest.mark.parametrize("table", PFLLIB)
-def test_every_printed_number_of_pfllib_has_the_cells_of_its_grid(table: str) -> None:
-    """Three trials each, which differ in nothing but the seed."""
+@pytest.mark.parametrize("table", TABLES)
+def test_every_printed_number_has_the_cells_of_its_grid(table: str) -> None:
+    """As many trials as it is a mean of, which differ in nothing but the seed."""
     printed = published_table(table)
     cells = frozen_cells(table)
     for row in printed.rows:
         position = {"method": row.method, **_position(printed, row)}
         mine = [cell for cell in cells if all(_agrees(cell, axis, value) for axis, value in position.items())]
-        assert [cell["seed"] for cell in mine] == [0, 1, 2], row
+        assert [cell["seed"] for cell in mine] == list(range(printed.runs)), row
         assert len({json.dumps({**cell, "seed": 0}, default=str) for cell in mine}) == 1, row
 
 
 def run_of(folder: Path, store_writer, methods: tuple[str, ...] = ("fedavg", "ditto"), **changes: object) -> Path:
-    """A run that has the protocol's cells of CIFAR-100 at 0.1, but for the changes, and made-up accuracies."""
-    run = store_writer(folder, seeds=3, alphas=(0.1,), methods=methods, published="pfllib_1")
-    cells = {
-        (cell.method, cell.seed): cell
-        for cell in load_grid("pfllib_table1").cells
-        if (cell.dataset, cell.alpha) == ("cifar100", 0.1)
-    }
+    """A run that has PFLlib's cells of CIFAR-100 at 0.1, but for the changes, and made-up accuracies."""
+    frozen = [cell for cell in load_grid("pfllib_table1").cells if (cell.dataset, cell.alpha) == ("cifar100", 0.1)]
+    return run_with(folder, store_writer, frozen, "pfllib_1", methods, **changes)
+
+
+def run_with(
+    folder: Path, store_writer, frozen: list[Settings], published: str, methods: tuple[str, ...], **changes: object
+) -> Path:
+    """A run that has the protocol's cells of one scenario, but for the changes, and made-up accuracies."""
+    cells = {(cell.method, cell.seed): cell for cell in frozen}
+    seeds = len({cell.seed for cell in frozen})
+    run = store_writer(folder, seeds=seeds, alphas=(0.1,), methods=methods, published=published)
     info = json.loads((run / "run.json").read_text(encoding="utf-8"))
     for cell in info["cells"]:
-        frozen = cells[cell["settings"]["method"], cell["settings"]["seed"]]
-        cell["settings"] = frozen.model_dump(mode="json") | changes
+        settings = cells[cell["settings"]["method"], cell["settings"]["seed"]]
+        cell["settings"] = settings.model_dump(mode="json") | changes
         status = run / cell["id"] / "status.json"
         rounds = {"rounds": cell["settings"]["rounds"], "total": cell["settings"]["rounds"]}
         status.write_text(json.dumps(json.loads(status.read_text(encoding="utf-8")) | rounds), encoding="utf-8")
@@ -125,6 +131,42 @@ def test_another_hyperparameter_is_named(store_writer, tmp_path: Path) -> None:
         tmp_path / "run", store_writer, ("ditto",), hp={"lam": 0.5, "personal_epochs": None, "personal_lr": None}
     )
     assert entries_of(run, "Ditto")["ours"].note == "not comparable: lam 0.5 (protocol: 1.0)"
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_end_of_a_curve_stands_beside_flower_s(store_writer, tmp_path: Path, classes: int) -> None:
+    """Of the scenario with these classes alone, and the mean of its last ten rounds."""
+    grid = load_grid("flower_fedrep")
+    frozen = [c for c in grid.cells if c.dataset == "cifar10" and c.partition_options["k"] == classes]
+    run = run_with(tmp_path / "run", store_writer, frozen, "flower_fedrep", ("fedavg",))
+    table = comparison(load([run]), published_table("flower_fedrep"))
+    beside = dict(table.rows)["FedAvg"]
+    groups = [column.group for column in table.columns[::4]]
+    assert groups == [
+        f"dataset={name}, partition_options.k={k}, PM_last_10"
+        for name, k in (("cifar10", 2), ("cifar10", 5), ("cifar100", 5), ("cifar100", 20))
+    ]
+    at = 4 * (0 if classes == 2 else 1)
+    assert [beside[k].value for k in range(0, 16, 4)] == [37.6, 50.9, 9.0, 10.8]
+    assert [beside[k + 1].note for k in range(0, 16, 4)] == ["(n=1)" if k == at else "missing" for k in range(0, 16, 4)]
+    metrics = load([run]).cells[0].view.table("metrics")
+    own = metrics[(metrics["metric"] == "pm") & (metrics["on"] == "local") & (metrics["mean"] == "train_size")]
+    curve = own[(own["split"] == "test") & (own["quantity"] == "accuracy")].sort_values("round")["value"]
+    assert len(curve) > 10
+    assert beside[at + 1].value == pytest.approx(100 * curve.iloc[-10:].mean())
+    assert beside[at + 2].value == pytest.approx(beside[at + 1].value - beside[at].value)
+    assert beside[at + 3].note == "–"
+
+
+def test_another_share_of_tests_is_named(store_writer, tmp_path: Path) -> None:
+    frozen = [c for c in load_grid("flower_fedrep").cells if c.case == "2 classes"]
+    options = {"k": 2, "shares": [0.5, 0.0, 0.5]}
+    run = run_with(tmp_path / "run", store_writer, frozen, "flower_fedrep", ("fedavg",), partition_options=options)
+    table = comparison(load([run]), published_table("flower_fedrep"))
+    assert dict(table.rows)["FedAvg"][1].note == (
+        'not comparable: partition_options {"k": 2, "shares": [0.5, 0.0, 0.5]} '
+        '(protocol: {"k": 2, "shares": [0.83, 0.0, 0.17]})'
+    )
 
 
 def test_names_and_scores_of_a_cell_may_differ(store_writer, tmp_path: Path) -> None:
