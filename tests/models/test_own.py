@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import bench
@@ -17,6 +19,8 @@ from bench.errors import UserError
 from bench.federation.federation import Federation
 from bench.models.factory import build, initial_values
 from bench.models.network import with_head
+from bench.models.packages import FeaturePool
+from bench.models.trial import goes_side_by_side
 from bench.params import Spec
 from bench.plugin import MODELS
 from bench.runs.plan import plan
@@ -441,7 +445,50 @@ def test_torchvision_s_networks_are_theirs(name: str) -> None:
     assert named == expected
 
 
+@given(st.integers(1, 40), st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_pooled_features_are_torch_s(features: int, width: int) -> None:
+    x = torch.from_numpy(np.random.default_rng(features).normal(size=(3, features))).requires_grad_()
+    ours, theirs = FeaturePool(width)(x), nn.AdaptiveAvgPool1d(width)(x)
+    assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
+    weights = torch.arange(1.0, width + 1, dtype=x.dtype)
+    gradients = [torch.autograd.grad((out * weights).sum(), x)[0] for out in (ours, theirs)]
+    assert torch.allclose(*gradients, rtol=0, atol=1e-12)
+
+
+def test_a_network_of_torchvision_with_pooled_features() -> None:
+    """Its features have the width, the head is linear of that width, and the rest is the network's own."""
+    plain, pooled = (build(f"torchvision/shufflenet_v2_x0_5{colon}", (3, 32, 32), 7) for colon in ("", ":96"))
+    sizes = [{path: p.shape for path, p in net.named_parameters()} for net in (plain, pooled)]
+    assert {path: shape for path, shape in sizes[0].items() if path.startswith("body.")} == {
+        path: shape for path, shape in sizes[1].items() if path.startswith("body.")
+    }
+    assert {path: tuple(shape) for path, shape in sizes[1].items() if path.startswith("head.")} == {
+        "head.weight": (7, 96), "head.bias": (7,)
+    }  # fmt: skip
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 32, 32))).float()
+    values = initial_values(pooled, "torchvision/shufflenet_v2_x0_5:96", (3, 32, 32), 7, None, (0, "weights"))
+    net = filled(pooled, values).eval()
+    assert net.features(x).shape == (2, 96)
+    assert goes_side_by_side(net.train(), x)
+
+
+@pytest.mark.parametrize("name", ["googlenet", "mobilenet_v2"])
+@pytest.mark.long
+def test_networks_with_pooled_features_have_no_dropout(name: str) -> None:
+    net = build(f"torchvision/{name}:512", (3, 32, 32), 7)
+    assert any(isinstance(layer, nn.Dropout) for layer in net.modules())
+    assert all(layer.p == 0 for layer in net.modules() if isinstance(layer, nn.Dropout))
+    options = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    with pytest.raises(UserError, match="has dropout"):
+        build(f"torchvision/{name}", (3, 32, 32), 7, options)
+
+
 NOT_BUILT = [
+    ("torchvision/resnet18:wide", {}, (3, 32, 32), "the width after the colon is a number of features"),
+    ("torchvision/resnet18:0", {}, (3, 32, 32), "the width after the colon is a number of features"),
+    ("torchvision/resnet18:", {}, (3, 32, 32), "the width after the colon is a number of features"),
+    ("torchvision/resnet81:512", {}, (3, 32, 32), "has no network 'resnet81'. Did you mean 'resnet18'"),
     ("torchvision/resnet81", {}, (3, 32, 32), "has no network 'resnet81'. Did you mean 'resnet18'"),
     ("torchvision/resnet18", {}, (1, 32, 32), "needs images of 3 channels"),
     ("torchvision/resnet18", {}, (64,), "needs images"),

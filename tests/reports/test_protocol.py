@@ -44,7 +44,7 @@ def test_every_setting_of_a_protocol_has_one_source(name: str) -> None:
             names = [n for part in parts for standing in ("known", "assumed") for n in part[standing]]
             assert len(names) == len(set(names))
             own = set(cell.dataset_options)
-            elsewhere = {"mean", "std", "vocabulary", "length"} - own
+            elsewhere = {option for other in grid.cells for option in other.dataset_options} - own
             assert wanted - elsewhere <= set(names)
             assert not {n for n in names if "." in n} - {f"{c.method}.{key}" for c in grid.cells for key in c.hp}, (
                 "a hyperparameter that no method has"
