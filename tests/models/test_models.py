@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
 from bench.errors import UserError
 from bench.models.factory import build, describe
@@ -99,6 +100,31 @@ def test_describe_counts_body_head_and_buffers() -> None:
     }
     # Mean and variance of every normalised channel: stem, 4 x 64, then 4 x width and a shortcut in three stages.
     assert describe("resnet18", CIFAR, 10)["buffers"] == 2 * (64 + 4 * 64 + 5 * (128 + 256 + 512))
+
+
+def test_flower_s_network_is_that_of_plain_torch() -> None:
+    """In training, by batches: pooling before the ReLU and after the BatchNorm changes nothing."""
+    meta = build("flower_cnn", CIFAR, 7)
+    net = filled(meta, initialise(meta, generator(0, "weights")))
+    rng = generator(0, "scales")
+    layers = [layer for layer in net.modules() if isinstance(layer, nn.BatchNorm2d | nn.Conv2d | nn.Linear)]
+    for layer in layers:
+        if isinstance(layer, nn.BatchNorm2d):  # some scales are negative
+            layer.weight.data = torch.from_numpy(rng.normal(size=layer.weight.shape)).float()
+            layer.bias.data = torch.from_numpy(rng.normal(size=layer.bias.shape)).float()
+    conv1, norm1, conv2, norm2, hidden1, hidden2, head = layers
+    shapes = [tuple(layer.weight.shape) for layer in layers]
+    assert shapes == [(64, 3, 5, 5), (64,), (64, 64, 5, 5), (64,), (120, 1600), (64, 120), (7, 64)]
+    x = torch.from_numpy(rng.normal(size=(6, *CIFAR))).float()
+    z = x
+    for conv, norm in ((conv1, norm1), (conv2, norm2)):
+        z = functional.conv2d(z, conv.weight, conv.bias)
+        z = functional.batch_norm(z, None, None, norm.weight, norm.bias, training=True)
+        z = functional.max_pool2d(functional.relu(z), 2)
+    for hidden in (hidden1, hidden2):
+        z = functional.relu(functional.linear(z.flatten(1), hidden.weight, hidden.bias))
+    expected = functional.linear(z, head.weight, head.bias)
+    torch.testing.assert_close(net.train()(x), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_all_models_are_registered() -> None:
