@@ -32,7 +32,7 @@ class SentValues:
 
     @property
     def without_models(self) -> str:
-        """What was sent, in words, if no model value was among it; else empty."""
+        """Words for what was sent, if no model value was among it; else empty."""
         if any(self.models.values()):
             return ""
         return f"no model value, only {', '.join(map(repr, self.models))}" if self.models else "nothing"

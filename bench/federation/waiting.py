@@ -1,4 +1,4 @@
-"""What a server version waits for: by the method's trigger clients start, and messages arrive in simulated time."""
+"""Messages that a server version waits for: by the method's trigger clients start, and uploads arrive in time."""
 
 from bench.federation.client_rounds import Rounds
 from bench.federation.clock import Clock
