@@ -1,7 +1,6 @@
 """A server and its sites as real processes of the real command line, which are killed and started again."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,57 +13,66 @@ from bench.sites.export import export, write_samples
 from bench.sites.job import SiteJob
 from bench.sites.loopback import differences, folders, simulate
 from tests.sites.conftest import cell
-from tests.warm import PATIENCE
+from tests.warm import PATIENCE, Started, Warm
 
 pytestmark = pytest.mark.long
 
 OPENED = """\
 import os, sys
-log = os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-sys.addaudithook(lambda event, what: event == "open" and os.write(log, f"{what[0]}\\n".encode()))
+opened, said = (os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT | os.O_APPEND) for _ in range(2))
+for stream in (1, 2):
+    os.dup2(said, stream)
+sys.addaudithook(lambda event, what: event == "open" and os.write(opened, f"{what[0]}\\n".encode()))
 from bench.cli import main
 main()
 """
-"""`bench` in an interpreter that notes each file that it opens."""
+"""`bench` in an interpreter that notes each file that it opens, and says to a file what it says."""
 
 
 class Processes:
-    """The processes of a job over mailboxes, each of which notes what it opens."""
+    """The processes of a job over mailboxes, each of which notes what it opens. The first server and the first site
+    have new interpreters; the others are forked from the warm process where there is one."""
 
-    def __init__(self, work: Path, environment: dict[str, str]) -> None:
+    def __init__(self, work: Path, warm: Warm | None, environment: dict[str, str]) -> None:
         self.work = work
+        self.warm = warm
         self.environment = environment
-        self.running: list[subprocess.Popen[bytes]] = []
+        self.running: list[Started] = []
+        self.kinds = set[str]()
 
-    def start(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    def start(self, name: str, *arguments: str) -> Started:
         """Start the server or a site, or start it again."""
         place = ["--box", str(self.work / "box"), "--folder", str(self.work / name)]
-        command = [sys.executable, "-c", OPENED, str(self.work / f"{name}.opened"), "sites", *arguments, *place]
-        with (self.work / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(command, cwd=self.work, env=self.environment, stdout=log, stderr=log)
+        notes = [str(self.work / f"{name}.{what}") for what in ("opened", "log")]
+        words = ["-c", OPENED, *notes, "sites", *arguments, *place]
+        if self.warm and arguments[0] in self.kinds:
+            process: Started = self.warm.python(words, self.work)
+        else:
+            process = subprocess.Popen([sys.executable, *words], cwd=self.work, env=self.environment, text=True)
+        self.kinds.add(arguments[0])
         self.running.append(process)
         return process
 
-    def site(self, i: int) -> "subprocess.Popen[bytes]":
+    def site(self, i: int) -> Started:
         """Start a site, or start it again."""
         return self.start(f"site-{i}", "join", "job", "--site", str(i))
 
-    def server(self) -> "subprocess.Popen[bytes]":
+    def server(self) -> Started:
         """Start the server, or start it again."""
         return self.start("server", "serve", "job", "--patience", str(PATIENCE))
 
-    def kill(self, process: "subprocess.Popen[bytes]") -> None:
+    def kill(self, process: Started) -> None:
         """Kill a process."""
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
 
 
 @pytest.fixture
-def processes(tmp_path: Path, environment: dict[str, str]) -> Iterator[Processes]:
-    of = Processes(tmp_path, environment)
+def processes(tmp_path: Path, warm: Warm | None, environment: dict[str, str]) -> Iterator[Processes]:
+    of = Processes(tmp_path, warm, environment)
     yield of
     for process in of.running:
-        if process.poll() is None:
+        with process:
             of.kill(process)
 
 
