@@ -183,7 +183,7 @@ def test_a_study_knows_the_plugins_of_its_grid(bench: Run, folder: Path) -> None
     }
     study |= {"trials": 1, "seeds": [100, 101], "report_seeds": [0], "sampler": "random"}
     (folder / "study.yaml").write_text(yaml.safe_dump(study))
-    said = bench("sweep", "--study", "study.yaml", "--out", "swept", "--device", "cpu", "--jobs", 1)
+    said = bench("sweep", "--study", "study.yaml", "--out", "swept", "--device", "cpu", "--jobs", 1, "--no-page")
     assert "half_fedavg" in (folder / "swept" / "best.yaml").read_text()
     assert "share=0.5" in said
     study["space"] = {"half_fedavg.shar": "own"}

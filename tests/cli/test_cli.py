@@ -326,7 +326,7 @@ def test_one_trial_trains_several_clients_at_a_time(bench: Bench, grid: Grid, tm
     file, run = tmp_path / "study.yaml", tmp_path / "run"
     file.write_text(yaml.safe_dump({**study, "seeds": [100, 101], "report_seeds": [0]}), encoding="utf-8")
     some = ("--out", run, "--device", "cpu", "--executor", "sequential", "--no-tracking")
-    bench("sweep", "--study", file, "--jobs", "1", *some)
+    bench("sweep", "--study", file, "--jobs", "1", "--no-page", *some)
     assert set(states(run).values()) == {"done"}
 
 

@@ -50,6 +50,6 @@ def test_a_sweep_takes_it(bench: Bench, grid: Grid, tmp_path: Path) -> None:
     study = {"grid": content, "space": {"lr": [0.4, 0.5]}, "sampler": "grid", "trials": 1, "pruner": "none"}
     file, run = tmp_path / "study.yaml", tmp_path / "run"
     file.write_text(yaml.safe_dump({**study, "seeds": [100, 101], "report_seeds": [0]}), encoding="utf-8")
-    some = ("--out", run, "--device", "cpu", "--executor", "debug", "--no-tracking", "--jobs", 1)
+    some = ("--out", run, "--device", "cpu", "--executor", "debug", "--no-tracking", "--jobs", 1, "--no-page")
     bench("sweep", "--study", file, *some)
     assert {cell.status.path["executor"] for cell in cells(run).values()} == {"debug"}

@@ -18,7 +18,7 @@ def test_the_chosen_settings_are_a_grid_of_the_same_cells(
 ) -> None:
     """Two methods on two tasks, each with values of its own: the ids are those of the sweep's reported runs."""
     study = write({"methods": ["fedprox", "ditto"], "alphas": [1.0, 0.2]}, space={"lr": [0.03, 0.3]}, trials=2)
-    with start("--study", study, "--out", tmp_path / "run", "--jobs", 2, "--quiet") as sweep:
+    with start("--study", study, "--out", tmp_path / "run", "--jobs", 2, "--quiet", "--no-page") as sweep:
         _, err = sweep.communicate(timeout=PATIENCE)
     assert sweep.returncode == 0, err
     best = tmp_path / "run" / "best.yaml"
