@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from bench.runs.forecast import rehearsal as rehearsals
 from bench.runs.forecast.estimate import Estimate, borrowed, estimate, folder_bytes, network_of
 from bench.runs.forecast.limit import OutOfTimeError, alarm
 from bench.runs.forecast.memory import held, keep_on_host, models, step_bytes
-from bench.runs.forecast.outline import ClientShares, DataSize, data_size, shares
+from bench.runs.forecast.outline import ClientShares, DataSize, data_size, outlined_shares, shares
 from bench.runs.forecast.rehearsal import CannotRehearseError, rehearse
 from bench.runs.forecast.timing import measured
 from bench.runs.session_options import Options
@@ -281,6 +282,28 @@ def test_operations_of_known_shapes_are_counted_as_new_ones() -> None:
         counts.append(rehearse(settings, size, SHARES))
     assert counts[0] == counts[1]
     assert counting._KNOWN_OPERATIONS
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        ("cifar10", {}),
+        ("cifar10", {"mean": [0.5] * 3, "std": [0.5] * 3}),
+        ("tinyimagenet", {"resize": 32}),
+        ("ag_news", {"vocabulary": 32_000, "length": 200}),
+        ("flowers102", {"size": 32, "mean": [0.5] * 3}),
+    ],
+)
+def test_clients_are_known_without_data_whatever_a_sample_s_size(tmp_path: Path, dataset: str, options: Any) -> None:
+    totals = {"cifar10": 50_000, "tinyimagenet": 100_000, "ag_news": 120_000, "flowers102": 2_040}
+    settings = Settings(
+        method="fedavg", dataset=dataset, dataset_options=options, partition="iid", clients=10, protocol="paper"
+    )
+    found = outlined_shares(settings, tmp_path)
+    assert found is not None
+    assert (found.clients, found.train) == (10, totals[dataset] // 10)
+    emnist = settings.model_copy(update={"dataset": "emnist", "dataset_options": {"split": "byclass"}})
+    assert outlined_shares(emnist, tmp_path) is None
 
 
 def test_a_cost_is_borrowed_in_proportion_to_training(tmp_path: Path) -> None:

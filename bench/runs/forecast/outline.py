@@ -42,10 +42,14 @@ _SIZES = {
     "organamnist": DataSize((1, 28, 28), 11, 41_052, 17_778),
     "fashion_mnist": DataSize((1, 28, 28), 10, 60_000, 10_000),
     "tinyimagenet": DataSize((3, 64, 64), 200, 100_000, 10_000),
+    "flowers102": DataSize((3, 64, 64), 102, 2_040, 6_149),
     "ag_news": DataSize(TokenShape(64, 20_000), 4, 120_000, 7_600, 4),
     "inaturalist2017": DataSize((3, 64, 64), 13, 506_378, 0),
 }
 """Sizes, with default options, of data sets whose files may not be here yet."""
+
+_OF_A_SAMPLE = ("mean", "std", "resize", "size", "length", "vocabulary")
+"""Options of these data sets that change samples and not how many there are."""
 
 
 def data_size(settings: Settings, data_root: Path) -> tuple[DataSize, Dataset] | None:
@@ -78,7 +82,8 @@ def outlined_shares(settings: Settings, data_root: Path) -> ClientShares | None:
     """The mean client of a cell as far as it is known without torch, for which some data sets are read by torchvision;
     None: it is not."""
     defaults, _ = complete_options(DATASETS, settings.dataset, {})
-    size = _SIZES.get(settings.dataset) if settings.dataset_options in ({}, defaults) else None
+    counted = {name: value for name, value in settings.dataset_options.items() if name not in _OF_A_SAMPLE}
+    size = _SIZES.get(settings.dataset) if counted.items() <= defaults.items() else None
     try:
         dataset = blank(size, size.train, size.test) if size else load_dataset(settings, data_root)
         return shares(settings, dataset)
