@@ -13,6 +13,7 @@ from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
 from tests.runs.helpers import make_run
 
 
+@pytest.mark.long
 def test_a_client_sees_its_data_its_scores_and_its_gain(arrays: Path, tmp_path: Path) -> None:  # noqa: F811
     """Two seeds on one partition: each client has one page, with means over both."""
     settings = {"rounds": 2, "alphas": [0.3], "seeds": [0, 1], "partition_seed": 5}
@@ -48,8 +49,3 @@ def test_a_client_sees_its_data_its_scores_and_its_gain(arrays: Path, tmp_path: 
         record = pd.read_json(counts, typ="series")
         assert data[data["column"] == "this client"]["value"].tolist() == record["counts"][client]
         assert f"trains on {record['n_train'][client]} samples" in path.read_text(encoding="utf-8")
-
-
-def test_without_the_option_there_are_none(arrays: Path, tmp_path: Path) -> None:  # noqa: F811
-    run = make_run(tmp_path / "run", arrays, ["fedavg"], rounds=1)
-    assert not (bench.report(run).parent / "clients").exists()

@@ -249,13 +249,16 @@ def test_a_cell_without_the_tests_that_the_grid_asks_for_is_named(run: Path, ben
     assert "without the test global" not in bench_here("status", run).stdout
 
 
+@pytest.mark.long
 def test_the_report_shows_them(arrays: Path, tmp_path: Path, bench_here: Bench) -> None:
-    """Means by hand from the run's frame, corruptions of a severity together; and the picture."""
+    """Means by hand from the run's frame, corruptions of a severity together; and the picture. Pages of clients are
+    made for those who ask for them."""
     tests = ["global", {"name": "corrupted", "severity": 2, "kinds": ["fog", "contrast"]}]
     settings = {**SETTINGS, "seeds": [0, 1], "tests": tests}
     options = Options(device="cpu", executor="sequential")
     run = load_run(make_run(tmp_path / "run", arrays, ["fedavg", "ditto"], options=options, **settings))
     bench_here("report", run.path)
+    assert not (run.path / "report" / "clients").exists()
     lines = pd.read_csv(run.path / "report" / "tables" / "further_tests.csv").set_index(["row", "column"])
     rows = run.evaluated.query("client == -1 and quantity == 'accuracy'")
     personal = rows.query("metric == 'pm' and mean == 'train_size'")

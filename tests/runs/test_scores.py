@@ -205,6 +205,7 @@ def test_packed_runs_have_them(scored_run: Path, tmp_path: Path) -> None:
     assert again.scores("auroc").equals(load_run(scored_run).scores("auroc"))
 
 
+@pytest.mark.long
 def test_the_report_has_a_table_of_each_score_with_the_number_of_clients_without(
     tmp_path: Path, arrays: Path, bench_here: Bench
 ) -> None:
