@@ -58,6 +58,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Libraries look at the end for objects of theirs that nobody has taken away."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Environment of commands: the odd methods are installed as a plug-in, and byte code is kept, as is Python's
