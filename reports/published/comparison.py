@@ -165,7 +165,8 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
 
 @cache
 def _read(path: Path) -> tuple[PublishedTable, ...]:
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times as fast, where PyYAML has it
+    document = yaml.load(path.read_text(encoding="utf-8"), loader)
     try:
         return tuple(PublishedTable(**table, paper=document["paper"]) for table in document["tables"])
     except ValidationError as error:
