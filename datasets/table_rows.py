@@ -213,8 +213,8 @@ def _site_notes(features: Columns, y: Array, groups: Array) -> list[str]:
     notes = []
     for site in np.unique(groups):
         at = groups == site
-        if at.sum() < LEAST:
-            notes.append(f"site {site} has {at.sum()} rows, too few for a test that says much")
+        if (rows := int(at.sum())) < LEAST:
+            notes.append(f"site {site} has {rows} row{'s' * (rows != 1)}, too few for a test that says much")
         if len(np.unique(y[at])) == 1:
             notes.append(f"site {site} has one class only, {y[at][0]}; any constant answer is right there")
         for column, (_, values) in features.items():
