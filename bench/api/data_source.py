@@ -12,6 +12,7 @@ from bench.federation.cell_data import load_dataset
 from bench.settings import Settings
 
 _KINDS = {".csv": "csv", ".parquet": "parquet"}
+_GRIDS = (".yaml", ".yml", ".json")
 
 
 def cells_of(
@@ -37,9 +38,13 @@ def cells_of(
             "categories": list(categories),
         }  # fmt: skip
         return [_of_table(kind, options, data_root)]
-    if label or site or leave_out or categories:
-        if path.exists() and path.suffix not in (".yaml", ".yml"):
-            raise UserError(f"{source} is no table that can be read: a file .csv or .parquet, or a folder of them")
+    of_table = bool(label or site or leave_out or categories)
+    if (path.is_file() and path.suffix not in _GRIDS) or (path.is_dir() and of_table):
+        raise UserError(
+            f"{source} is no table that can be read (a file .csv or .parquet, or a folder of them), and no grid's file "
+            "(.yaml)"
+        )
+    if of_table:
         raise UserError(f"{source}: --label and the other options are for a table; a grid says it itself")
     return _divisions(source)
 
