@@ -23,11 +23,11 @@ from bench.federation.scores import Evaluation
 from bench.federation.snapshot import Packer, unpack
 from bench.model_call import batchnorm_in_float32
 from bench.params import Params
+from bench.results.figures import ReadCell
 from bench.settings import Settings
 from bench.store import checkpoint, inside
 from bench.store.documents import read_json
 from bench.store.features import FeatureFiles
-from bench.store.store import Status
 
 if TYPE_CHECKING:
     import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
@@ -38,17 +38,11 @@ METRICS = ("gm", "pm")
 FOLDER = "models"
 
 
-class FinishedCell(Protocol):
+class FinishedCell(ReadCell, Protocol):
     """The part of a cell (`bench.results.results.CellView`) that this module needs."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def status(self) -> Status: ...
-    @property
-    def folder(self) -> Path: ...
     def table(self, name: str) -> "pd.DataFrame": ...
 
 
