@@ -7,13 +7,13 @@ MEMORY = 4 * 2**30
 
 
 def processes(cores: int, memory: int) -> int:
-    """One more than there are cores, because tests wait for commands that they start, if the memory allows it.
+    """As many as there are cores, if the memory allows it.
 
     Args:
         cores: that may be used.
         memory: bytes that are free.
     """
-    return max(1, min(cores + 1, memory // MEMORY))
+    return max(1, min(cores, memory // MEMORY))
 
 
 def free_memory(root: Path = Path("/")) -> int:

@@ -11,9 +11,9 @@ GB = 2**30
 
 @pytest.mark.parametrize(
     ("cores", "memory", "expected"),
-    [(2, 100 * GB, 3), (2, 2 * MEMORY, 2), (2, MEMORY - 1, 1), (1, 100 * GB, 2), (64, 10 * MEMORY, 10), (64, 0, 1)],
+    [(2, 100 * GB, 2), (4, 2 * MEMORY, 2), (2, MEMORY - 1, 1), (1, 100 * GB, 1), (64, 10 * MEMORY, 10), (64, 0, 1)],
 )
-def test_one_more_than_cores_where_there_is_memory(cores: int, memory: int, expected: int) -> None:
+def test_as_many_as_cores_where_there_is_memory(cores: int, memory: int, expected: int) -> None:
     assert processes(cores, memory) == expected
 
 

@@ -105,7 +105,9 @@ def run(
     return run_cell(settings, folder, options, report=report, stop=stop), warnings
 
 
-@pytest.mark.parametrize("method", ["scd", "fedavg", "fedala", "fedbuff_like"])
+@pytest.mark.parametrize(
+    "method", ["scd", *(pytest.param(m, marks=pytest.mark.long) for m in ("fedavg", "fedala", "fedbuff_like"))]
+)
 def test_numbers_are_the_same_with_callbacks_and_without(cell: Cell, tmp_path: Path, method: str) -> None:
     """Even if they write into what they are shown and change torch's settings for the whole process."""
     server = {"server": {"name": "fedbuff"}} if method == "fedbuff_like" else {}

@@ -136,7 +136,9 @@ def test_it_is_the_network_whose_body_is_written_by_hand(executor: str) -> None:
     assert frozen.ledger == by_hand.ledger
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scd", "fedper", pytest.param("fedbuff", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "method", ["fedavg", *(pytest.param(m, marks=pytest.mark.long) for m in ("scd", "fedper", "fedbuff"))]
+)
 def test_a_stopped_run_goes_on_with_the_same_bytes(method: str) -> None:
     assert_resumes(method, BODY, 2, 4)
 

@@ -20,6 +20,7 @@ PLAIN = ["cnn", "comet_cnn", "flower_cnn", "logistic", "mlp", "spfl_cnn"]
 PLAIN += ["resnet18", "resnet34", "resnet50", "vgg11", "vgg13"]
 DEEP = ["mobilenet_v3_small", "resnet18_gn", "resnet50_gn", "vit_tiny"]
 ALL = PLAIN + DEEP
+LONG = {"resnet34", "resnet50", "resnet50_gn"}
 CIFAR, MNIST = (3, 32, 32), (1, 28, 28)
 
 
@@ -131,7 +132,7 @@ def test_all_models_are_registered() -> None:
     assert set(ALL) <= set(MODELS.names())
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name in LONG else []) for name in ALL])
 def test_logits_are_the_head_of_the_features_and_the_cut_is_by_name(name: str) -> None:
     meta = build(name, CIFAR, 7)
     net = filled(meta, initialise(meta, generator(0, "weights"))).eval()

@@ -147,7 +147,7 @@ def test_no_hyperparameter_is_set_to_what_its_class_refuses() -> None:
     ("name", "shape", "options"),
     [
         ("comet_cnn", (1, 16, 16), {}),
-        ("resnet18_gn", (3, 8, 8), {}),
+        pytest.param("resnet18_gn", (3, 8, 8), {}, marks=pytest.mark.long),
         ("gru", TokenShape(6, 20), {}),
     ],
 )

@@ -58,6 +58,7 @@ def right(cell: CellView, client: int | None, x: np.ndarray, y: np.ndarray) -> f
         return float((cell.model(client=client)(torch.from_numpy(x)).argmax(1).numpy() == y).mean())
 
 
+@pytest.mark.long
 def test_models_that_were_trained_on_features_are_tested_on_samples(arrays: Path, tmp_path: Path) -> None:
     """Where the body is frozen, a cell's samples are features, and its models are heads."""
     folder = make_run(
@@ -172,6 +173,7 @@ def test_the_grids_tests_are_scored_at_the_end(arrays: Path, run: Path, tmp_path
             assert (cell.folder / f"{name}.csv").read_bytes() == (other.folder / f"{name}.csv").read_bytes()
 
 
+@pytest.mark.long
 def test_a_stopped_cell_ends_with_the_same_rows_and_a_trial_has_none(cell: Cell, tmp_path: Path) -> None:
     """Also where rows were left by a kill, of models that another `select_by` chose."""
     settings = cell(method="ditto", lr=1.5, alpha=0.2, seed=2, tests=["global"])

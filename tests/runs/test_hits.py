@@ -27,7 +27,10 @@ def cell_of(folder: Path, **changed: object) -> CellView:
     return CellView(folder.name, settings.name, settings, folder, status)
 
 
-@pytest.mark.parametrize(("method", "metrics"), [("ditto", ["gm", "pm"]), ("fedavg", ["gm"]), ("local", ["gm", "pm"])])
+@pytest.mark.parametrize(
+    ("method", "metrics"),
+    [("ditto", ["gm", "pm"]), ("fedavg", ["gm"]), pytest.param("local", ["gm", "pm"], marks=pytest.mark.long)],
+)
 def test_the_bits_are_the_accuracies(method: str, metrics: list[str], tmp_path: Path) -> None:
     cell = cell_of(tmp_path / method, method=method)
     assert sorted(set(cell.table("hits")["metric"])) == metrics

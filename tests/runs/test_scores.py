@@ -78,6 +78,7 @@ def test_a_half_done_cell_goes_on_with_other_metrics(
     assert all((tmp_path / "parts" / n).read_bytes() == (tmp_path / "whole" / n).read_bytes() for n in same)
 
 
+@pytest.mark.long
 def test_a_stopped_cell_ends_with_the_same_scores(cell: Cell, tmp_path: Path) -> None:
     settings = cell(metrics=["auroc", "nll"], alpha=0.2)
     run_here(settings, tmp_path / "whole")

@@ -76,6 +76,7 @@ def test_a_command_is_ended_at_the_limit_with_what_it_started(tmp_path: Path) ->
         os.kill(int(pid), 0)
 
 
+@pytest.mark.long
 def test_commands_run_as_often_as_they_should(tmp_path: Path) -> None:
     """Of two installations, which here are one, in turns; a refusal ends with 2, as it should."""
     code = "open('../log', 'a').write(__import__('os').getcwd()[-1])"
@@ -92,6 +93,7 @@ def test_commands_run_as_often_as_they_should(tmp_path: Path) -> None:
     assert said == ["command 1 of 2: misspelt", "command 2 of 2: twice"]
 
 
+@pytest.mark.long
 def test_the_run_of_least_cpu_seconds_counts(tmp_path: Path) -> None:
     code = "import os\nif os.path.exists('known'):\n    sys = __import__('sys'); sys.exit(0)\nopen('known', 'w')\n"
     slow_first = TimedCommand("x", ("-c", code + BUSY.format(seconds=1.0)), repeats=2, python=True)

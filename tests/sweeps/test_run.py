@@ -146,6 +146,7 @@ def test_a_failed_trial_has_no_result_and_is_tried_again(write: Write, tmp_path:
         assert choose(study, studies, folder)[0].best is None
 
 
+@pytest.mark.long
 def test_trials_of_the_same_settings_share_their_cells(write: Write, tmp_path: Path) -> None:
     file = write(grid={"methods": ["fedavg"], "rounds": 2}, space={"batch_size": [10, 20]}, sampler="random", trials=3)
     study, folder = load_study(str(file), []), tmp_path / "run"
@@ -354,7 +355,7 @@ def test_one_method_under_two_names_is_tuned_alike(write: Write, tmp_path: Path)
     assert len({str(params) for params, _ in found["twin"][0][1]}) == 7
 
 
-@pytest.mark.parametrize("score", ["nll", "macro_f1"])
+@pytest.mark.parametrize("score", ["nll", pytest.param("macro_f1", marks=pytest.mark.long)])
 def test_a_study_tunes_for_the_score_that_chooses_rounds(score: str, write: Write, tmp_path: Path) -> None:
     """By hand from the trials' tables; the smallest of a cost is the best. The best trial is chosen by it, too."""
     grid: dict[str, Any] = {"methods": ["fedavg"], "rounds": 3, "metrics": [score], "select_by": score}
