@@ -17,11 +17,11 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.hookimpl(optionalhook=True)  # for pytest without xdist
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """How many processes `-n auto` is."""
     from bench.store.provenance import cores
 
-    return processes(cores(), free_memory())
+    return processes(cores(), free_memory(), config.getoption("markexpr"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

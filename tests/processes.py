@@ -6,14 +6,18 @@ MEMORY = 4 * 2**30
 """Bytes for each: 1.6 GB were measured for itself, 0.9 for what its commands are forked from, the rest is for these."""
 
 
-def processes(cores: int, memory: int) -> int:
+def processes(cores: int, memory: int, marks: str) -> int:
     """As many as there are cores, if the memory allows it.
+
+    With the long tests it is one more, as many of these wait for nodes, servers and commands: two processes left a
+    third of two cores idle.
 
     Args:
         cores: that may be used.
         memory: bytes that are free.
+        marks: the expression of marks (`-m`) that chooses the tests.
     """
-    return max(1, min(cores, memory // MEMORY))
+    return max(1, min(cores + ("not long" not in marks), memory // MEMORY))
 
 
 def free_memory(root: Path = Path("/")) -> int:

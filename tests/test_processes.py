@@ -10,11 +10,19 @@ GB = 2**30
 
 
 @pytest.mark.parametrize(
-    ("cores", "memory", "expected"),
-    [(2, 100 * GB, 2), (4, 2 * MEMORY, 2), (2, MEMORY - 1, 1), (1, 100 * GB, 1), (64, 10 * MEMORY, 10), (64, 0, 1)],
+    ("cores", "memory", "quick", "all_of_ci"),
+    [
+        (2, 100 * GB, 2, 3),
+        (4, 2 * MEMORY, 2, 2),
+        (2, MEMORY - 1, 1, 1),
+        (1, 100 * GB, 1, 2),
+        (64, 10 * MEMORY, 10, 10),
+        (64, 0, 1, 1),
+    ],
 )
-def test_as_many_as_cores_where_there_is_memory(cores: int, memory: int, expected: int) -> None:
-    assert processes(cores, memory) == expected
+def test_as_many_as_cores_where_there_is_memory(cores: int, memory: int, quick: int, all_of_ci: int) -> None:
+    assert processes(cores, memory, "not slow and not long") == quick
+    assert processes(cores, memory, "not slow") == all_of_ci
 
 
 @pytest.mark.parametrize(
