@@ -157,10 +157,13 @@ class _Forecast:
         """Reasons why methods were not counted, with numbers of runs."""
         from bench.runs.forecast.limit import LIMIT
 
-        reasons = dict(self._reasons)
+        reasons, uncounted = dict(self._reasons), dict[str, list[str]]()
         for key in self._kinds.keys() - self._estimates.keys():
-            scaled = ": as others of its model, by what clients train" if self._borrowed(key) else ""
-            reasons[key] = f"{self._kinds[key].name} was not counted within {LIMIT:.0f} s{scaled}"
+            scaled = ", so taken as others of the model, by what clients train" if self._borrowed(key) else ""
+            uncounted.setdefault(scaled, []).append(key)
+        for scaled, keys in uncounted.items():
+            names = ", ".join(sorted({self._kinds[key].name for key in keys}))
+            reasons |= dict.fromkeys(keys, f"not counted within {LIMIT:.0f} s{scaled}: {names}")
         return Counter(reasons[key] for key in self._keys if key in reasons)
 
     def run(self, lines: Callable[[], list[str]], *, measure: bool) -> None:

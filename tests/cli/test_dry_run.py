@@ -36,7 +36,7 @@ def test_what_was_not_counted_in_time_is_said(bench_here: Bench, grid: Grid, mon
     lines = bench_here(*common, "--dry-run").stdout.splitlines()
     assert lines[0] == "4 cells of 2 methods on npz: 24 rounds"
     assert lines[2] == "blobs alpha=1: 4 cells of 2 methods, 0 done, no estimate"
-    assert lines[3] == "missing, for 2 cells: fedavg was not counted within 0 s"
+    assert lines[3] == "missing, for 4 cells: not counted within 0 s: fedavg, local"
     assert lines[-1].endswith(": no estimate, see `missing` above")
 
 
