@@ -14,13 +14,13 @@ from typing import Any, Literal
 from bench.config.validation import complete_hyper, shown
 from bench.errors import UserError
 from bench.plugin import METHODS
-from bench.results.cell_names import dataset_name, task_name
+from bench.results.cell_names import dataset_name, drawn, task_name
 from bench.results.pack import TUNING
 from bench.results.results import CellView, RunView
 from bench.settings import Settings
 from bench.store.store import FINISHED
 from sweeps.space import Dimension
-from sweeps.study import FINALISTS, Arm, Study, drawn, values_text
+from sweeps.study import FINALISTS, Arm, Study, values_text
 from sweeps.study_reader import searched_dimensions
 
 LIST = "SHA256SUMS"
@@ -140,13 +140,14 @@ class Admission:
     def _check_defaults(self, where: str, cell: Settings) -> None:
         """Check that nothing was tuned: the method's defaults, and the cell's one value of what a league searches."""
         defaults, _ = complete_hyper(METHODS, cell.method, {})
-        values = {**cell.hp, **cell.model_dump(include=set(self._untuned))}
-        for name, value in {**defaults, **self._untuned}.items():
-            if values.get(name) != value:
-                raise UserError(
-                    f"{where}: {name} = {shown(values.get(name))} is not {shown(value)}; in the default division "
-                    "nothing is tuned"
-                )
+        common = cell.model_dump(include=set(self._untuned))
+        for values, expected in ((cell.hp, defaults), (common, self._untuned)):  # both may have an `lr`
+            for name, value in expected.items():
+                if values.get(name) != value:
+                    raise UserError(
+                        f"{where}: {name} = {shown(values.get(name))} is not {shown(value)}; in the default division "
+                        "nothing is tuned"
+                    )
 
     def _dimensions(self, file: Path, cells: list[CellView], label: str) -> list[Dimension]:
         """Dimensions that are searched for a method, whose name must be the entry's."""
@@ -220,9 +221,11 @@ class Admission:
             if cell.status.state not in FINISHED:
                 reason = f"{cell.status.state}; {cell.status.reason}".rstrip("; ")
                 raise UserError(f"{file}: {cell.name} is not done ({reason}); `bench league run` again computes it")
+        tasks = {_task(cell.settings) for cell in cells}
         for arm, budget in budgets:
             seeds = sorted(cell.settings.seed for cell in cells if self._arm(cell.settings) is arm)
-            left_out = not seeds and (not self._whole or budget["chosen"] == NOTHING_CHOSEN)
+            not_exported = not self._whole and _task(arm.cells[0]) not in tasks
+            left_out = not seeds and (not_exported or budget["chosen"] == NOTHING_CHOSEN)
             if seeds != self._seeds[arm] and not left_out:
                 raise UserError(
                     f"{file}: {arm.title}: it has {f'the seeds {_list(seeds)}' if seeds else 'no cell'}; an entry of "

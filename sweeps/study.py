@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bench.config.grid import Grid
 from bench.config.listed import write_listed
+from bench.results.cell_names import drawn
 from bench.results.reported_round import COSTS
 from bench.settings import Settings
 from sweeps.space import Dimension, settings_at
@@ -186,11 +187,6 @@ def parts(seeds: Sequence[int], draws: int) -> list[list[int]]:
     """Cut seeds into as many parts as there are draws of tuning, in their order."""
     size = len(seeds) // draws
     return [list(seeds[draw * size : (draw + 1) * size]) for draw in range(draws)]
-
-
-def drawn(task: str, draw: int) -> str:
-    """Name a task in one draw of tuning, from 1; 0: there is a single one."""
-    return f"{task}, draw {draw}" if draw else task
 
 
 def final_seeds_of(content: StudyFile) -> list[int]:

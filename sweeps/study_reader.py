@@ -14,10 +14,10 @@ from bench.config.named_files import NamedFiles
 from bench.config.validation import check_field, shown
 from bench.config.yaml_lines import Document
 from bench.errors import UserError, did_you_mean
-from bench.results.cell_names import task_name
+from bench.results.cell_names import drawn, task_name
 from bench.rng import key
 from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at
-from sweeps.study import Arm, Study, StudyFile, drawn, final_seeds_of, parts
+from sweeps.study import Arm, Study, StudyFile, final_seeds_of, parts
 
 MAX_POINTS = 10_000
 _STUDIES = NamedFiles("study", "sweeps", "studies")

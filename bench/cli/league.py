@@ -61,8 +61,8 @@ class LeagueTier:
         tiers = [name.removeprefix(prefix) for name in builtin_studies() if name.startswith(prefix)]
         if tier not in tiers:
             raise UserError(f"--tier {tier}: league-{league} has the tiers {', '.join(tiers)}; see also --league")
-        if division == "default" and league == "1":
-            raise UserError("--division default: league-1 has none; add --league 2")
+        if division == "default" and (league, tier) != ("2", "small"):
+            raise UserError("--division default: only league-2's small tier has one: --league 2 --tier small")
         return cls(league, tier, division)
 
     @property
@@ -346,6 +346,8 @@ def _default_runs(standing: LeagueTier, out: Path | None, data_root: Path, scrat
     """
     if standing.league == "1":
         return None
+    if standing.tier == "photos":
+        return []
     if standing.division == "default":
         return []
     other = LeagueTier.of(standing.league, standing.tier, "default")
@@ -373,6 +375,6 @@ def _admitted(admission: "Admission", files: Iterable[Path], scratch: Path) -> "
     with steps("reading entries") as step:
         for number, file in enumerate(unique_files.values()):
             step(f"{file.name}, {number + 1} of {len(unique_files)}")
-            admission.admit(file, run := unpack(file, scratch / f"{number:03d}-{file.name}"))
+            admission.admit(file, run := unpack(file, scratch / f"{number:03d}" / file.name))
             runs.append(run)
     return runs

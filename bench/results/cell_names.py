@@ -33,6 +33,11 @@ def task_name(settings: Settings) -> str:
     return " ".join([data_and_case(dataset_name(settings), settings.case), *alpha])
 
 
+def drawn(task: str, draw: int) -> str:
+    """The name of a task in one draw of tuning, from 1; 0: there is a single one."""
+    return f"{task}, draw {draw}" if draw else task
+
+
 def dataset_name(settings: Settings) -> str:
     """The name of the data set in tables: a user's own arrays have the name given to them, or that of their file."""
     options = settings.dataset_options

@@ -115,7 +115,10 @@ def _by_task(store: Store, compared: _Compared) -> Table:
         first = int(on.mean.argmax())
         half = on.half(LEVEL / len(compared.rows))[first]
         rows.append((task, (words(compared.rows[first]), *_interval(on.mean[first], half))))
-    caption = f"The method with the highest PM accuracy on each task, in points above fine-tuning there. {_AT_ONCE}"
+    caption = (
+        "The method with the highest PM accuracy on each task, fine-tuning aside, in points above fine-tuning there: "
+        f"below 0, fine-tuning leads. {_AT_ONCE}"
+    )
     return Table(
         "for_which",
         "Which method for which heterogeneity?",
@@ -211,7 +214,7 @@ def _beating_text(compared: _Compared) -> Iterator[str]:
     half = float(together.half(LEVEL / len(compared.rows))[first])
     yield (
         f"{len(sure)} of {len(compared.rows)} methods surely beat fine-tuning over all tasks"
-        f"{': ' + ', '.join(sure) if sure else ''}. The highest mean has {compared.rows[first]}, "
+        f"{': ' + ', '.join(sure) if sure else ''}. The highest mean of them has {compared.rows[first]}, "
         f"{together.mean[first]:+.2f} points [{together.mean[first] - half:.2f}, {together.mean[first] + half:.2f}]."
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.errors import UserError
 from bench.results.results import load_run
-from reports.league.rule import by_case, positions, ranked
+from reports.league.rule import by_case, positions, ranked, units_of
 from reports.reading.figure import Figure
 from reports.reading.load import Store, load
 from reports.statistics.ranking import Ranked
@@ -53,7 +53,8 @@ def _table(old: Store, new: Store, figure: Figure, counts: Sequence[int]) -> Tab
         f"{len(before)} methods have a rank in both, of {counts[0]} old and {counts[1]} new ones."
         f"{_correlation(list(was.values()), [now[row] for row in was])} Ranks are among these methods, by the mean "
         f"log-odds over {len(old.tasks)} old and {len(new.tasks)} new tasks; clones share one. Intervals hold all true "
-        f"ranks at once with 95 % probability over seeds. Below: the {len(moved)} that moved most; + is upwards."
+        f"ranks at once with 95 % probability over {units_of(new)}. Below: the {len(moved)} that moved "
+        "most; + is upwards."
     )
     return Table(name, figure.name, caption, "Method", columns, tuple(rows))
 

@@ -15,7 +15,7 @@ from bench.config.code_digests import sources
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.plugin import FILE_MODULE, METHODS, OURS
-from bench.results.cell_names import task_name
+from bench.results.cell_names import drawn, task_name
 from bench.results.pack import TUNING
 from bench.results.results import CellView, RunView
 from bench.store import inside
@@ -116,7 +116,7 @@ def _beside(file: Path, method: str, figure: str, study: str) -> Table:
     shown = [method, *dict.fromkeys(others)]
     caption = (
         f"{figure.upper()} accuracy on test samples in percent, means over seeds, on each task of {study}: {method} "
-        f"beside {len(shown) - 1} of the league's {len(rows) - 1} other methods, all tuned with one budget. Tiers, "
+        f"beside {len(shown) - 1} of the league's {len(rows) - 1} other methods, with one budget of tuning. Tiers, "
         "rank intervals and marks are among all of them. Bold: the best of the task; ≈: equivalent to it; †: "
         "undecided; in brackets: not trained by the method, or not ranked."
     )
@@ -140,9 +140,14 @@ def _entry(line: dict[str, Any]) -> TableEntry:
 
 
 def _settings(run: RunView) -> str:
-    """The settings that tuning chose, by task."""
-    chosen = {task_name(cell.settings): {"lr": cell.settings.lr, **cell.settings.hp} for cell in run.cells}
-    head = f"# What tuning chose for {run.cells[0].label}, by task. All other settings are the league's.\n"
+    """The settings that the cells have, by task and draw of tuning."""
+    draws = {seed: number for number, seeds in enumerate(run.info.get("draws", []), start=1) for seed in seeds}
+    chosen = {
+        drawn(task_name(cell.settings), draws.get(cell.settings.seed, 0)): {"lr": cell.settings.lr, **cell.settings.hp}
+        for cell in run.cells
+    }
+    what = f"What tuning chose for {run.cells[0].label}" if _tuned(run) else f"The defaults of {run.cells[0].label}"
+    head = f"# {what}, by task. All other settings are the league's.\n"
     return head + yaml.safe_dump(chosen, sort_keys=False)
 
 
@@ -182,8 +187,13 @@ def _facts(run: RunView) -> dict[str, Any]:
         "minutes": sum(map(_seconds, done)) / 60,
         "evaluations": sum(map(evaluations_on_tests, done)),
         "warnings": warnings,
-        **_budget(run.path / TUNING.name),
+        **(_budget(run.path / TUNING.name) if _tuned(run) else {"trials": 0}),
     }
+
+
+def _tuned(run: RunView) -> bool:
+    """Whether an entry has a budget of tuning: one of the default division has none."""
+    return (run.path / TUNING.name).exists()
 
 
 def _budget(table: Path) -> dict[str, Any]:

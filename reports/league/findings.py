@@ -16,8 +16,8 @@ from reports.tables.standings import derived_rows
 GLOSSARY = (
     "GM: the generic model, one for all clients, on the common test set. PM: the personalized models, each on its "
     "client's own test set. A task is named after what differs between its clients; the tasks of a data set are a data "
-    "family. Tier: methods that the seeds do not tell apart from the tier's first. In brackets: what a method does not "
-    "train (a generic model on the clients' tests), or what no method may do (`centralized`); shown, never ranked. "
+    "family. Tier: methods that the intervals do not tell apart from the tier's first. In brackets: what a method does "
+    "not train (a generic model on the clients' tests), or what no method may do (`centralized`); shown, never ranked. "
     "Every number in a table of methods leads to its settings and to the command that computes it again."
 )
 _FEW = 3
@@ -38,7 +38,7 @@ def _ranks(store: Store, figure: Figure, chosen: str) -> Iterator[str]:
         return
     mean = family_mean(store, means(store, list(places), figure, chosen))
     first, highest = max(places, key=lambda row: places[row].mean), str(mean.idxmax())
-    tier = [row for row in places if places[row].tier == 1]
+    tier = [row for row in compared.scores if places[row].tier == 1]
     yield (
         f"{figure.name}: {len(compared.scores)} methods train it, of which {len(tier)} are in the first tier. First by "
         f"log-odds is {first} (rank {places[first].first} to {places[first].last}), first by accuracy {highest} "

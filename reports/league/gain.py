@@ -63,17 +63,19 @@ class Gains:
 
 
 def gains(store: Store, chosen: str) -> Gains | None:
-    """Gains and personalization scores; None where a task has none of `ALONE`."""
+    """Gains and personalization scores; None without both of `ALONE` on all tasks, or without a method to compare."""
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
     accuracies = {row: by_seed(store, row, PM, chosen) for row in store.rows}
     simple = [row for row in store.rows if methods[row] in ALONE]
     means = pd.DataFrame({row: accuracies[row].mean() for row in simple})
-    if means.empty or means.isna().all(axis="columns").any():
+    if {methods[row] for row in simple} != set(ALONE) or means.isna().any(axis=None):
         return None
     best = pd.DataFrame({task: accuracies[str(row)][task] for task, row in means.idxmax(axis="columns").items()})
     above = {row: accuracy - best for row, accuracy in accuracies.items() if row not in simple}
     compared = family(store, store.tasks, PM, chosen)
     tested = [row for row in above if row in compared.scores]
+    if not tested:
+        return None
     gain = _measure(store, above, tested)
     weights = task_weights(store, store.tasks)
     by_itself = (
@@ -147,7 +149,7 @@ def gain_section(store: Store, comparison: Gains | None) -> Section:
 def _gain_table(store: Store, comparison: Gains) -> Table:
     caption = (
         "Percentage points of PM accuracy above the better of training alone (`local`) and FedAvg with fine-tuning "
-        "(`finetune`) on each task, each tuned with the same budget. Below 0, a method is not worth its trouble there. "
+        "(`finetune`) on each task, with the same budget of tuning. Below 0, a method is not worth its trouble there. "
         "Which of the two is better is read off the same seeds, so gains are understated if anything. Mean: over the "
         f"tasks of a data family, then over families. 95 %: {_interval_text(store)}, "
         f"of each method by itself: of many, some miss. {_CORRECTED} p: that the mean is 0, with Holm's correction "
@@ -173,9 +175,9 @@ def _score_table(store: Store, compared: Family, score: Measure) -> Table:
         "trained on all clients' data at once and then fine-tuned by every client (`centralized`, with the same "
         f"budget). No score where these two are less than {LEAST_ROOM:g} points apart: the scale has no length there. "
         "Above 1, a method is better than that. Mean: over the tasks of a data family that have a score, then over "
-        "families. 95 %: Student's interval by the delta method, of each method by itself. "
-        f"{_CORRECTED} The ends of the scale are estimated from the same few seeds (five leave four degrees of "
-        "freedom), and so is which tasks have one: where the ends lie close together, the true interval is wider."
+        f"families. 95 %: {_interval_text(store)}, by the delta method, of each method by itself. "
+        f"{_CORRECTED} The ends of the scale are estimated from the same few seeds, and so is which tasks have one: "
+        "where the ends lie close together, the true interval is wider."
     )
     rows = tuple(_rows(store, compared, score).items())
     columns = _columns(*_INTERVALS, *store.tasks)

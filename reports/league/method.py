@@ -5,7 +5,7 @@ from typing import Any
 
 from reports.league.gain import by_seed
 from reports.league.pictures import means
-from reports.league.rule import REFERENCES, ranked, task_weights
+from reports.league.rule import REFERENCES, ranked, task_weights, units_of
 from reports.league.wins import counted, outcome_text
 from reports.page.sections import Section
 from reports.pictures.canvas import COLOURS, Picture, drawing, finish, legend
@@ -86,11 +86,11 @@ def _table(
         rows.append((row, (*points, probability(pair.p), *counts)))
     caption = (
         f"{figure.text}. Difference: percentage points of {method} above the other, mean over the tasks of a data "
-        "family, then over families; 95 %: Student's interval of that mean over seeds, paired by seed, of each pair by "
-        f"itself; p: that it is 0, with Holm's correction over the {len(pairs)} other models. Wins and losses: tasks "
-        f"on which one is surely better. {outcome_text(store.margin)} Tie: the lower mean is equivalent to the higher "
-        "one. Undecided: none of these, which is no sign of equality. Corrected for the number of other models, task "
-        "by task. The others are in the order of their ranks."
+        f"family, then over families; 95 %: Student's interval of that mean over {units_of(store)}, paired, of each "
+        f"pair by itself; p: that it is 0, with Holm's correction over the {len(pairs)} other models. Wins and losses: "
+        f"tasks on which one is surely better. {outcome_text(store.margin)} Tie: the lower mean is equivalent to the "
+        "higher one. Undecided: none of these, which is no sign of equality. Corrected for the number of other models, "
+        "task by task. The others are in the order of their ranks."
     )
     columns = ("difference", "95 % low", "95 % high", "p (Holm)", "wins", "ties", "undecided", "losses")
     title = f"{figure.name}: {method} minus each other method"

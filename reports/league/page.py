@@ -84,7 +84,7 @@ def write_league(
         cells = f"{len(store.rows)} methods, {len(store.tasks)} tasks, {len(store.cells)} cells"
         step("writing the files")
         shown = replace(store, runs=(_common(store.runs),))
-        return write_page(shown, out, title, f"{cells}; every method tuned with one budget.", sections)
+        return write_page(shown, out, title, f"{cells}; the same budget of tuning for every method.", sections)
 
 
 def _recompute(store: Store) -> Recompute:

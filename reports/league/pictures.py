@@ -50,8 +50,8 @@ def rank_picture(places: Mapping[str, Ranked], figure: Figure) -> Picture:
         axes[0].set(xlabel="rank (1 is best)", xlim=(0, len(order) + 1), ylim=(len(order) - 0.4, -0.6))
         legend(canvas, lines)
         caption = (
-            f"{figure.text}: intervals that hold all true ranks at once with 95 % probability over seeds, and a point "
-            "for the rank by the mean over tasks; methods whose intervals overlap that of a tier's first are one tier."
+            f"{figure.text}: intervals that hold all true ranks at once with 95 % probability, and a point for "
+            "the rank by the mean over tasks; methods whose intervals overlap that of a tier's first are one tier."
         )
         return finish(canvas, f"ranks_{figure.name.lower()}", f"{figure.name}: ranks", caption)
 

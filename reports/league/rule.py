@@ -32,9 +32,14 @@ def by_case(store: Store) -> Store:
     return Store(store.runs, cells, store.figures.assign(task=store.figures["task"].map(names)))
 
 
+def most_draws(store: Store) -> int:
+    """How many independent draws of tuning the entries have, as since league-2; 0: a single one for all seeds."""
+    return max((len(run.get("draws", [])) for run in store.runs), default=0)
+
+
 def has_draws(store: Store) -> bool:
-    """Whether the units of intervals are independent draws of tuning, as since league-2, and not seeds."""
-    return any(run.get("draws") for run in store.runs)
+    """Whether the units of intervals are independent draws of tuning, and not seeds."""
+    return most_draws(store) > 0
 
 
 def units_of(store: Store) -> str:
@@ -44,7 +49,7 @@ def units_of(store: Store) -> str:
 
 def data_families(store: Store, tasks: Sequence[str]) -> list[str]:
     """The data set behind each task: its tasks count together as much as another data set's."""
-    datasets = {cell.task: cell.view.settings.dataset for cell in store.cells}
+    datasets = {cell.task: dataset_name(cell.view.settings) for cell in store.cells}
     return [datasets[task] for task in tasks]
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.results.cell_names import task_name
+from bench.results.cell_names import drawn, task_name
 from bench.results.pack import TRIALS, TUNING
-from reports.league.rule import REFERENCES, family_mean, ranked
+from reports.league.rule import REFERENCES, family_mean, most_draws, ranked
 from reports.pictures.canvas import Picture, drawing, finish, legend, style_of
 from reports.reading.load import Store
 from reports.tables.accuracy import PM
@@ -24,7 +24,7 @@ _OBJECTIVE = "PM"
 
 
 def best_by_trials(store: Store) -> pd.DataFrame:
-    """Best validation accuracy in percent after each number of trials, mean over tasks: rows x trials.
+    """Best validation accuracy in percent after each number of trials, mean over draws and tasks: rows x trials.
 
     A trial that was pruned or diverged has no accuracy; nan where a task has none so far. Without the rows whose entry
     has no tables of trials.
@@ -32,10 +32,13 @@ def best_by_trials(store: Store) -> pd.DataFrame:
     accuracies = {}
     for row in store.rows:
         cells = [cell for cell in store.cells if cell.row == row]
-        tasks = {task_name(cell.view.settings): cell.task for cell in cells}
-        by_task = _running_best(cells[0].view.folder.parent)
-        if not by_task.empty:
-            accuracies[row] = family_mean(store, by_task.rename(columns=tasks).reindex(columns=store.tasks))
+        draws = range(most_draws(store) + 1)
+        tasks = {drawn(task_name(cell.view.settings), draw): cell.task for cell in cells for draw in draws}
+        by_draw = _running_best(cells[0].view.folder.parent)
+        if not by_draw.empty:
+            named = by_draw.rename(columns=tasks)
+            by_task = {task: named.loc[:, named.columns == task].mean(axis=1, skipna=False) for task in store.tasks}
+            accuracies[row] = family_mean(store, pd.DataFrame(by_task))
     return pd.DataFrame(accuracies).T
 
 
@@ -61,7 +64,7 @@ def trials_table(store: Store, accuracies: pd.DataFrame) -> Table:
     order = sorted(map(str, accuracies.index), key=lambda row: (row in derived, -after_all[row], row))
     caption = (
         "Best validation accuracy (PM, percent) of the trials so far, mean over the tasks of a data family, then over "
-        "families, after each number of trials. Trials are judged by it, on two seeds, at the best round; it is no "
+        "families, after each number of trials. Trials are judged by it, at the best round; it is no "
         "test figure, and the best of several is too high. Pruned and diverged trials have none. –: on some task no "
         "trial had come to its end. [ ]: generic models, or `centralized`."
     )

@@ -79,8 +79,8 @@ def win_matrix(store: Store, counts: pd.DataFrame, figure: Figure) -> Picture:
 def outcome_text(margin: float) -> str:
     """Explanation for captions of when a task is won."""
     return (
-        "Surely better: the other is worse, as in a column's marks: the interval of the paired difference over the "
-        f"seeds of the task lies below 0 and reaches more than {margin:g} points down (logits, moderated variances)."
+        "Surely better: the other is worse, as in a column's marks: the interval of the paired difference "
+        f"lies below 0 and reaches more than {margin:g} points down (logits, moderated variances)."
     )
 
 

@@ -79,7 +79,7 @@ def _tasks_table(store: Store) -> Table:
     names = [name for name in _names(flat) if _shared(flat, name) and _fixed_by_task(flat, name)]
     common = [name for name in names if len({str(settings[name]) for settings in flat.values()}) == 1]
     columns = [name for name in names if name not in common]
-    of_task = {task: settings for (_, task), settings in flat.items()}
+    of_task = {task: settings for (_, task, _), settings in flat.items()}
     rows = tuple((task, tuple(words(_setting(of[name])) for name in columns)) for task, of in of_task.items())
     first = next(iter(flat.values()))
     caption = f"Common to all cells: {', '.join(setting_text(name, first[name]) for name in common)}."
@@ -91,20 +91,26 @@ def _settings_table(store: Store, recompute: Recompute | None) -> Table:
 
     Those that only some methods have share a column: of one each, with many methods, most entries would be empty.
     """
+    groups = _groups(store)
     flat = _flat(store)
     shared = [name for name in _names(flat) if _shared(flat, name)]
     names = [name for name in shared if not _fixed_by_task(flat, name)]
-    names = [name for name in names if any(str(settings[name]) != row for (row, _), settings in flat.items())]
+    names = [name for name in names if any(str(settings[name]) != row for (row, _, _), settings in flat.items())]
     rows = []
-    for (row, task), settings in flat.items():
-        cells = store.of(row, task)
-        entries = [task, *(_setting(settings[name]) for name in names), _special(settings, shared)]
+    for (row, task, draw), settings in flat.items():
+        cells = groups[row, task, draw]
+        entries = [
+            ", ".join(filter(None, (task, draw))),
+            *(_setting(settings[name]) for name in names),
+            _special(settings, shared),
+        ]
         entries += [recompute(cells)] if recompute else []
         rows.append((row, tuple(map(words, (*entries, " ".join(cell.view.id for cell in cells))))))
     again = ["computed again by"] if recompute else []
     heads = ("task", *(name.removeprefix("hp.") for name in names), "hyperparameters", *again, "cells")
     columns = tuple(map(Column, heads))
-    anchors = tuple(anchor(*key) for key in flat)
+    places = [anchor(row, task) for row, task, _ in flat]  # that of the first draw is where numbers lead to
+    anchors = tuple(place if place not in places[:at] else f"{place}/{at}" for at, place in enumerate(places))
     caption = (
         "What each method was set to on each task, beside the task's own settings, and the ids of its cells by seed."
     )
@@ -114,23 +120,37 @@ def _settings_table(store: Store, recompute: Recompute | None) -> Table:
 _SKIPPED = {"seed", *PRESENTATION}
 
 
-def _flat(store: Store) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(cell.row, cell.task): cell.flat for cell in store.cells}
+_Flat = dict[tuple[str, str, str], dict[str, Any]]
 
 
-def _names(flat: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
+def _groups(store: Store) -> dict[tuple[str, str, str], list[Cell]]:
+    """Cells by row, task and, where tuning was drawn several times, draw: each may have chosen its own settings."""
+    drawn = any(run.get("draws") for run in store.runs)
+    groups: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in store.cells:
+        groups.setdefault((cell.row, cell.task, cell.unit if drawn else ""), []).append(cell)
+    return groups
+
+
+def _flat(store: Store) -> _Flat:
+    return {key: cells[-1].flat for key, cells in _groups(store).items()}
+
+
+def _names(flat: _Flat) -> list[str]:
     return [
         name for name in dict.fromkeys(name for settings in flat.values() for name in settings) if name not in _SKIPPED
     ]
 
 
-def _shared(flat: dict[tuple[str, str], dict[str, Any]], name: str) -> bool:
+def _shared(flat: _Flat, name: str) -> bool:
     return all(name in settings for settings in flat.values())
 
 
-def _fixed_by_task(flat: dict[tuple[str, str], dict[str, Any]], name: str) -> bool:
+def _fixed_by_task(flat: _Flat, name: str) -> bool:
     """Whether all methods of each task have the same value."""
-    return len({(task, str(settings[name])) for (_, task), settings in flat.items()}) == len({task for _, task in flat})
+    return len({(task, str(settings[name])) for (_, task, _), settings in flat.items()}) == len(
+        {task for _, task, _ in flat}
+    )
 
 
 def _special(settings: dict[str, Any], shared: Collection[str]) -> str:

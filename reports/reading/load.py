@@ -239,14 +239,14 @@ def load(runs: Sequence[Path | RunView]) -> Store:
         known = copies.setdefault((view.id, view.label), view)
         if _PREFERRED.index(view.status.state) < _PREFERRED.index(known.status.state):
             copies[view.id, view.label] = view
-    cells = _drawn(_named(list(copies.values())), views)
+    cells = _named(list(copies.values()), _draws(views))
     _refuse_rivals(cells)
     _refuse_unpaired(cells)
     return Store(tuple(view.info for view in views), cells, _figures([tidy(view) for view in views], cells))
 
 
-def _drawn(cells: tuple[Cell, ...], runs: Sequence[RunView]) -> tuple[Cell, ...]:
-    """Make the draws of a study's tuning the units of its cells: within one, seeds share the luck of tuning.
+def _draws(runs: Sequence[RunView]) -> dict[int, str]:
+    """The draw of tuning of each seed, where studies had several.
 
     Raises:
         UserError: two runs have a seed in different draws.
@@ -260,11 +260,13 @@ def _drawn(cells: tuple[Cell, ...], runs: Sequence[RunView]) -> tuple[Cell, ...]
                         f"{run.path}: seed {seed} belongs to draw {number} of its tuning, and in another run to "
                         f"{draws[seed]}: report the runs one by one"
                     )
+    return draws
+
+
+def _named(views: list[CellView], draws: dict[int, str]) -> tuple[Cell, ...]:
+    """Cells with their names; draws of tuning are units, as within one, seeds share the luck of tuning."""
+    cells = [Cell(view, *names) for view, names in zip(views, names_of(views, draws), strict=True)]
     return tuple(replace(cell, unit=draws.get(cell.view.settings.seed, cell.unit)) for cell in cells)
-
-
-def _named(views: list[CellView]) -> tuple[Cell, ...]:
-    return tuple(Cell(view, *names) for view, names in zip(views, names_of(views), strict=True))
 
 
 def _refuse_rivals(cells: tuple[Cell, ...]) -> None:

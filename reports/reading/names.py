@@ -1,7 +1,7 @@
 """Names of cells in reports: the row and the column of each in tables, told apart by the settings that vary."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bench.results.cell_names import dataset_name
@@ -42,8 +42,13 @@ class CellNames(NamedTuple):
     unit: str
 
 
-def names_of(views: Sequence[CellView]) -> list[CellNames]:
-    """Names of cells, each no longer than needed to tell a cell from the others."""
+def names_of(views: Sequence[CellView], draws: Mapping[int, str]) -> list[CellNames]:
+    """Names of cells, each no longer than needed to tell a cell from the others.
+
+    Args:
+        draws: the draw of tuning of each seed, where a study had several. Each chooses its own settings: these are one
+            row of a method, which only settings that vary within a draw divide.
+    """
     plain = [{**flat(view.settings), "label": view.label} for view in views]
     names = list(dict.fromkeys(name for settings in plain for name in settings))
     row_names = [name for name in names if name not in (*TASK_FIELDS, *_SEED_FIELDS, *PRESENTATION, "protocol")]
@@ -54,10 +59,14 @@ def names_of(views: Sequence[CellView]) -> list[CellNames]:
     for settings, task in zip(plain, tasks, strict=True):
         partitions.setdefault(task, set()).add(_partition_seed(settings))
     # Within one task only: a learning rate that belongs to the data set does not make two rows of a method.
-    rivals: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    rivals: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for settings, task in zip(plain, tasks, strict=True):
-        rivals.setdefault((settings["label"], task), []).append(settings)
-    vary = {at: [name for name in row_names if _varies(same, name)] for at, same in rivals.items()}
+        of_draws = rivals.setdefault((settings["label"], task), {})
+        of_draws.setdefault(draws.get(settings["seed"], ""), []).append(settings)
+    vary = {
+        at: [name for name in row_names if any(_varies(same, name) for same in of_draws.values())]
+        for at, of_draws in rivals.items()
+    }
     cells = []
     for settings, task in zip(plain, tasks, strict=True):
         suffixes = [name for name in vary[settings["label"], task] if name in settings]

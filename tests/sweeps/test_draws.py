@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import bench
 from bench.config.grid import load_grid
@@ -18,6 +19,7 @@ from bench.config.listed import write_listed
 from bench.errors import UserError
 from bench.results.pack import pack, unpack
 from bench.results.results import RunView, load_run
+from reports.league.export import write_export
 from reports.league.submission import write_submission
 from reports.league.submitted import changed_entries, plugins_of
 from reports.reading.load import load
@@ -156,7 +158,7 @@ def entry(computed: tuple[dict[str, Any], Path], tmp_path: Path) -> RunView:
 
 
 @pytest.mark.long
-def test_an_entry_has_the_setting_of_each_draw(study: Study, entry: RunView) -> None:
+def test_an_entry_has_the_setting_of_each_draw(study: Study, entry: RunView, tmp_path: Path) -> None:
     """Of the two draws, that tried other settings, each has its own on its own seeds; nothing ran again."""
     Admission(study, {}).admit(FILE, entry)
     rates = {cell.settings.seed: cell.settings.lr for cell in entry.cells}
@@ -165,6 +167,22 @@ def test_an_entry_has_the_setting_of_each_draw(study: Study, entry: RunView) -> 
     assert tables[0] != tables[1]
     assert entry.info["draws"] == [[0, 1], [10, 11]]
     assert {cell.unit for cell in load([entry]).cells} == {"draw 1", "draw 2"}
+    settings, checklist = exported(entry, tmp_path)
+    assert {task: values["lr"] for task, values in yaml.safe_load(settings).items()} == {
+        "blobs alpha=1, draw 1": rates[0],
+        "blobs alpha=1, draw 2": rates[10],
+    }
+    assert "2 trials for each task, 4 together" in checklist
+
+
+def exported(entry: RunView, folder: Path) -> tuple[str, str]:
+    """Settings and checklist of an export, beside a page whose tables were made up."""
+    for figure in ("pm", "gm"):
+        lines = [f"{row},{column},1.0,,," for row in ("fedprox", "local") for column in ("tier", "mean")]
+        (folder / f"main_{figure}.csv").write_text("\n".join(["row,column,value,note,mark,derived", *lines]))
+    done = write_export(folder / FILE, entry, folder, folder / "export", "mine")
+    first, second = ((done.folder / name).read_text(encoding="utf-8") for name in ("settings.yaml", "CHECKLIST.md"))
+    return first, second
 
 
 def swapped(entry: RunView) -> RunView:
@@ -230,12 +248,32 @@ def test_an_entry_that_breaks_a_rule_of_draws_is_refused(
 
 
 @pytest.mark.long
+def test_an_export_may_lack_tasks_and_no_draws(study: Study, entry: RunView) -> None:
+    """Else the draw in which tuning had no luck could be left out."""
+    lacking = replace(entry, cells=[cell for cell in entry.cells if cell.settings.seed < 10])
+    with pytest.raises(UserError, match="draw 2: it has no cell; an entry of mine has the seeds 10, 11 of every task"):
+        Admission(study, {}, whole=False).admit(FILE, lacking)
+
+
+def test_a_rate_of_the_methods_own_is_not_the_cells() -> None:
+    """pFedHN's hypernetwork has an `lr`, as the cell has."""
+    study = load_study("league_2_small", ["methods=[pfedhn]"])
+    admission, cell = Admission(study, {}, division="default"), study.default_grid("mine").cells[0]
+    admission._check_defaults("cell", cell)
+    with pytest.raises(UserError, match=r"lr = 0.9 is not 0.01; in the default division nothing is tuned"):
+        admission._check_defaults("cell", cell.model_copy(update={"hp": {**cell.hp, "lr": 0.9}}))
+
+
+@pytest.mark.long
 def test_an_entry_of_the_default_division(study: Study, computed: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
     """It has the defaults on its seeds, no tables of tuning, and no place among tuned ones, nor they among it."""
     pack(computed[1] / "defaults", tmp_path / FILE)
     run = unpack(tmp_path / FILE, tmp_path / "entry")
     admission = Admission(study, {}, division="default")
     admission.admit(FILE, run)
+    settings, checklist = exported(run, tmp_path)
+    assert settings.startswith("# The defaults of fedprox, by task.")
+    assert "Tuning: none; every setting is the method's or the league's default." in checklist
 
     def changed(of: int, /, **settings: Any) -> RunView:
         return replace(

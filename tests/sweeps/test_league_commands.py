@@ -32,7 +32,10 @@ REFUSED = {
     "run --method fedavg --tier full --league 2": "--tier full: league-2 has the tiers photos, small; see also "
     "--league",
     "report --tier photos": "--tier photos: league-1 has the tiers full, small; see also --league",
-    "run --method fedavg --division default": "--division default: league-1 has none; add --league 2",
+    "run --method fedavg --division default": "--division default: only league-2's small tier has one: --league 2 "
+    "--tier small",
+    "run --method fedavg --league 2 --tier photos --division default": "--division default: only league-2's small tier "
+    "has one: --league 2 --tier small",
     "export --method fedavg --league 2 --division default": "there is no runs/league_2_small_default/fedavg.tar.xz: "
     "`bench league run --league 2 --division default --method fedavg` makes it",
 }

@@ -1,0 +1,126 @@
+"""A league's page whose draws of tuning chose different settings, from made-up leagues."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reports.league.answers import answers
+from reports.league.compare import compare_leagues
+from reports.league.page import write_league
+from reports.league.rule import by_case, ranked
+from reports.league.trials import best_by_trials
+from reports.reading.load import load
+from reports.tables.accuracy import PM, selection
+from tests.reports import conftest
+from tests.reports.conftest import copy_settings, name_cases, write_store
+
+DRAWS = [[0, 1], [2, 3], [4, 5], [6, 7]]
+METHODS = ("finetune", "ditto", "scd", "fedavg", "local")
+
+
+@pytest.fixture
+def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Each draw chose another learning rate for each method."""
+    monkeypatch.setitem(conftest.LEVELS, "finetune", conftest.LEVELS["fedavg"])
+    run = write_store(tmp_path / "tuned", seeds=8, methods=METHODS)
+    name_cases(run)
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    for cell in info["cells"]:
+        draw = next(at for at, seeds in enumerate(DRAWS) if cell["settings"]["seed"] in seeds)
+        cell["settings"]["lr"] = [0.05, 0.1, 0.2, 0.4][draw]
+    (run / "run.json").write_text(json.dumps(info | {"draws": DRAWS}), encoding="utf-8")
+    copy_settings(run)
+    return run
+
+
+def test_the_settings_of_all_draws_are_one_row(tuned: Path) -> None:
+    """And ranks are those of equal settings in all draws, as the numbers are the same."""
+    store = by_case(load([tuned]))
+    assert store.rows == list(METHODS)
+    assert {cell.unit for cell in store.cells} == {"draw 1", "draw 2", "draw 3", "draw 4"}
+    compared, places = ranked(store, PM, selection(store))
+    assert set(places) == {"finetune", "ditto", "scd", "local"}
+    assert {len(units) for tasks in compared.scores.values() for units in tasks} == {4}
+
+
+def test_two_settings_within_a_draw_are_two_rows(tuned: Path) -> None:
+    info = json.loads((tuned / "run.json").read_text(encoding="utf-8"))
+    for cell in info["cells"]:
+        if cell["settings"]["seed"] == 3:
+            cell["settings"]["lr"] = 0.7
+    (tuned / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    copy_settings(tuned)
+    assert "ditto, lr=0.7" in load([tuned]).rows
+
+
+def test_the_page_answers_and_shows_the_setting_of_each_draw(tuned: Path, tmp_path: Path) -> None:
+    defaults = write_store(tmp_path / "default", seeds=8, methods=METHODS)
+    name_cases(defaults)
+    page = write_league([tuned], tmp_path / "page", "a league", defaults=[defaults])
+    text = page.read_text(encoding="utf-8")
+    assert "What is tuning worth?" in text
+    assert "Who beats fine-tuning?" in text
+    [settings] = (tmp_path / "page").rglob("settings.csv")
+    rows = [line for line in settings.read_text(encoding="utf-8").splitlines() if line.startswith("ditto,,lr,")]
+    assert [line.rpartition(",")[2] for line in rows] == ["0.05", "0.1", "0.2", "0.4"] * 2
+    tables = compare_leagues([defaults], [tuned])
+    assert all(table.rows for table in tables)
+
+
+def test_nothing_is_said_of_gains_without_both_references(tuned: Path) -> None:
+    """Above FedAvg with fine-tuning alone a method may gain that training alone would beat."""
+    from reports.league.gain import gains
+
+    whole = by_case(load([tuned]))
+    assert gains(whole, selection(whole)) is not None
+    for missing in ("local", "finetune"):
+        info = json.loads((tuned / "run.json").read_text(encoding="utf-8"))
+        part = [cell for cell in info["cells"] if cell["label"] != missing]
+        (tuned / "run.json").write_text(json.dumps(info | {"cells": part}), encoding="utf-8")
+        store = by_case(load([tuned]))
+        assert gains(store, selection(store)) is None
+        (tuned / "run.json").write_text(json.dumps(info), encoding="utf-8")
+
+
+def test_trials_are_averaged_over_draws(tuned: Path) -> None:
+    """By hand: the best so far of each draw, then their mean."""
+    lines = ["row,column,value,note"]
+    for task in ("digits case 0.1", "synthetic case 1.0"):
+        alpha = task.rpartition(" ")[2]
+        for draw in range(1, 5):
+            lines.append(f'{len(lines)},task,,"{task} alpha={float(alpha):g}, draw {draw}"')
+    (tuned / "tuning.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for at in range(8):
+        values = [60 + at, 50, 70 + at]
+        rows = [f"{trial},PM,{value}," for trial, value in enumerate(values)]
+        (tuned / f"trials_{at}.csv").write_text("\n".join(["row,column,value,note", *rows]) + "\n", encoding="utf-8")
+    best = best_by_trials(by_case(load([tuned])))
+    assert best.loc["ditto"].tolist() == pytest.approx([63.5, 63.5, 73.5])
+
+
+def test_families_are_named_as_data_are(tuned: Path) -> None:
+    """Two files of arrays are two families, though both are data sets `npz`."""
+    from reports.league.rule import data_families
+
+    info = json.loads((tuned / "run.json").read_text(encoding="utf-8"))
+    for cell in info["cells"]:
+        name = "photographs" if cell["settings"]["dataset"] == "digits" else "writing"
+        cell["settings"] |= {"dataset": "npz", "dataset_options": {"name": name, "path": "x.npz"}}
+    (tuned / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    copy_settings(tuned)
+    store = by_case(load([tuned]))
+    assert sorted(data_families(store, store.tasks)) == ["photographs", "writing"]
+
+
+def test_the_answers_do_not_call_another_one_highest_where_fine_tuning_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(conftest.LEVELS, "finetune", (0.86, 0.97))
+    run = write_store(tmp_path / "run", seeds=4, methods=METHODS)
+    name_cases(run)
+    store = by_case(load([run]))
+    section = answers(store, selection(store))
+    assert "The highest mean of them has" in section.points[0]
+    caption = next(table.caption for table in section.tables if table.id == "for_which")
+    assert "below 0, fine-tuning leads" in caption
