@@ -235,11 +235,13 @@ class _Tuner:
                 self._update(running)
 
     def elsewhere(self) -> int:
-        """Count the trials that other workers have."""
+        """Count the trials that other workers have; of those whose worker has ended, nobody will hear."""
         from optuna.trial import TrialState
 
         return sum(
-            trial.state == TrialState.RUNNING and trial.user_attrs.get("worker") != self.worker
+            trial.state == TrialState.RUNNING
+            and trial.user_attrs.get("worker") != self.worker
+            and not self._is_orphan(trial)
             for arm in self.study.arms
             for trial in self.studies[arm.name].get_trials(deepcopy=False)
         )

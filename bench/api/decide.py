@@ -1,5 +1,6 @@
 """`bench.decide`: from the data of several sites to a decision whether and how they should train together."""
 
+import math
 import shutil
 import sys
 import time
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 TABLE, MODELS = "data.csv", "models"
 """In the run folder: a table that came from memory, and models, of the recommended method or else of the best by
-validation."""
+validation of those that train together."""
 _END = 8.0  # seconds that are kept for the page
 _OF_TABLES: dict[str, Any] = {
     "model": "mlp",
@@ -157,7 +158,7 @@ def decide(
     try:
         plan = run.run()
     except TooLittleTimeError as error:
-        wanted = error.seconds / 60
+        wanted = math.ceil((error.seconds + _END) / 6) / 10  # minutes, rounded up
         reason = f"{minutes:g} minutes are too few; about {wanted:.1f} would do"
         verdict = ConsortiumVerdict(margin, level, reason=reason)
         evidence = Evidence((), np.empty(0, np.int64), (), {}, {}, 0)
@@ -165,7 +166,7 @@ def decide(
     rows = sum(site[part] for site in about["sites"] for part in ("train", "validation", "test"))
     evidence = read_evidence(folder, names, rows, run.chosen(plan))
     verdict = verdict_of(evidence, margin, level)
-    models = _export(folder, verdict.judged, options.data_root)
+    models = _export(folder, verdict.method or verdict.judged, options.data_root)
     page = write_decision(folder, verdict, evidence, Course(about, kinds, [*_steps(cell, plan, folder), models]))
     return Decision(headline(verdict), sentences(verdict, evidence), verdict, evidence, folder, page)
 
@@ -239,7 +240,7 @@ def _as_file(data: "pd.DataFrame | Path | str", out: Path | str | None) -> Itera
     store.write_text(file, text)
     try:
         yield str(file)
-    except UserError:
+    except Exception:
         if not here[1]:
             file.unlink()
         if not here[0]:

@@ -1,5 +1,6 @@
 """A verdict in plain sentences, each with its interval."""
 
+import math
 from collections.abc import Sequence
 
 from reports.decision.evidence import Evidence
@@ -14,7 +15,7 @@ def sentences(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
     if verdict.reason:
         return [f"Undecided: {verdict.reason}."]
     assert verdict.together is not None
-    texts = [_recommended(verdict, evidence), _together(verdict, evidence), *_sites(verdict)]
+    texts = [_recommended(verdict, evidence), _together(verdict, evidence), *_passed_over(verdict), *_sites(verdict)]
     if verdict.together.answer != "no":
         texts += [_personal(verdict), *([_beyond(verdict)] if verdict.beyond else []), _cost(verdict, evidence)]
     return [*texts, *_needed(verdict, evidence)]
@@ -30,7 +31,8 @@ def headline(verdict: ConsortiumVerdict) -> str:
         FINE_TUNED: "Train together, and fine-tune at each site",
     }
     if verdict.method:
-        return names.get(verdict.method, f"Train together with personal models: {verdict.method}")
+        kind = "with one model" if verdict.single else "with personal models"
+        return names.get(verdict.method, f"Train together {kind}: {verdict.method}")
     assert verdict.personal
     if verdict.personal.answer == "yes":
         return "Train together with personal models; by which method is undecided"
@@ -52,7 +54,12 @@ def _recommended(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
     if verdict.method == ALONE:
         return f"Train alone: `{ALONE}` with {settings_text(evidence.candidates[ALONE].settings)}."
     if verdict.method:
-        return f"Use `{verdict.method}` with {settings_text(evidence.candidates[verdict.method].settings)}."
+        settings = settings_text(evidence.candidates[verdict.method].settings)
+        assert verdict.together is not None
+        assert verdict.average is not None
+        another = verdict.method != verdict.together.better  # than that of the next sentence
+        gain = f": {points(verdict.average)} above training alone on average" if another else ""
+        return f"Use `{verdict.method}` with {settings}{gain}."
     together = evidence.candidates[verdict.judged]
     return (
         f"Which method is undecided. Of those that train together, `{together.name}` has the highest validation "
@@ -73,6 +80,13 @@ def _together(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
     return f"Undecided whether training together helps: {points(question.gain)} on average {basis}."
 
 
+def _passed_over(verdict: ConsortiumVerdict) -> list[str]:
+    return [
+        f"`{name}` is simpler than `{verdict.method}`, but is not shown to beat training alone: {points(gain)}."
+        for name, gain in verdict.passed_over
+    ]
+
+
 def _sites(verdict: ConsortiumVerdict) -> list[str]:
     texts = []
     of = f"with `{verdict.judged}`"
@@ -84,7 +98,8 @@ def _sites(verdict: ConsortiumVerdict) -> list[str]:
             verb = of_a_site if len(sites) == 1 else of_several
             texts.append(f"{_named(sites)} {verb} {of} (intervals that hold for all sites together).")
     if verdict.most:
-        texts.append(f"{verdict.most} gains more than every other site.")
+        tested = all(not math.isnan(site.gain.low) for site in verdict.sites)
+        texts.append(f"{verdict.most} gains more than every other site{'' if tested else ' with held-out rows'}.")
     undecided = [site for site in verdict.sites if site.answer == "undecided"]
     if undecided:
         whom = "every site by itself" if len(undecided) == len(verdict.sites) else _named(undecided, numbers=False)
@@ -106,10 +121,9 @@ def _personal(verdict: ConsortiumVerdict) -> str:
         case "yes":
             return f"A single model is not enough: personal models gain {points(question.gain)} over it {basis}."
         case "no":
-            return (
-                f"A single model is enough: personal models gain no more than the margin of {verdict.margin:g}, "
-                f"{points(question.gain)} {basis}."
-            )
+            what = "" if GENERIC in dict(verdict.passed_over) else "A single model is enough: "
+            text = f"{what}personal models gain no more than the margin of {verdict.margin:g} over it, "
+            return f"{text[0].upper()}{text[1:]}{points(question.gain)} {basis}."
     return f"Undecided whether a single model is enough: personal models gain {points(question.gain)} over it {basis}."
 
 
@@ -122,8 +136,8 @@ def _beyond(verdict: ConsortiumVerdict) -> str:
             return f"Personal models gain {points(question.gain)} beyond fine-tuning {basis}."
         case "no":
             return (
-                f"No personal method is needed beyond fine-tuning: it gains no more than the margin of "
-                f"{verdict.margin:g}, {points(question.gain)} {basis}."
+                f"No other personal method gains more than the margin of {verdict.margin:g} beyond fine-tuning: "
+                f"{points(question.gain)} {basis}."
             )
     return f"Undecided whether more than fine-tuning is needed: {points(question.gain)} {basis}."
 

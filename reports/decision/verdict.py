@@ -66,10 +66,13 @@ class ConsortiumVerdict:
         personal: does any method with personal models beat a single model?
         beyond: does any other of them beat fine-tuning?
         method: what is recommended; empty where that is undecided.
+        passed_over: simpler methods that are not recommended, as they are not shown to beat training alone, with their
+            gains over it.
+        single: whether the recommended method has one model for all.
         judged: the method whose gains by site are shown: the recommended, or the best by validation.
         average: its gain over training alone on all test samples.
         sites: in the data's order.
-        most: the site that gains more than every other, if that is shown.
+        most: the site that gains, and more than every other that has test samples, if that is shown.
         reason: why nothing can be said, where the runs of one of the three basic methods lack.
     """
 
@@ -79,6 +82,8 @@ class ConsortiumVerdict:
     personal: Question | None = None
     beyond: Question | None = None
     method: str = ""
+    passed_over: tuple[tuple[str, CrossedMean], ...] = ()
+    single: bool = False
     judged: str = ""
     average: CrossedMean | None = None
     sites: tuple[SiteGain, ...] = ()
@@ -107,11 +112,20 @@ def decide(evidence: Evidence, margin: float, level: float) -> ConsortiumVerdict
     together = _ask(evidence, _best(federated), ALONE, margin, level)
     single = _ask(evidence, _best(personal), GENERIC, margin, level)
     beyond = _ask(evidence, _best(others), FINE_TUNED, margin, level) if others else None
-    method = _recommended(together, single, beyond)
+    gains = {
+        name: crossed_mean(candidate.correct - evidence.candidates[ALONE].correct, level)
+        for name, candidate in evidence.candidates.items()
+    }
+    simplest = _simplest(together, single, beyond)
+    method = next((name for name in simplest if name == ALONE or gains[name].low > 0), "")
+    passed_over = tuple((name, gains[name]) for name in simplest[: simplest.index(method)]) if method else ()
+    one_model = method not in ("", ALONE) and not evidence.candidates[method].personal
     judged = method if method not in ("", ALONE) else together.better
-    average = crossed_mean(evidence.candidates[judged].correct - evidence.candidates[ALONE].correct, level)
     sites = _by_site(evidence, evidence.candidates[judged], margin, level)
-    return ConsortiumVerdict(margin, level, together, single, beyond, method, judged, average, sites, _most(sites))
+    return ConsortiumVerdict(
+        margin, level, together, single, beyond, method, passed_over, one_model, judged, gains[judged], sites,
+        _most(sites),
+    )  # fmt: skip
 
 
 def answer(gain: CrossedMean, margin: float) -> Answer:
@@ -131,7 +145,7 @@ def _ask(evidence: Evidence, better: Candidate, than: str, margin: float, level:
     half = max(gain.mean, margin - gain.mean)  # then one end of the interval leaves what is undecided
     seeds = more_seeds(gain, half)
     beside = more_samples(replace(gain, by_seeds=gain.by_seeds * gain.seeds / ENOUGH_SEEDS), half)
-    enough = seeds if seeds and seeds <= ENOUGH_SEEDS else None
+    enough = max(seeds, gain.seeds + 1) if seeds and seeds <= ENOUGH_SEEDS > gain.seeds else None
     return Question(better.name, than, gain, said, more_samples(gain, half), enough, beside)
 
 
@@ -139,15 +153,18 @@ def _best(candidates: list[Candidate]) -> Candidate:
     return max(candidates, key=lambda candidate: candidate.validation)
 
 
-def _recommended(together: Question, single: Question, beyond: Question | None) -> str:
-    """The simplest method that nothing is shown to beat by more than the margin; empty while that is undecided."""
+def _simplest(together: Question, single: Question, beyond: Question | None) -> list[str]:
+    """The methods that the answers leave, the simplest first; none while that is undecided.
+
+    The last one is that which beats training alone: simpler ones are no worse than others, and yet may not do so.
+    """
     if together.answer != "yes":
-        return ALONE if together.answer == "no" else ""
+        return [ALONE] if together.answer == "no" else []
     if single.answer != "yes":
-        return GENERIC if single.answer == "no" else ""
+        return [GENERIC, FINE_TUNED, together.better] if single.answer == "no" else []
     if beyond is None or beyond.answer == "no":
-        return FINE_TUNED
-    return beyond.better if beyond.answer == "yes" else ""
+        return [FINE_TUNED, together.better]
+    return [beyond.better, together.better] if beyond.answer == "yes" else []
 
 
 def _by_site(evidence: Evidence, judged: Candidate, margin: float, level: float) -> tuple[SiteGain, ...]:
@@ -170,9 +187,9 @@ def _of_site(gain: CrossedMean, margin: float) -> SiteAnswer:
 
 
 def _most(sites: tuple[SiteGain, ...]) -> str:
-    """The site whose interval lies above those of all others."""
+    """The site that gains and whose interval lies above those of all others that have tests."""
     tested = [site for site in sites if not math.isnan(site.gain.low)]
-    for site in tested:
+    for site in (site for site in tested if site.answer == "gains"):
         if len(tested) > 1 and all(site.gain.low > other.gain.high for other in tested if other is not site):
             return site.name
     return ""

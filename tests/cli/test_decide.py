@@ -65,6 +65,8 @@ def test_a_decision_from_a_table(bench_here: Bench, table: Path, tmp_path: Path)
     models = tmp_path / "r" / "models"
     assert sorted(file.name for file in models.glob("*.pt")) == ["a-b.pt", "generic.pt", "north.pt", "south.pt"]
     assert str(Path("r", "models")) in page
+    verdict = decision["verdict"]
+    assert f"of `{verdict['method'] or verdict['judged']}` with seed" in decision["run"][-1]
 
     run = bench.load_run(tmp_path / "r")
     reported = [cell for cell in run.cells if cell.settings.protocol == "honest"]
@@ -113,6 +115,22 @@ def test_a_table_in_memory_that_is_refused_leaves_nothing(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="--site should name"):
         bench.decide(frame.drop(columns="when").assign(x=[1.5, 2.5] * 20), tmp_path / "runs", label="ill", quiet=True)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+def test_a_method_that_diverges_with_the_defaults_ends_nothing(bench_here: Bench, tmp_path: Path) -> None:
+    """Its time is that of the rounds that it had; tuning may find settings with which it works."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 3)).astype(np.float32)
+    sites = np.repeat(["a", "b"], 80)
+    np.savez(tmp_path / "own.npz", train_images=x, train_labels=x[:, 0] > 0, groups=sites)
+    (tmp_path / "own.yaml").write_text(
+        "methods: [local]\ndatasets: [{name: npz, path: own.npz}]\npartition: natural\n"
+        "partition_options: {shares: [0.6, 0.15, 0.25]}\nclients: 2\nmodel: mlp\nlr: 1.0e+30\nrounds: 8\n"
+        "protocol: honest\n"
+    )
+    said_ = said(bench_here("decide", "own.yaml", "--minutes", 0.001, "--out", "r", "--jobs", 1))
+    assert "0.001 minutes are too few; about " in said_[1]
 
 
 MISTAKES = {

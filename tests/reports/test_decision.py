@@ -39,7 +39,7 @@ def evidence(
         name: Candidate(
             name=name,
             settings={"lr": 0.1},
-            personal=name != "fedavg",
+            personal=name not in ("fedavg", "fedprox"),
             validation=(validation or {}).get(name, 100 * sum(site_rates) / 3),
             correct=correct(site_rates),
             megabytes=0.0 if name == "local" else 1.5,
@@ -75,6 +75,56 @@ def test_worlds_with_a_known_answer(rates: dict[str, tuple[float, float, float]]
     verdict = decide(known, margin=1.0, level=0.05)
     assert verdict.method == method
     assert words in headline(verdict)
+
+
+def test_what_is_recommended_beats_training_alone_itself() -> None:
+    """Not only the method does that has the best validation accuracy: simpler ones are no worse than those with
+    personal models, and yet may be worse than training alone."""
+    rates = {"local": ALIKE, "fedavg": (0.78,) * 3, "finetune": ALIKE, "ditto": ALIKE, "fedprox": (0.84,) * 3}
+    known = evidence(rates)
+    verdict = decide(known, margin=3.0, level=0.05)
+    assert verdict.personal is not None
+    assert verdict.personal.answer == "no"
+    assert (verdict.method, headline(verdict)) == ("fedprox", "Train together with one model: fedprox")
+    texts = sentences(verdict, known)
+    assert [name for name, _ in verdict.passed_over] == ["fedavg", "finetune"]
+    assert any(text.startswith("`fedavg` is simpler than `fedprox`, but is not shown to beat") for text in texts)
+    assert not any("single model is enough" in text for text in texts)
+    rates["fedavg"] = (0.82,) * 3
+    better = evidence(rates)
+    verdict = decide(better, margin=3.0, level=0.05)
+    assert (verdict.method, verdict.passed_over) == ("fedavg", ())
+    first = sentences(verdict, better)[0]
+    assert verdict.average is not None
+    assert first.endswith(f": {verdict.average.mean:.1f} points [{verdict.average.low:.1f}, "
+                          f"{verdict.average.high:.1f}] above training alone on average.")  # fmt: skip
+
+
+def test_nobody_gains_more_than_others_without_a_gain() -> None:
+    rates = {"local": ALIKE, "fedavg": (0.80, 0.70, 0.70), "finetune": ALIKE, "ditto": (0.80, 0.70, 0.70)}
+    assert decide(evidence(rates), margin=1.0, level=0.05).most == ""
+    untested = evidence({**rates, "fedavg": (0.9, 0.8, 0.8), "finetune": (0.9, 0.8, 0.8), "ditto": (0.9, 0.8, 0.8)})
+    more = Evidence((*SITES, "empty"), untested.site, untested.seeds, untested.candidates, {}, 0)
+    verdict = decide(more, margin=1.0, level=0.05)
+    assert "north gains more than every other site with held-out rows." in sentences(verdict, more)
+
+
+def test_the_advice_is_more_seeds_than_there_are() -> None:
+    rng = np.random.default_rng(5)
+    advised = 0
+    for _ in range(300):
+        rows = int(rng.integers(20, 80))
+        candidates = {}
+        for name in ("local", "fedavg", "finetune", "ditto"):
+            values = 100.0 * (rng.random((rows, 1)) + 0.3 * rng.normal(size=(rows, 3)) < rng.uniform(0.5, 0.9))
+            candidates[name] = Candidate(name, {}, name != "fedavg", float(rng.random()), values, 0.0, 1.0)
+        known = Evidence(("all",), np.zeros(rows, np.int64), (0, 1, 2), candidates, {}, rows)
+        verdict = decide(known, margin=1.0, level=0.05)
+        for question in (verdict.together, verdict.personal, verdict.beyond):
+            if question is not None and question.seeds is not None:
+                advised += 1
+                assert question.seeds > 3
+    assert advised > 20
 
 
 def test_a_choice_is_made_on_validation_and_judged_on_tests() -> None:

@@ -144,6 +144,8 @@ def test_a_failed_trial_has_no_result_and_is_tried_again(write: Write, tmp_path:
         ]
         assert [trial.state for trial in trials(study, folder)] == [TrialState.RUNNING] * 2
         assert choose(study, studies, folder)[0].best is None
+    outcome, _, _ = run(study, folder, timeout=0.0)
+    assert outcome.elsewhere == 0  # nobody has them any more, so nobody else would write the report
 
 
 @pytest.mark.long
