@@ -118,9 +118,11 @@ def _names(values: Array, where: str, what: str, groups: Array | None, problems:
         held = as_numbers[~np.isnan(as_numbers)]
         if (held == np.rint(held)).all() and np.isfinite(held).all() and np.abs(held).max(initial=0) < 2**53:
             return np.nan_to_num(as_numbers).astype(np.int64)
-        if what == "label":
-            broken = next(value for value in held if value != np.rint(value) or not np.isfinite(value))
-            problems.append(f"{where} holds {broken:g}, which is no class; make classes of it, for instance by limits")
+        broken = [value for value in held if value != np.rint(value) or not np.isfinite(value)]
+        if what == "label" and broken:
+            problems.append(
+                f"{where} holds {broken[0]:g}, which is no class; make classes of it, for instance by limits"
+            )
     written = texts(values)
     held_texts = present(written)
     for alike in spellings(held_texts):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
 
 _SEPARATORS = ",;\t|"
+_TABLES = {".csv", ".parquet", ".tsv", ".xls", ".xlsx", ".ods", ".feather", ".gz", ".dta", ".sav", ".sas7bdat"}
+"""Endings of files that hold tables, as people send them; most cannot be read here."""
 _POINT = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 
 
@@ -129,10 +131,15 @@ def _joined(
 
     if not path.is_dir():
         return read(path), None
-    files = sorted((f for f in path.iterdir() if f.suffix.lower() == ending), key=lambda file: natural(file.name))
-    files = [file for file in files if not file.name.startswith(".")]
+    visible = sorted((f for f in path.iterdir() if not f.name.startswith(".")), key=lambda file: natural(file.name))
+    files = [file for file in visible if file.suffix.lower() == ending]
     if not files:
         raise UserError(f"{path} has no files that end in {ending}; put one for each site there, such as SITE{ending}")
+    if unread := [file.name for file in visible if file.suffix.lower() in _TABLES - {ending}]:
+        raise UserError(
+            f"{path} has files {ending} and {unread[0]!r}, which would be left out: save the tables of all sites as "
+            f"{ending}, or move the others elsewhere"
+        )
     frames = {file: read(file) for file in files}
     first = frames[files[0]]
     for file, frame in frames.items():

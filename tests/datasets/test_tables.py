@@ -219,6 +219,18 @@ BAD: dict[str, tuple[pd.DataFrame, str]] = {
 }
 
 
+@pytest.mark.parametrize("as_text", [False, True])
+def test_long_whole_numbers_as_labels_are_names(as_text: bool) -> None:
+    """Beyond 2^53 two of them may be one floating number; an identifier by mistake is refused as any other."""
+    codes = [2**60 + 1, 2**60 + 2]
+    values = np.array(codes, np.int64)[np.arange(60) % 2]
+    sites = frame().assign(outcome=values.astype(str) if as_text else values)
+    assert table(sites, label="outcome", site="hospital").classes == tuple(map(str, codes))
+    sites["outcome"] = 2**60 + np.arange(60)
+    with pytest.raises(UserError, match="these are no classes"):
+        table(sites, label="outcome", site="hospital")
+
+
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_input_is_named(kind: str) -> None:
     sites, message = BAD[kind]
@@ -291,6 +303,20 @@ def test_sites_of_a_folder_have_the_same_columns(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"A.csv: there is no column 'more', which other files"):
         load(tmp_path, site_column="")
     assert load(tmp_path, site_column="", leave_out=("more",)).group_names == ("A", "B", "C")
+
+
+@pytest.mark.parametrize("other", ["D.tsv", "D.XLSX", "D.parquet", "D.csv.gz"])
+def test_no_site_of_a_folder_is_left_out_in_silence(other: str, tmp_path: Path) -> None:
+    """Each site sends what it has; other files, such as a text about the data, are no tables."""
+    sites = frame().drop(columns="hospital")
+    for name in ("A.csv", "B.csv"):
+        write(tmp_path, sites, name)
+    (tmp_path / "README.txt").write_text("two sites")
+    (tmp_path / ".D.tsv").write_text("hidden")
+    assert load(tmp_path, site_column="").group_names == ("A", "B")
+    (tmp_path / other).write_text("age\toutcome\n")
+    with pytest.raises(UserError, match=f"has files .csv and '{other}', which would be left out"):
+        load(tmp_path, site_column="")
 
 
 def test_pyarrow_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
