@@ -33,7 +33,7 @@ def by_case(store: Store) -> Store:
 
 
 def most_draws(store: Store) -> int:
-    """How many independent draws of tuning the entries have, as since league-2; 0: a single one for all seeds."""
+    """Number of independent draws of tuning that the entries have, as since league-2; 0: one for all seeds."""
     return max((len(run.get("draws", [])) for run in store.runs), default=0)
 
 
