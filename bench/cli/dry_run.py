@@ -113,7 +113,8 @@ def print_study_forecast(
     lines = arm_lines(study, runs, costs)
     missing = plan_available([arm.cells[0] for arm in study.arms], data_root)[1]
     lines += [
-        f"missing, for {count} tasks: {reason}" for reason, count in [*missing.items(), *forecast.notes().items()]
+        f"missing, for {count} of {len(runs)} tunings: {reason}"
+        for reason, count in [*missing.items(), *forecast.notes().items()]
     ]
     total_text = f"{total} cells, at most {rounds} rounds, {side_by_side} side by side"
     print("\n".join([*lines, *sum_lines(total_text, runs, costs, folder, side_by_side)]))

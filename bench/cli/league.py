@@ -340,7 +340,7 @@ def _no_entries(standing: LeagueTier) -> UserError:
 
 
 def _default_runs(standing: LeagueTier, out: Path | None, data_root: Path, scratch: Path) -> "list[RunView] | None":
-    """Entries of the default division that a page of tuned ones compares with; None where a league has none.
+    """Entries of the default division that a page of tuned ones compares with; None: league-1, without first answers.
 
     They lie beside the tuned ones' folder, which `--out` may name, and with the harness.
     """

@@ -82,7 +82,7 @@ def _together(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
 
 def _passed_over(verdict: ConsortiumVerdict) -> list[str]:
     return [
-        f"`{name}` is simpler than `{verdict.method}`, but is not shown to beat training alone: {points(gain)}."
+        f"`{name}` is not recommended, as it is not shown to beat training alone: {points(gain)}."
         for name, gain in verdict.passed_over
     ]
 
@@ -121,9 +121,10 @@ def _personal(verdict: ConsortiumVerdict) -> str:
         case "yes":
             return f"A single model is not enough: personal models gain {points(question.gain)} over it {basis}."
         case "no":
-            what = "" if GENERIC in dict(verdict.passed_over) else "A single model is enough: "
-            text = f"{what}personal models gain no more than the margin of {verdict.margin:g} over it, "
-            return f"{text[0].upper()}{text[1:]}{points(question.gain)} {basis}."
+            gain = f"gain no more than the margin of {verdict.margin:g} over it, {points(question.gain)} {basis}."
+            if GENERIC in dict(verdict.passed_over):
+                return f"Beside a single model, personal models {gain}"
+            return f"A single model is enough: personal models {gain}"
     return f"Undecided whether a single model is enough: personal models gain {points(question.gain)} over it {basis}."
 
 

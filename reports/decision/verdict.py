@@ -66,8 +66,8 @@ class ConsortiumVerdict:
         personal: does any method with personal models beat a single model?
         beyond: does any other of them beat fine-tuning?
         method: what is recommended; empty where that is undecided.
-        passed_over: simpler methods that are not recommended, as they are not shown to beat training alone, with their
-            gains over it.
+        passed_over: methods that are not recommended, though the answers would have it, as they are not shown to beat
+            training alone, with their gains over it.
         single: whether the recommended method has one model for all.
         judged: the method whose gains by site are shown: the recommended, or the best by validation.
         average: its gain over training alone on all test samples.
@@ -117,6 +117,8 @@ def decide(evidence: Evidence, margin: float, level: float) -> ConsortiumVerdict
         for name, candidate in evidence.candidates.items()
     }
     simplest = _simplest(together, single, beyond)
+    if single.answer == "yes":
+        simplest = [name for name in simplest if evidence.candidates[name].personal]
     method = next((name for name in simplest if name == ALONE or gains[name].low > 0), "")
     passed_over = tuple((name, gains[name]) for name in simplest[: simplest.index(method)]) if method else ()
     one_model = method not in ("", ALONE) and not evidence.candidates[method].personal
@@ -156,7 +158,7 @@ def _best(candidates: list[Candidate]) -> Candidate:
 def _simplest(together: Question, single: Question, beyond: Question | None) -> list[str]:
     """The methods that the answers leave, the simplest first; none while that is undecided.
 
-    The last one is that which beats training alone: simpler ones are no worse than others, and yet may not do so.
+    The last one is that which beats training alone: those before it are no worse than others, and yet may not do so.
     """
     if together.answer != "yes":
         return [ALONE] if together.answer == "no" else []

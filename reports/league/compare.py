@@ -40,6 +40,7 @@ def _table(old: Store, new: Store, figure: Figure, counts: Sequence[int]) -> Tab
     columns = tuple(map(Column, ("old rank", "old interval", "new rank", "new interval", "moved")))
     name = f"compare_{figure.name.lower()}"
     moved = sorted(before, key=lambda row: (-abs(now[row] - was[row]), row))[:_MOVED]
+    units = units_of(new) if units_of(old) == units_of(new) else f"{units_of(old)} (old) and {units_of(new)} (new)"
     rows = []
     for row in moved:
         ranks = [number(place[row], decimals=0) for place in (was, now)]
@@ -53,7 +54,7 @@ def _table(old: Store, new: Store, figure: Figure, counts: Sequence[int]) -> Tab
         f"{len(before)} methods have a rank in both, of {counts[0]} old and {counts[1]} new ones."
         f"{_correlation(list(was.values()), [now[row] for row in was])} Ranks are among these methods, by the mean "
         f"log-odds over {len(old.tasks)} old and {len(new.tasks)} new tasks; clones share one. Intervals hold all true "
-        f"ranks at once with 95 % probability over {units_of(new)}. Below: the {len(moved)} that moved "
+        f"ranks at once with 95 % probability over {units}. Below: the {len(moved)} that moved "
         "most; + is upwards."
     )
     return Table(name, figure.name, caption, "Method", columns, tuple(rows))

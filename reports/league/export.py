@@ -187,6 +187,7 @@ def _facts(run: RunView) -> dict[str, Any]:
         "minutes": sum(map(_seconds, done)) / 60,
         "evaluations": sum(map(evaluations_on_tests, done)),
         "warnings": warnings,
+        "draws": len(info.get("draws", [])),
         **(_budget(run.path / TUNING.name) if _tuned(run) else {"trials": 0}),
     }
 

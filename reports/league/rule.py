@@ -11,6 +11,7 @@ import pandas as pd
 from bench.data import Floats
 from bench.results.cell_names import dataset_name
 from bench.results.results import CellView
+from bench.settings import Settings
 from reports.reading.figure import Figure
 from reports.reading.load import Store, remembered
 from reports.statistics.ranking import Ranked, family_weights, rank
@@ -49,8 +50,14 @@ def units_of(store: Store) -> str:
 
 def data_families(store: Store, tasks: Sequence[str]) -> list[str]:
     """The data set behind each task: its tasks count together as much as another data set's."""
-    datasets = {cell.task: dataset_name(cell.view.settings) for cell in store.cells}
-    return [datasets[task] for task in tasks]
+    families = {cell.task: _family(cell.view.settings) for cell in store.cells}
+    return [families[task] for task in tasks]
+
+
+def _family(settings: Settings) -> str:
+    """The name of a file with the user's own arrays, of which many are one data set; else the data set, whatever its
+    tasks are called."""
+    return dataset_name(settings) if settings.dataset_options.get("path") else settings.dataset
 
 
 def task_weights(store: Store, tasks: Sequence[str]) -> Floats:

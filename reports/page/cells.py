@@ -11,7 +11,7 @@ from reports.reading.names import setting_text
 from reports.tables.table import Column, Table, TableEntry, number, words
 
 Recompute = Callable[[Sequence[Cell]], str]
-"""The command that computes the cells of a row and task again."""
+"""The command that computes the cells of a row, task and draw again."""
 
 
 def anchor(row: str, task: str) -> str:

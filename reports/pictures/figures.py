@@ -273,7 +273,10 @@ def _counts(store: Store, task: str) -> Floats | None:
 
 
 def _points(store: Store, setting: str) -> dict[tuple[str, str], dict[float, tuple[str, str]]]:
-    """Collect the points of each (curve, panel): their rows and tasks, by the value of `setting`."""
+    """Collect the points of each (curve, panel): their rows and tasks, by the value of `setting`.
+
+    A row that has several values on a task, each chosen in a draw of tuning, is no point of any.
+    """
     points: dict[tuple[str, str], dict[float, tuple[str, str]]] = {}
     for cell in store.cells:
         option = cell.flat.get(setting)
@@ -282,4 +285,8 @@ def _points(store: Store, setting: str) -> dict[tuple[str, str], dict[float, tup
             text = setting_text(setting, option)
             names = [f"{name}, ".replace(f", {text}, ", ", ")[:-2] for name in (cell.row, cell.task)]
             points.setdefault((names[0], names[1]), {})[value] = (cell.row, cell.task)
-    return points
+    single = {
+        curve: {value: names for value, names in of.items() if list(of.values()).count(names) == 1}
+        for curve, of in points.items()
+    }
+    return {curve: of for curve, of in single.items() if of}

@@ -33,7 +33,8 @@ class Cell:
 
     Attributes:
         view: its settings, status and files.
-        row: its row in tables: the label, and the settings in which cells of that label differ.
+        row: its row in tables: the label, and the settings in which cells of that label differ, within a draw of tuning
+            where there are several.
         task: its column: data set, and the settings in which tasks of the run differ.
         seed: as the settings have it, with the partition's own seed where there is one (`0/1`); methods are compared
             seed by seed.

@@ -88,7 +88,7 @@ def test_what_is_recommended_beats_training_alone_itself() -> None:
     assert (verdict.method, headline(verdict)) == ("fedprox", "Train together with one model: fedprox")
     texts = sentences(verdict, known)
     assert [name for name, _ in verdict.passed_over] == ["fedavg", "finetune"]
-    assert any(text.startswith("`fedavg` is simpler than `fedprox`, but is not shown to beat") for text in texts)
+    assert any(text.startswith("`fedavg` is not recommended, as it is not shown to beat") for text in texts)
     assert not any("single model is enough" in text for text in texts)
     rates["fedavg"] = (0.82,) * 3
     better = evidence(rates)
@@ -98,6 +98,17 @@ def test_what_is_recommended_beats_training_alone_itself() -> None:
     assert verdict.average is not None
     assert first.endswith(f": {verdict.average.mean:.1f} points [{verdict.average.low:.1f}, "
                           f"{verdict.average.high:.1f}] above training alone on average.")  # fmt: skip
+
+
+def test_one_model_is_not_recommended_where_it_is_not_enough() -> None:
+    """Not even one that beats training alone, where those with personal models that beat FedAvg's do not."""
+    rates = {"local": ALIKE, "fedavg": (0.60,) * 3, "finetune": ALIKE, "ditto": ALIKE, "fedprox": (0.84,) * 3}
+    for finetune in (ALIKE, (0.65,) * 3):
+        known = evidence({**rates, "finetune": finetune})
+        verdict = decide(known, margin=3.0, level=0.05)
+        assert verdict.personal is not None
+        assert (verdict.personal.answer, verdict.method) == ("yes", "")
+        assert headline(verdict) == "Train together with personal models; by which method is undecided"
 
 
 def test_nobody_gains_more_than_others_without_a_gain() -> None:

@@ -1,6 +1,7 @@
 """A league's page whose draws of tuning chose different settings, from made-up leagues."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,12 @@ import pytest
 from reports.league.answers import answers
 from reports.league.compare import compare_leagues
 from reports.league.page import write_league
-from reports.league.rule import by_case, ranked
+from reports.league.rule import _family, by_case, ranked
 from reports.league.trials import best_by_trials
+from reports.pictures.figures import varied
 from reports.reading.load import load
 from reports.tables.accuracy import PM, selection
+from sweeps.study_reader import load_study
 from tests.reports import conftest
 from tests.reports.conftest import copy_settings, name_cases, write_store
 
@@ -42,6 +45,7 @@ def test_the_settings_of_all_draws_are_one_row(tuned: Path) -> None:
     compared, places = ranked(store, PM, selection(store))
     assert set(places) == {"finetune", "ditto", "scd", "local"}
     assert {len(units) for tasks in compared.scores.values() for units in tasks} == {4}
+    assert varied(load([tuned])) == []  # no curve over settings that are of one row
 
 
 def test_two_settings_within_a_draw_are_two_rows(tuned: Path) -> None:
@@ -111,6 +115,16 @@ def test_families_are_named_as_data_are(tuned: Path) -> None:
     copy_settings(tuned)
     store = by_case(load([tuned]))
     assert sorted(data_families(store, store.tasks)) == ["photographs", "writing"]
+
+
+@pytest.mark.parametrize(("league", "families"), [
+    ("league_1_small", {"digits": 10, "synthetic": 2}),
+    ("league_2_small", {"digits": 6, "synthetic": 1, "watch": 1}),
+    ("league_2_photos", {"mnist": 1, "cifar10-jpeg": 2}),
+])  # fmt: skip
+def test_each_league_has_its_families(league: str, families: dict[str, int]) -> None:
+    arms = [arm for arm in load_study(league, ["methods=[fedavg]"]).arms if arm.draw <= 1]
+    assert Counter(_family(arm.cells[0]) for arm in arms) == families
 
 
 def test_the_answers_do_not_call_another_one_highest_where_fine_tuning_is(

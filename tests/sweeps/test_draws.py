@@ -172,7 +172,7 @@ def test_an_entry_has_the_setting_of_each_draw(study: Study, entry: RunView, tmp
         "blobs alpha=1, draw 1": rates[0],
         "blobs alpha=1, draw 2": rates[10],
     }
-    assert "2 trials for each task, 4 together" in checklist
+    assert "2 trials for each task in each of 2 draws, 4 together" in checklist
 
 
 def exported(entry: RunView, folder: Path) -> tuple[str, str]:

@@ -43,7 +43,7 @@ def test_a_dry_run_of_the_full_tier_needs_no_data(start_in: Start, tmp_path: Pat
     said = run(start_in, tmp_path, "sweep", "--study", "full.yaml", "--device", "cpu", "--dry-run")
     for data, file in (("cifar10", "cifar-10-batches-py"), ("cifar100", "cifar-100-python")):
         assert f"fedavg {data} 1 in 10 clients alpha=0.3: 27 cells of 400 rounds, about" in said
-        assert f"missing, for 1 tasks: {data}: data/{file}" in said
+        assert f"missing, for 1 of 2 tunings: {data}: data/{file}" in said
     assert f"54 cells, at most {54 * 400} rounds" in said
     assert "add `--download`" in said
 
