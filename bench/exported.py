@@ -88,12 +88,23 @@ class ExportedModel:
         """
         if tuple(x.shape[1:]) != self.shape:
             raise UserError(f"samples of shape {list(x.shape[1:])}: the model takes {list(self.shape)}")
+        self._check_values(x)
         if self.needs_site and at is None:
             raise UserError("the generic model takes rows as a site normalises them: give the file of the site, too")
         seen = self.normalised(x) if at is None else at.normalised(x)
         if not len(seen):
             return seen.new_zeros(0, len(self.classes))
         return self.network(seen)
+
+    def _check_values(self, x: Tensor) -> None:
+        """Refuse samples on another scale than those of training, as far as the file says it."""
+        if self._header.get("bytes") and x.is_floating_point():
+            raise UserError(f"samples of {x.dtype}: the model takes whole numbers from 0 to 255, as it was trained on")
+        vocabulary = self._header.get("vocabulary")
+        if vocabulary and x.is_floating_point():
+            raise UserError(f"samples of {x.dtype}: the model takes tokens, which are whole numbers")
+        if vocabulary and len(x) and not 0 <= int(x.min()) <= int(x.max()) < vocabulary:
+            raise UserError(f"tokens from {x.min()} to {x.max()}: the model has a vocabulary of {vocabulary}")
 
     def normalised(self, x: Tensor) -> Tensor:
         """Raw samples as the network takes them; a missing number is the mean, which becomes 0."""

@@ -13,6 +13,7 @@ from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.assemble import assemble, held_out_order
+from datasets.columns import spellings
 from datasets.pictures import ENDINGS, Tones, picture, survey
 
 _PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
@@ -56,6 +57,10 @@ def load(
         raise UserError(f"image_folder: size = {size} should be at least 1")
     train, test, skipped = _listed(folder, groups)
     classes = sorted({picture.label for picture in train}, key=natural)
+    if alike := spellings(classes):
+        raise UserError(
+            f"{folder}: the classes {' and '.join(map(repr, alike[0]))} differ in spelling alone; use one name"
+        )
     if strangers := [picture for picture in test if picture.label not in classes]:
         raise UserError(f"{strangers[0].file.parent} is a class without a folder in {folder / 'train'}")
     tones = survey(picture.file for picture in train + test)

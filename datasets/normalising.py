@@ -56,6 +56,8 @@ def fill(x: Array, missing: npt.NDArray[np.bool_] | None, fitted: Indices, at: I
     def with_gaps(which: Indices) -> Floats:
         return np.where(missing[which], np.nan, x[which].astype(np.float64))
 
+    if not len(fitted):
+        return np.where(missing[at], 0, x[at]).astype(x.dtype)
     imputer = SimpleImputer(keep_empty_features=True).fit(with_gaps(fitted))
     filled: Array = imputer.transform(with_gaps(at)).astype(x.dtype) if len(at) else x[at]
     return filled

@@ -89,7 +89,8 @@ def make_partition(
     split = call_factory(f"partition {name!r}", Split, factory, dataset, **arguments, **options)
     if is_external(factory):
         split = _as_arrays(f"partition {name!r}", split)
-        check_lists(f"partition {name!r}", len(dataset.y), clients, split)
+        owner = check_lists(f"partition {name!r}", len(dataset.y), clients, split)
+        split = _tested(f"partition {name!r}", dataset, split, owner)
     if protocol == "tuning":
         split = replace(split, test=[NONE] * len(split.train), global_test=NONE)
     paper = protocol == "paper"
@@ -118,6 +119,21 @@ def _as_arrays(source: str, split: Split) -> Split:
         global_test=None if split.global_test is None else array(split.global_test),
         kept=array(split.kept),
     )
+
+
+def _tested(source: str, dataset: Dataset, split: Split, owner: Indices) -> Split:
+    """A user's split, without a common test if clients train or validate on samples of the test part.
+
+    Raises:
+        UserError: they do, and tests are not given, so that they would be drawn from the same samples.
+    """
+    held = dataset.n_train + np.flatnonzero(owner[dataset.n_train :] >= 0)
+    if held.size and split.test is None:
+        raise UserError(
+            f"{source} has clients train on sample {held[0]}, which is kept for tests; divide the first "
+            f"{dataset.n_train} samples alone (`dataset.n_train`), or say what is tested in `test`"
+        )
+    return replace(split, global_test=NONE) if held.size and split.global_test is None else split
 
 
 @PARTITIONS.register("dirichlet")

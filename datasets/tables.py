@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _SEPARATORS = ",;\t|"
 _TABLES = {".csv", ".parquet", ".tsv", ".xls", ".xlsx", ".ods", ".feather", ".gz", ".dta", ".sav", ".sas7bdat"}
 """Endings of files that hold tables, as people send them; most cannot be read here."""
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 _POINT = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 
 
@@ -185,10 +186,13 @@ def _read_csv(file: Path) -> "pd.DataFrame":
 
 
 def _with_points(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Write decimal commas as points, unless the column has points, too: then nothing says which of both is decimal."""
+    """Write decimal commas as points, unless the column has points, too, or thousands may be meant: then nothing says
+    what is decimal, and the column is refused as no numbers."""
     texts = [str(value).strip() for value in column]
     if any(map(_POINT.fullmatch, texts)) or not any(map(COMMA_NUMBER.fullmatch, texts)):
         return column
+    if any(text.isdigit() for text in texts) and all(_THOUSANDS.fullmatch(text) for text in texts if "," in text):
+        return column  # 887 and 1,865: the comma may as well divide thousands
     return column.map(lambda text: text.replace(",", ".") if COMMA_NUMBER.fullmatch(text.strip()) else text)
 
 

@@ -89,6 +89,11 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
             f"{dataset.shape}; they should be the same"
         )
     same_set = public.checksum == dataset.checksum
+    if not same_set and _same_file(settings.dataset_options.get("path"), chosen.options.get("path")):
+        raise UserError(
+            f"the public set is the clients' own file, {chosen.options['path']}, read in another way: samples on which "
+            "they are tested could be among it. Give it the options of the clients' data, or another file"
+        )
     free = _free(settings, dataset) if same_set else np.arange(public.n_train)
     size = chosen.size or len(free)
     if not 1 <= size <= len(free):
@@ -99,6 +104,10 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
         )
     drawn = np.sort(free[generator("public set", settings.seed).choice(len(free), size, replace=False)])
     return public.subset(drawn, size)
+
+
+def _same_file(path: str | None, other: str | None) -> bool:
+    return bool(path and other) and Path(str(path)).resolve() == Path(str(other)).resolve()
 
 
 def _free(settings: Settings, dataset: Dataset) -> Indices:
@@ -234,6 +243,11 @@ def check_tests(settings: Settings, dataset: Dataset) -> None:
             file_samples(test.path, dataset)
 
 
+def _numbered(dataset: Dataset) -> bool:
+    """Whether classes are called by numbers, so that a number in a file is such a name and no place among classes."""
+    return any(name.lstrip("-").isdigit() for name in dataset.classes)
+
+
 def file_samples(path: str, like: Dataset) -> Dataset:
     """The samples of an .npz file for a cell's models: its test part, or all where it has none.
 
@@ -244,8 +258,14 @@ def file_samples(path: str, like: Dataset) -> Dataset:
         like: the cell's data set. Labels are its classes by name, or their numbers.
 
     Raises:
-        UserError: there is no such file, or its samples or labels are not of the cell's kind.
+        UserError: there is no such file, or its samples or labels are not of the cell's kind; or each client normalises
+            its own samples.
     """
+    if like.client_statistics:
+        raise UserError(
+            f"tests: the samples of {path} are no client's, and under `normalise: per_client` only clients have a mean "
+            "and a deviation; leave this test out"
+        )
     x, labels, n_train, _ = importlib.import_module("datasets.npz").read_samples(Path(path))
     if n_train < len(labels):
         x, labels = x[n_train:], labels[n_train:]
@@ -254,12 +274,17 @@ def file_samples(path: str, like: Dataset) -> Dataset:
             f"tests: {path} has samples of {x.dtype} {x.shape[1:]}, and {like.name} has {like.x.dtype} "
             f"{like.x.shape[1:]}; they should be the same"
         )
+    if like.vocabulary and len(x) and not 0 <= x.min() <= x.max() < like.vocabulary:
+        raise UserError(
+            f"tests: {path} has tokens from {x.min()} to {x.max()}, and {like.name} a vocabulary of {like.vocabulary}"
+        )
     by_name = {name: number for number, name in enumerate(like.classes)}
     names = [str(label) for label in labels.tolist()]
     if set(names) <= by_name.keys():
         y = np.array([by_name[name] for name in names], np.int64)
-    elif labels.dtype.kind in "biu" and labels.min() >= 0 and labels.max() < like.num_classes:
+    elif not _numbered(like) and labels.dtype.kind in "biu" and labels.min() >= 0 and labels.max() < like.num_classes:
         y = labels.astype(np.int64)
     else:
-        raise UserError(f"tests: {path} has labels that are no classes of {like.name}, such as {names[0]!r}")
+        strange = next((name for name in names if name not in by_name), names[0])
+        raise UserError(f"tests: {path} has labels that are no classes of {like.name}, such as {strange!r}")
     return replace(like, x=x, y=y, n_train=0, rows=None, groups=None, missing=None)

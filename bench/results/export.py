@@ -179,6 +179,8 @@ def _exported(
         "shape": list(raw.x.shape[1:]),
         "needs_site": needs_site,
         "table": raw.table,
+        "bytes": raw.x.dtype == np.uint8,
+        "vocabulary": raw.vocabulary,
     }
     normalisation = [] if needs_site or not kept.mean.numel() else [kept.mean, kept.std]
     example = of_data.apply(stored, dtype) if of_data.mean.numel() else stored.long()

@@ -109,6 +109,25 @@ def test_samples_of_another_shape_are_refused(model: ExportedModel) -> None:
         model(torch.zeros(2, 1, 9, 8))
 
 
+def test_values_on_another_scale_are_refused(network: nn.Module) -> None:
+    """A model of bytes takes no pictures from 0 to 1: all would be of one class, without a word."""
+    example = torch.randn(4, 1, 8, 8)
+    normalisation = [torch.full((1, 1, 1, 1), value, dtype=torch.float64) for value in (120.0, 60.0)]
+    of_bytes = exported(network, example, normalisation=normalisation, bf16=False, header=HEADER | {"bytes": True})
+    assert of_bytes(torch.full((2, 1, 8, 8), 200, dtype=torch.uint8)).shape == (2, 2)
+    with pytest.raises(UserError, match="takes whole numbers from 0 to 255"):
+        of_bytes(torch.rand(2, 1, 8, 8))
+    of_tokens = exported(network, example, normalisation=normalisation, bf16=False, header=HEADER | {"vocabulary": 50})
+    assert of_tokens(torch.full((2, 1, 8, 8), 49)).shape == (2, 2)
+    for x, said in (
+        (torch.full((2, 1, 8, 8), 50), "tokens from 50 to 50: the model has a vocabulary of 50"),
+        (torch.full((2, 1, 8, 8), -1), "tokens from -1 to -1"),
+        (torch.rand(2, 1, 8, 8), "takes tokens, which are whole numbers"),
+    ):
+        with pytest.raises(UserError, match=said):
+            of_tokens(x)
+
+
 class Scaled(Small):
     """A network with a number that is neither a parameter nor a buffer."""
 

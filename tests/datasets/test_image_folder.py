@@ -105,6 +105,15 @@ def test_a_test_class_without_training_pictures_is_refused(tmp_path: Path) -> No
         load(tmp_path)
 
 
+def test_one_class_in_two_spellings_is_refused(tmp_path: Path) -> None:
+    """As two sites may call it: each would be measured on classes that the other has not."""
+    for site, names in (("A", ("Tumor", "normal")), ("B", ("tumor", "normal"))):
+        for name in names:
+            paint(tmp_path / site / name / "1.png")
+    with pytest.raises(UserError, match="the classes 'Tumor' and 'tumor' differ in spelling alone"):
+        load(tmp_path, groups=True)
+
+
 def test_a_size_of_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="size = 0"):
         load(tmp_path, size=0)

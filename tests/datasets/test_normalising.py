@@ -14,7 +14,7 @@ import bench
 from bench.data import Array, Dataset, Partition
 from bench.engine.device_data import Pool
 from bench.errors import UserError
-from bench.federation.cell_data import load_all
+from bench.federation.cell_data import file_samples, load_all
 from bench.runs.plan import plan
 from bench.settings import Settings
 from datasets import normalising
@@ -199,3 +199,20 @@ def test_tests_without_an_owner_are_refused() -> None:
     settings = {"method": "fedavg", "alpha": 1, "normalise": "per_client", "tests": ["corrupted"]}
     with pytest.raises(UserError, match="normalise: per_client"):
         bench.Settings(**settings)
+
+
+def test_samples_of_nobody_are_refused_also_later(tmp_path: Path) -> None:
+    """`bench evaluate` asks after the run; raw numbers would be taken for normalised ones."""
+    grid = cell(tmp_path / "sites.npz", normalise="per_client")
+    data, _, _ = load_all(bench.load_grid(grid).cells[0])
+    with pytest.raises(UserError, match="are no client's, and under `normalise: per_client`"):
+        file_samples(str(tmp_path / "sites.npz"), data)
+
+
+def test_a_client_without_training_samples_whose_tests_have_gaps() -> None:
+    """A site of one row, which is kept for tests."""
+    data, partition = problem(np.random.default_rng(3).normal(size=(36, 2)).astype(np.float32))
+    gaps = replace(data, missing=np.random.default_rng(4).random(data.x.shape) < 0.3)
+    train = (partition.train[0], partition.train[1], _NONE)
+    changed, lists = normalising.apply(gaps, replace(partition, train=train), "per_client", [0, 1])
+    assert not seen(changed)[lists.test[2]].any()

@@ -9,8 +9,10 @@ import pytest
 
 from bench.data import Dataset, Indices, Partition
 from bench.errors import UserError
-from bench.plugin import DATASETS
-from datasets.partitions import make_partition
+from bench.plugin import DATASETS, PARTITIONS
+from bench.rng import generator
+from datasets.assemble import assemble
+from datasets.partitions import Split, make_partition
 
 # samples 0 to 7 are the official training part, 8 to 11 the test part
 DATASET = Dataset(
@@ -213,3 +215,25 @@ def test_a_split_that_gives_tests_may_train_on_the_official_test_part(tmp_path: 
     lists = {"train": [[0, 8], [4], []], "test": [[10], [11], []]}
     partition = make(write(tmp_path, lists))
     assert partition.global_test.size == 0
+
+
+@PARTITIONS.register("tests_all_samples")
+def all_samples(dataset: Dataset, *, clients: int, seed: int, tested: bool = False) -> Split:
+    """An own partition that divides all samples, those kept for tests, too."""
+    parts = np.array_split(generator(seed, "own").permutation(len(dataset.y)), clients)
+    return Split([part[2:] for part in parts], test=[part[:2] for part in parts] if tested else None)
+
+
+def test_an_own_partition_of_test_samples_must_say_what_is_tested() -> None:
+    """Tests would be drawn from what clients train on; a common test of them is none either."""
+    y = np.arange(200) % 4
+    data = assemble("mine", np.zeros((200, 3), np.float32), y, 150, mean=None, std=None)
+    common: dict[str, Any] = {"clients": 4, "alpha": None, "seed": 0, "protocol": "honest", "validation_share": 0.2}
+    with pytest.raises(
+        UserError, match=r"clients train on sample 1[5-9][0-9], which is kept for tests; divide the first 150"
+    ):
+        make_partition(data, "tests_all_samples", **common, options={})
+    divided = make_partition(data, "tests_all_samples", **common, options={"tested": True})
+    assert not divided.global_test.size
+    trained = np.concatenate([*divided.train, *divided.validation])
+    assert not np.intersect1d(trained, np.concatenate(divided.test)).size

@@ -219,6 +219,18 @@ BAD: dict[str, tuple[pd.DataFrame, str]] = {
 }
 
 
+def test_commas_that_may_divide_thousands_are_no_decimals(tmp_path: Path) -> None:
+    """887 and 1,865 platelets; a column of 1,5 and 2 has decimal commas as before."""
+    rows = [f"{'AB'[k % 2]}\t{value}\t{part}\t{'xy'[k % 3 > 0]}" for k, (value, part) in enumerate(
+        [("456", "1,5"), ("887", "2"), ("1,865", "0,125"), ("1,701", "3")] * 8)]  # fmt: skip
+    path = tmp_path / "sites.csv"
+    path.write_text("\n".join(["hospital\tplatelets\tdose\toutcome", *rows]) + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match="'platelets' holds numbers and '1,865'"):
+        load(path)
+    doses = load(path, leave_out=("platelets",))
+    assert sorted(set(doses.x[:, 0].tolist())) == [0.125, 1.5, 2.0, 3.0]
+
+
 @pytest.mark.parametrize("as_text", [False, True])
 def test_long_whole_numbers_as_labels_are_names(as_text: bool) -> None:
     """Beyond 2^53 two of them may be one floating number; an identifier by mistake is refused as any other."""

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 import bench as front_door
 from bench.errors import UserError
-from bench.federation.cell_data import apply_shifts, load_all
+from bench.federation.cell_data import apply_shifts, file_samples, load_all
 from bench.results.figures import reported_figures
 from bench.results.pack import pack, unpack
 from bench.results.results import CellView, load_run
@@ -21,6 +22,7 @@ from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
 from bench.settings import FurtherTest, Settings
 from bench.store import store
+from datasets.assemble import assemble
 from datasets.corruptions import corrupt
 from reports.tables.further_tests import reversals
 from tests.runs.conftest import Bench
@@ -293,3 +295,29 @@ def test_pairs_that_a_test_turns_round_are_named() -> None:
     assert text.startswith("t: a − b: +10.00 [")
     assert "on own tests, -20.00 [" in text
     assert text.endswith("on global")
+
+
+def test_labels_of_a_file_are_names_where_classes_are_called_by_numbers(tmp_path: Path) -> None:
+    """Classes 1 to 3, and a file with a 0: no place among classes, which would move all labels by one."""
+    x = np.zeros((12, 4), np.float32)
+    data = assemble("mine", x, np.arange(12) % 3, 9, mean=None, std=None, classes=("1", "2", "3"))
+    for labels, expected in (([1, 3, 2], [0, 2, 1]), ([0, 1, 2], None), ([1, 2, 4], None)):
+        np.savez(tmp_path / "more.npz", train_images=x[:3], train_labels=np.array(labels))
+        if expected is None:
+            with pytest.raises(UserError, match=f"no classes of mine, such as '{'0' if 0 in labels else '4'}'"):
+                file_samples(str(tmp_path / "more.npz"), data)
+        else:
+            assert file_samples(str(tmp_path / "more.npz"), data).y.tolist() == expected
+    named = replace(data, classes=("cat", "cow", "dog"))
+    np.savez(tmp_path / "more.npz", train_images=x[:3], train_labels=np.array([0, 1, 2]))
+    assert file_samples(str(tmp_path / "more.npz"), named).y.tolist() == [0, 1, 2]
+
+
+def test_tokens_of_a_file_are_within_the_vocabulary(tmp_path: Path) -> None:
+    """Else the run would end in an embedding after its last round."""
+    tokens = (np.arange(24).reshape(8, 3) % 20).astype(np.int32)
+    data = assemble("mine", tokens, np.arange(8) % 2, 6, mean=None, std=None, vocabulary=20)
+    np.savez(tmp_path / "more.npz", train_tokens=tokens, train_labels=np.arange(8) % 2)
+    assert len(file_samples(str(tmp_path / "more.npz"), data).y) == 8
+    with pytest.raises(UserError, match="has tokens from 0 to 19, and mine a vocabulary of 15"):
+        file_samples(str(tmp_path / "more.npz"), replace(data, vocabulary=15))

@@ -72,6 +72,25 @@ def test_of_the_clients_own_data_nobody_s_samples_are_drawn(
         assert np.array_equal(found.x, load_public(judged, tmp_path).x)
 
 
+def test_the_clients_own_file_read_in_another_way_is_refused(cell: Cell, tmp_path: Path) -> None:
+    """Other rows would be kept for tests, so that samples on which clients are tested could be public."""
+    rng = np.random.default_rng(0)
+    rows = [f"{'ab'[k % 2]},{rng.normal():.4f},{rng.normal():.4f},{'no' if k % 3 else 'yes'}" for k in range(120)]
+    (tmp_path / "sites.csv").write_text("\n".join(["site,x,z,ill", *rows]) + "\n", encoding="utf-8")
+    options = {"path": str(tmp_path / "sites.csv"), "label_column": "ill", "site_column": "site"}
+    own: dict[str, Any] = {
+        "dataset": "csv",
+        "dataset_options": options,
+        "partition": "natural",
+        "alpha": None,
+        "clients": 2,
+    }
+    assert load_public(cell(**own, public={"name": "csv", **options, "size": 5}), tmp_path) is not None
+    other = {"name": "csv", "path": options["path"], "label_column": "ill", "leave_out": ["site"]}
+    with pytest.raises(UserError, match=r"is the clients' own file, .*, read in another way"):
+        load_public(cell(**own, public=other), tmp_path)
+
+
 def test_another_data_set_is_drawn_from_as_ever(cell: Cell, arrays: Path, tmp_path: Path) -> None:
     with np.load(arrays) as known:
         np.savez(tmp_path / "other.npz", **{name: known[name][::-1] for name in known})
