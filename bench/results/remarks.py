@@ -108,8 +108,8 @@ def missing_scores(cells: Sequence[CellView]) -> list[str]:
         )
     if unselected:
         texts.append(
-            f"{len(unselected)} finished cells report the last round: they lack the validation score of `select_by`; "
-            "`bench run --fresh` runs them again"
+            f"{len(unselected)} finished cells lack the validation score of `select_by`: they report the last round, "
+            "and nothing beside cells of their task that have it; `bench run --fresh` runs them again"
         )
     return texts
 

@@ -33,9 +33,12 @@ def summary(figures: "pd.DataFrame", quantity: str = "accuracy") -> "Iterator[tu
     done = figures[(figures["status"] == "done") & figures["value"].notna()]
     for protocol, rows in done.groupby("protocol", sort=False):
         selection = _REPORTED[str(protocol)]
-        selection = selection if selection in set(rows["selection"]) else "last"
-        title = f"{quantity}{unit}, protocol {protocol}, round: {selection}, mean ± std over seeds"
-        table = rows[(rows["selection"] == selection) & rows["mean"].isin((*MAIN_MEANS, "benign"))].copy()
+        chosen = rows["cell"].isin(set(rows[rows["selection"] == selection]["cell"]))
+        without = "" if chosen.all() else ", of cells without one the last" if chosen.any() else None
+        round_text = "last" if without is None else f"{selection}{without}"
+        title = f"{quantity}{unit}, protocol {protocol}, round: {round_text}, mean ± std over seeds"
+        reported = rows["selection"] == chosen.map({True: selection, False: "last"})
+        table = rows[reported & rows["mean"].isin((*MAIN_MEANS, "benign"))].copy()
         yield title, _table(table, percent=percent)
 
 

@@ -215,11 +215,12 @@ def _score_section(part: _Compared) -> Section | None:
 
 
 def _further_section(part: _Compared) -> Section | None:
-    tested = further_tests(part.store, part.chosen)
+    tested = further_tests(part.store, accuracy.selection(part.store))
     if not len(tested):
         return None
     points = tuple(reversals(part.store, tested))
-    text = "Pairs of methods whose order a test turns round (differences with 95 % intervals):" if points else ""
+    of_pairs = "differences with 95 % intervals, not corrected for the number of pairs"
+    text = f"Pairs of methods whose order a test turns round ({of_pairs}):" if points else ""
     pictures = tuple(picture for picture in (price(part.store, tested),) if picture is not None)
     return Section("further", "Further tests", text, (further_table(part.store, tested),), pictures, points=points)
 

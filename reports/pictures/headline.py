@@ -41,20 +41,22 @@ def headline(store: Store, chosen: str) -> Picture | None:
         caption = (
             f"{described(store)}. {'; '.join(figure.text for figure in panels)}. Dots: mean over seeds; lines: "
             "Student's 95 % intervals (on the logit scale, cut at the panel's edge); black marks: mean over tasks, by "
-            f"which methods are ordered. Hollow: derived, not trained by the method. Arrows: below the panel. "
+            "which methods are ordered; those that lack a task have none and stand below. Hollow: derived, not trained "
+            "by the method. Arrows: below the panel. "
             f"{SELECTION_TEXT[chosen].capitalize()}."
         )
         return finish(canvas, "headline", "Accuracy of all methods", caption)
 
 
 def _measured(store: Store, figure: Figure, chosen: str) -> dict[str, dict[str, inference.Summary]]:
-    """Summarise the accuracies of each row by task, rows with the worst mean first."""
+    """Summarise the accuracies of each row by task, rows that lack a task and those with the worst mean first."""
     summaries = {}
     for row in store.rows:
         by_task = {task: list(scores(store, row, task, figure, chosen).values()) for task in store.tasks}
         if any(by_task.values()):
             summaries[row] = {task: inference.summarise(values) for task, values in by_task.items() if values}
-    return dict(sorted(summaries.items(), key=lambda entry: _mean(entry[1])))
+    whole = len(store.tasks)  # a mean over fewer tasks, which may be easier ones, has no place among the others
+    return dict(sorted(summaries.items(), key=lambda entry: (len(entry[1]) == whole, _mean(entry[1]))))
 
 
 def _mean(tasks: dict[str, inference.Summary]) -> float:
@@ -78,11 +80,12 @@ def _panel(
             axis.plot(summary.mean, place, "o", color=colours[task], markerfacecolor=face, markersize=4)
             dots.append((summary.mean, place, colours[task]))
             reach += [summary.mean] if hollow else [summary.mean - summary.std, min(100, summary.mean + summary.std)]
-        if len(by_task) > 1:
+        if len(by_task) == len(tasks) > 1:
             axis.plot([_mean(by_task)] * 2, [at - 0.36, at + 0.36], color="#111111", linewidth=1.3)
         if at % 2:
             axis.axhspan(at - 0.5, at + 0.5, color="#f4f6f8", zorder=0, linewidth=0)
-    low, high = max(np.nanmin(reach), _floor([_mean(by_task) for by_task in summaries.values()])), np.nanmax(reach)
+    whole = [by_task for by_task in summaries.values() if len(by_task) == len(tasks)] or list(summaries.values())
+    low, high = max(np.nanmin(reach), _floor([_mean(by_task) for by_task in whole])), np.nanmax(reach)
     margin = 0.03 * (high - low) + 0.2
     axis.set(xlim=(low - margin, min(100, high + margin)), ylim=(-0.6, len(summaries) - 0.4))
     for place, colour in ((place, colour) for x, place, colour in dots if x < low - margin):

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from reports.pictures.canvas import MARKERS, QUIET, Picture, drawing, finish, legend, styles
-from reports.reading.further_tests import OWN, by_unit
+from reports.reading.further_tests import OWN, TRIGGERED, by_unit
 from reports.reading.load import Store
 from reports.statistics import inference
 
@@ -19,7 +19,7 @@ def price(store: Store, tested: pd.DataFrame) -> Picture | None:
         tested: `reports.reading.further_tests.further_tests`.
     """
     personal = tested[tested["metric"] == "pm"]
-    tests = [test for test in dict.fromkeys(personal["test"]) if test != OWN]
+    tests = [test for test in dict.fromkeys(personal["test"]) if test not in (OWN, TRIGGERED)]
     tasks = [task for task in store.tasks if (personal["task"] == task).any()]
     if not tests or not tasks:
         return None

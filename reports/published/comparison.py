@@ -156,7 +156,7 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
     )
     if frozen:
         caption += f" {WITHIN}"
-    notes = (*_differences(store, printed), *(f"The paper's table: {note}." for note in printed.notes))
+    notes = (*setting_differences(store, printed), *(f"The paper's table: {note}." for note in printed.notes))
     if any(entry.note == AMBIGUOUS for _, entries in table_rows for entry in entries):
         notes = (f"{AMBIGUOUS.capitalize()}: ours has several cells that differ in what no axis here names.", *notes)
     title = f"{printed.number}: {printed.title}"
@@ -220,7 +220,7 @@ def _entries(
 def _not_comparable(printed: PublishedTable, row: PublishedRow, place: Place, frozen: list[dict[str, Any]]) -> str:
     """Name the settings in which our cells are not the protocol's; empty if there are none, or no protocol."""
     position = {**_position(printed, row), "label": row.method}
-    same = [cell for cell in frozen if all(_agrees(cell, axis, value) for axis, value in position.items())]
+    same = [cell for cell in frozen if all(agrees(cell, axis, value) for axis, value in position.items())]
     texts = (text for cell in place.cells for text in differences(cell.flat, same[0])) if same else ()
     listed = list(dict.fromkeys(texts))
     more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
@@ -264,7 +264,7 @@ def _printed_entry(row: PublishedRow) -> TableEntry:
 def _place(store: Store, printed: PublishedTable, row: PublishedRow) -> Place:
     """Find our cells of a printed number: same method and same position on every axis."""
     position = _position(printed, row)
-    cells = [cell for cell in store.cells if all(_agrees(cell.flat, axis, value) for axis, value in position.items())]
+    cells = [cell for cell in store.cells if all(agrees(cell.flat, axis, value) for axis, value in position.items())]
     labelled = any(cell.view.label == row.method for cell in store.cells)
     by_method: dict[str, list[Cell]] = {
         method: [] for method in dict.fromkeys(printed_row.method for printed_row in printed.rows)
@@ -285,7 +285,8 @@ def _position(printed: PublishedTable, row: PublishedRow) -> dict[str, Any]:
     return {axis: value for axis, value in position.items() if axis not in NO_SETTINGS}
 
 
-def _agrees(settings: dict[str, Any], axis: str, value: Any) -> bool:
+def agrees(settings: dict[str, Any], axis: str, value: Any) -> bool:
+    """Whether a cell's settings have the value that a printed table has on an axis."""
     name, _, option = _setting(axis).partition(".")
     ours = settings.get(name, settings.get(f"hp.{name}"))
     if option:  # such as `partition_options.k`
@@ -298,7 +299,7 @@ def _agrees(settings: dict[str, Any], axis: str, value: Any) -> bool:
     return bool(ours == value)
 
 
-def _differences(store: Store, printed: PublishedTable) -> Iterator[str]:
+def setting_differences(store: Store, printed: PublishedTable) -> Iterator[str]:
     """One sentence on the settings in which our cells are not the paper's; a table of numbers hides them."""
     texts, flat = [], [cell.flat for cell in store.cells]
     published = {"dataset": set(printed.dataset.split(","))}

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from bench.settings import PRESENTATION
-from reports.published.comparison import PublishedTable
+from reports.published.comparison import PublishedTable, agrees, setting_differences
 from reports.reading.load import Cell, Store
 from reports.statistics import inference
 from reports.tables.accuracy import PM
@@ -33,9 +33,10 @@ def speedup_table(
     pairs = list(_pairs(store))
     if not pairs:
         return None
+    of_speed = [table for table in printed if "speedup" in table.metrics]
     factors = {
-        (row.method, row.axes.get("pm_epochs"), float(row.axes["target_acc"])): row.mean
-        for table in printed
+        (table.dataset, row.method, row.axes.get("pm_epochs"), float(row.axes["target_acc"])): row.mean
+        for table in of_speed
         for row in table.rows
         if row.metric == "speedup"
     }
@@ -43,8 +44,9 @@ def speedup_table(
     for task in [task for task in store.tasks if task in targets]:  # of an unfinished grid, those with a curve
         for row, base in dict.fromkeys((cell.row, base.row) for cell, base in pairs if cell.task == task):
             cell = store.of(row, task)[0]
-            for target in sorted({target for _, _, target in factors} | {targets[task]}):
-                paper = factors.get((cell.view.label, cell.flat.get("hp.personal_epochs"), target))
+            data = next((table.dataset for table in of_speed if agrees(cell.flat, "dataset", table.dataset)), "")
+            for target in sorted({target for *_, target in factors} | {targets[task]}):
+                paper = factors.get((data, cell.view.label, cell.flat.get("hp.personal_epochs"), target))
                 rows.append((row, tuple(_line(curve, task, row, base, target, paper))))
     caption = (
         f"Until the first of two evaluations in a row at or above the target ({PM.text}): the waiting method's rounds, "
@@ -53,7 +55,9 @@ def speedup_table(
         "simulated."
     )
     heads = ("task", "compared with", "target %", "rounds", "seconds per round", "speed-up", "paper")
-    return Table("speedup", "Speed-up by not waiting", caption, "Method", tuple(map(Column, heads)), tuple(rows))
+    notes = tuple(dict.fromkeys(note for table in of_speed for note in setting_differences(store, table)))
+    title, columns = "Speed-up by not waiting", tuple(map(Column, heads))
+    return Table("speedup", title, caption, "Method", columns, tuple(rows), notes=notes)
 
 
 def _pairs(store: Store) -> Iterator[tuple[Cell, Cell]]:

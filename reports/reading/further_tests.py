@@ -5,6 +5,8 @@ import pandas as pd
 from bench.results.figures import ALL
 from reports.reading.load import Store, remembered
 
+TRIGGERED = "triggered"
+"""The test whose figure is no accuracy of a model but the success of an attack."""
 OWN = "own"
 """The clients' own tests, beside the further ones; of the generic model the common test set."""
 
@@ -17,7 +19,8 @@ def further_tests(store: Store, chosen: str) -> pd.DataFrame:
 
     Args:
         store: cells of one protocol.
-        chosen: which round is reported, for the clients' own tests.
+        chosen: which round is reported without being asked for another: of that round models are kept, and with it the
+            clients' own tests are of the same models. They are of the same seeds, too.
     """
     table = store.table("evaluated")
     columns = ["row", "task", "unit", "metric", "test", "value"]
@@ -33,14 +36,17 @@ def further_tests(store: Store, chosen: str) -> pd.DataFrame:
         value=100 * rows["value"],
     )
     means = rows.groupby(["row", "task", "unit", "seed", "metric", "test"], sort=False)["value"].mean()
+    tested = set(means.reset_index()[["row", "task", "seed", "metric"]].itertuples(index=False, name=None))
     further = means.groupby(["row", "task", "unit", "metric", "test"], sort=False).mean().reset_index()
-    rows_of_own = [
-        (row, task, unit, metric, OWN, value)
+    by_seed = [
+        (row, task, units[task, seed], metric, OWN, score)
         for row, task in dict.fromkeys(zip(further["row"], further["task"], strict=True))
         for metric, on, mean in (("pm", "local", "train_size"), ("gm", "global", ""))
-        for unit, value in store.scores(row, task, metric, on, mean, chosen).items()
+        for seed, score in store.by_seed(row, task, metric, on, mean, chosen).items()
+        if (row, task, seed, metric) in tested
     ]
-    return pd.concat([pd.DataFrame(rows_of_own, columns=columns), further[columns]], ignore_index=True)
+    at_home = pd.DataFrame(by_seed, columns=columns).groupby(columns[:-1], sort=False)["value"].mean().reset_index()
+    return pd.concat([at_home, further[columns]], ignore_index=True)
 
 
 def by_unit(tested: pd.DataFrame, row: str, task: str, metric: str, test: str) -> dict[str, float]:

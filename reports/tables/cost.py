@@ -95,7 +95,8 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, goals: Ma
     for task in store.tasks:
         for row in store.rows:
             row_curve = curve[(curve["row"] == row) & (curve["task"] == task)]
-            if row_curve.empty:
+            diverged = sum(cell.state == "diverged" for cell in store.of(row, task))
+            if row_curve.empty and not diverged:
                 continue
             trained = {cell.seed: cell.trained for cell in store.of(row, task) if cell.state == "done"}
             row_costs = costs[(costs["row"] == row) & (costs["task"] == task)]
@@ -103,7 +104,7 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, goals: Ma
             traffic = [megabytes / trained[str(seed)] for seed, megabytes in whole.items()]
             target = words("–") if task not in goals else number(goals[task], decimals=0)
             runs = [group for _, group in row_curve.groupby("seed")] if task in goals else []
-            rounds, megabytes, seconds = (_running(runs, goals.get(task, 0.0), k) for k in range(3))
+            rounds, megabytes, seconds = (_running(runs, goals.get(task, 0.0), k, diverged) for k in range(3))
             rows.append((row, (words(task), _mean(traffic, 2), target, rounds, megabytes, seconds)))
     caption = (
         "MB per client: megabytes (10⁶ bytes) sent and received over the whole run, buffers included, by the number of "
@@ -112,8 +113,8 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, goals: Ma
         f"{WINDOW} evaluations ({PM.text}), whoever else is in the table. Rounds, megabytes (all clients together) and "
         "simulated seconds until the first of two evaluations in a row at or above the target; mean ± standard "
         "deviation over seeds. Where some seeds miss it, (2/3) says how many reach it, and the figure is the expected "
-        "running time: what all seeds spent, those that miss it to their end, by the number that reach it. A "
-        "dash: none does."
+        "running time: what all seeds spent, those that miss it to their end, by the number that reach it. Diverged "
+        "seeds miss it; what they spent is not counted. A dash: none does."
     )
     heads = ("task", "MB per client", "target %", "rounds", "MB to target", "seconds to target")
     return Table("costs", "What an accuracy costs", caption, "Method", tuple(map(Column, heads)), tuple(rows))
@@ -167,18 +168,22 @@ def reached(curve: pd.DataFrame, target: float) -> tuple[float, float, float]:
     return (float(first["round"]), float(first["megabytes"]), float(first["seconds"]))
 
 
-def _running(runs: "Sequence[pd.DataFrame]", target: float, k: int) -> TableEntry:
-    """Cost `k` of `reached`; a run that misses the target counts with what it has spent, which is a lower bound."""
+def _running(runs: "Sequence[pd.DataFrame]", target: float, k: int, diverged: int) -> TableEntry:
+    """Cost `k` of `reached`; a run that misses the target counts with what it has spent, which is a lower bound.
+
+    Of runs that diverged only the number is known.
+    """
+    count = len(runs) + diverged
     firsts = [reached(run, target)[k] for run in runs]
     hits = [value for value in firsts if not np.isnan(value)]
     decimals = 1 if k == 0 else 2
     if not hits:
-        return words(f"– (0/{len(runs)})" if runs else "–")
-    if len(hits) == len(runs):
+        return words(f"– (0/{count})" if count else "–")
+    if len(hits) == count:
         return _mean(hits, decimals)
     name = ("round", "megabytes", "seconds")[k]
     spent = sum(float(run[name].max()) for run, first in zip(runs, firsts, strict=True) if np.isnan(first))
-    return TableEntry((sum(hits) + spent) / len(hits), note=f"({len(hits)}/{len(runs)})", decimals=decimals)
+    return TableEntry((sum(hits) + spent) / len(hits), note=f"({len(hits)}/{count})", decimals=decimals)
 
 
 def _mean(values: "list[float] | pd.Series[float]", decimals: int) -> TableEntry:

@@ -4,6 +4,8 @@ The accuracies are those of the round that the table reports, on each client's o
 counts nowhere.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -134,11 +136,15 @@ def fairness_table(store: Store, clients: pd.DataFrame) -> Table:
     for row, task in [(row, task) for task in store.tasks for row in store.rows if (row, task) in measured]:
         columns = np.array(measured[row, task]).T
         entries = [_over_seeds(values) for values in columns]
+        seeds, cells = len(measured[row, task]), len(store.of(row, task))
+        if seeds < cells:
+            entries[0] = replace(entries[0], note=f"(n={seeds} of {cells})")
         related = rank.get((row, task), np.nan)
         rows.append((row, (words(task), *entries, number(related, signed=True))))
     caption = (
         "Personalized models client by client, test accuracy in percent, every client counting the same; mean ± "
-        "standard deviation over seeds. Worst decile: nine clients in ten do better. Bottom 10 %: mean of the worst "
+        "standard deviation over seeds; n: those that came to their end, where others did not. Worst decile: nine "
+        "clients in ten do better. Bottom 10 %: mean of the worst "
         f"tenth. Spread: standard deviation over clients. These three are of the clients with at least {LEAST} test "
         "samples (tested). Seen: of the accuracies as measured. Equal clients: what the same test sizes would show if "
         "all clients had the same accuracy (binomial null, simulated); where seen is no different, it is chance. "

@@ -7,7 +7,7 @@ import yaml
 
 from bench.config.grid import builtin_grids, load_grid
 from bench.plugin import METHODS
-from reports.published.comparison import SETTINGS, _agrees, _position, published_table
+from reports.published.comparison import SETTINGS, _position, agrees, published_table
 from reports.reading.names import flat
 
 GRIDS = {name: load_grid(name, []) for name in builtin_grids()}
@@ -62,7 +62,7 @@ def test_every_printed_number_has_its_cells(name: str) -> None:
     table = published_table(GRIDS[name].published or "")
     for row in table.rows:
         wanted = {"method": row.method, **_position(table, row)}
-        assert any(all(_agrees(cell, axis, value) for axis, value in wanted.items()) for cell in cells), row
+        assert any(all(agrees(cell, axis, value) for axis, value in wanted.items()) for cell in cells), row
 
 
 @pytest.mark.parametrize("name", [name for name in GRIDS if name.startswith(("pgfed_table", "spfl_table"))])

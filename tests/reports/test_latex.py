@@ -27,6 +27,8 @@ def test_transposed_every_number_stays(main):
     assert [label for label, _ in table.rows] == ["digits, α=0.1, GM", "digits, α=0.1, PM"]
     assert [column.name for column in table.columns] == [row for row, _ in main.rows]
     assert list(table.rows[1][1]) == [entries[3] for _, entries in main.rows]
+    assert "Bold: highest mean of the column" in main.notes[0]
+    assert "Bold: highest mean of the row" in table.notes[0]
 
 
 def test_columns_that_no_task_has_are_refused(store):

@@ -10,7 +10,7 @@ import yaml
 from bench.config.grid import load_grid
 from bench.errors import UserError
 from bench.settings import Settings
-from reports.published.comparison import _agrees, _position, comparison, published_table
+from reports.published.comparison import _position, agrees, comparison, published_table
 from reports.published.protocol import FOLDER, STANDINGS, frozen_cells, protocol, protocols
 from reports.reading.load import load
 from tests.conftest import ROOT
@@ -58,7 +58,7 @@ def test_every_printed_number_has_the_cells_of_its_grid(table: str) -> None:
     cells = frozen_cells(table)
     for row in printed.rows:
         position = {"method": row.method, **_position(printed, row)}
-        mine = [cell for cell in cells if all(_agrees(cell, axis, value) for axis, value in position.items())]
+        mine = [cell for cell in cells if all(agrees(cell, axis, value) for axis, value in position.items())]
         assert [cell["seed"] for cell in mine] == list(range(printed.runs)), row
         assert len({json.dumps({**cell, "seed": 0}, default=str) for cell in mine}) == 1, row
 

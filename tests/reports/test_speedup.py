@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from reports.pictures.timeline import timelines
+from reports.published.comparison import PublishedRow, published_table
 from reports.published.speedup import speedup_table
 from reports.reading.load import Store, load
 from tests.warm import PATIENCE, Start
@@ -76,6 +77,24 @@ def test_a_task_without_a_curve_yet_is_left_out(store: Store) -> None:
     )
     assert table is not None
     assert [label for label, _ in table.rows] == ["free", "buffered"]
+
+
+def test_no_factor_of_the_paper_stands_beside_another_data_set(store: Store) -> None:
+    """Of a table on the cells' own data it does; one on CIFAR-10 gives its targets, and a note that it is another."""
+    seconds = {"waits": [4.0, 8.0, 12.0], "free": [3.0, 5.0, 8.0]}
+    (cell,) = (cell for cell in store.cells if cell.row == "free")
+    of_the_paper = published_table("scd_t4")
+    axes = {"pm_epochs": cell.flat["hp.personal_epochs"], "target_acc": 80}
+    row = PublishedRow.model_validate(
+        {"method": "free", "label": "Free", "metric": "speedup", "mean": 2.5, "std": None} | axes
+    )
+    for dataset, expected in (("digits", 2.5), ("cifar10", None)):
+        printed = of_the_paper.model_copy(update={"dataset": dataset, "rows": [row]})
+        table = speedup_table(store, curve(store, seconds, [50.0, 92.0, 93.0]), [printed], {store.tasks[0]: 90.0})
+        assert table is not None
+        at_80 = next(entries for label, entries in table.rows if label == "free" and entries[2].value == 80)
+        assert at_80[6].value == expected
+        assert any("dataset digits (paper: cifar10)" in note for note in table.notes) == (dataset == "cifar10")
 
 
 def test_without_a_waiting_cell_there_is_nothing_to_compare(store: Store) -> None:

@@ -289,6 +289,7 @@ def test_pairs_that_a_test_turns_round_are_named() -> None:
     tested = pd.concat([
         rows("a", "own", [90, 91, 92]), rows("b", "own", [80, 81.1, 81.9]), rows("c", "own", [85, 70, 95]),
         rows("a", "global", [40, 41, 42]), rows("b", "global", [60, 61.1, 61.9]), rows("c", "global", [50, 20, 70]),
+        rows("a", "triggered", [5, 6, 7]), rows("b", "triggered", [95, 96, 96.9]),  # where less is better: no reversal
     ])  # fmt: skip
     store_like = SimpleNamespace(tasks=["t"], rows=["a", "b", "c"])
     (text,) = reversals(store_like, tested)  # type: ignore[arg-type]

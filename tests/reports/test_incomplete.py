@@ -1,0 +1,79 @@
+"""Reports of runs in which cells are missing or diverged: what is of fewer cells than its neighbours says so."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.results.results import load_run, tidy
+from bench.results.summary import summary
+from bench.store.store import EVALUATED
+from reports.pictures.headline import _measured
+from reports.reading.further_tests import OWN, by_unit, further_tests
+from reports.reading.load import load
+from reports.tables import cost, fairness
+from reports.tables.accuracy import PM, selection
+from tests.reports.conftest import cell_id
+
+Writer = Callable[..., Path]
+
+
+def test_a_method_that_lacks_a_task_is_not_ordered_by_the_others(store_writer: Writer, tmp_path: Path) -> None:
+    """SCD has the highest accuracies, and on the task that it lacks all are lower."""
+    missing = {("scd", 1.0, seed): "missing" for seed in range(2)}
+    store = load([store_writer(tmp_path / "run", seeds=2, states=missing)])
+    rows = list(_measured(store, PM, selection(store)))
+    assert rows[0] == "scd"
+    assert rows[-1] == "ditto"
+    whole = load([store_writer(tmp_path / "whole", seeds=2)])
+    assert list(_measured(whole, PM, selection(whole)))[-1] == "scd"
+
+
+def test_diverged_seeds_are_counted_among_those_that_miss_a_target(store_writer: Writer, tmp_path: Path) -> None:
+    states = {("ditto", 1.0, 0): "diverged", **{("scd", 1.0, seed): "diverged" for seed in range(3)}}
+    store = load([store_writer(tmp_path / "run", alphas=(1.0,), states=states)])
+    costs = cost.totals(store)
+    table = cost.cost_table(store, cost.curves(store.table("metrics"), costs, PM), costs, {store.tasks[0]: 40.0})
+    rows = dict(table.rows)
+    assert {entry.note for entry in rows["ditto"][3:]} == {"(2/3)"}
+    assert {entry.note for entry in rows["fedper"][3:]} == {""}
+    assert [entry.note for entry in rows["scd"][3:]] == ["– (0/3)"] * 3
+
+
+def test_client_by_client_says_of_how_many_seeds(store_writer: Writer, tmp_path: Path) -> None:
+    store = load([store_writer(tmp_path / "run", alphas=(1.0,), states={("ditto", 1.0, 0): "diverged"})])
+    rows = dict(fairness.fairness_table(store, fairness.client_accuracies(store, selection(store))).rows)
+    assert rows["ditto"][1].note == "(n=2 of 3)"
+    assert rows["scd"][1].note == ""
+
+
+def test_own_tests_are_of_the_seeds_that_have_further_ones(store_writer: Writer, tmp_path: Path) -> None:
+    """Beside the tests of two seeds the mean of three would stand for another spread, or for a diverged cell."""
+    run = store_writer(tmp_path / "run", alphas=(1.0,), methods=("ditto",))
+    for seed in (0, 2):
+        row = dict.fromkeys(EVALUATED, "") | {
+            "round": 12, "metric": "pm", "on": "local", "mean": "train_size", "split": "others", "client": -1,
+            "quantity": "accuracy", "value": 0.5,
+        }  # fmt: skip
+        pd.DataFrame([row]).to_csv(run / cell_id(f"ditto-1-{seed}") / "evaluated.csv", index=False)
+    store = load([run])
+    tested = further_tests(store, selection(store))
+    own = by_unit(tested, "ditto", store.tasks[0], "pm", OWN)
+    assert own.keys() == by_unit(tested, "ditto", store.tasks[0], "pm", "others").keys() == {"0", "2"}
+    assert own == pytest.approx({unit: store.scores("ditto", store.tasks[0], "pm", "local", "train_size",
+                                                    selection(store))[unit] for unit in own})  # fmt: skip
+
+
+def test_a_task_without_validation_data_stands_beside_one_that_has_some(store_writer: Writer, tmp_path: Path) -> None:
+    """In `bench results`: the second task reports its last round, and the title says so."""
+    run = store_writer(tmp_path / "run", methods=("ditto",))
+    for seed in range(3):
+        folder = run / cell_id(f"ditto-0.1-{seed}")
+        for name in ("metrics", "clients"):
+            table = pd.read_csv(folder / f"{name}.csv")
+            table[table["split"] == "test"].to_csv(folder / f"{name}.csv", index=False)
+    ((title, table),) = summary(tidy(load_run(run)))
+    assert "round: validation, of cells without one the last" in title
+    assert [column for column in table.columns if column.endswith("PM")] == ["digits α=1 PM", "digits α=0.1 PM"]
+    assert "-" not in table.loc["ditto"].tolist()
