@@ -145,7 +145,7 @@ def test_finished_cells_that_lack_a_score_are_named(scored_run: Path, arrays: Pa
     assert [cell.status.state for cell in load_run(scored_run).cells] == ["done", "done"]
     out = bench_here("status", scored_run).stdout
     assert "2 finished cells ran without brier, which the grid asks for: `bench evaluate` computes it" in out
-    assert "2 finished cells report the last round: they lack the validation score of `select_by`" in out
+    assert "2 finished cells lack the validation score of `select_by`: they report the last round" in out
     assert set(load_run(scored_run).results["selection"]) == {"last", "tail"}
     assert "accuracy (%), protocol honest, round: last" in bench_here("results", scored_run).stdout
     assert "ran without brier" in bench_here("results", scored_run, "--metric", "auroc").stdout
