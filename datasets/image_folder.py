@@ -57,10 +57,8 @@ def load(
         raise UserError(f"image_folder: size = {size} should be at least 1")
     train, test, skipped = _listed(folder, groups)
     classes = sorted({picture.label for picture in train}, key=natural)
-    if alike := spellings(classes):
-        raise UserError(
-            f"{folder}: the classes {' and '.join(map(repr, alike[0]))} differ in spelling alone; use one name"
-        )
+    for alike in spellings(classes):
+        _check_spellings(folder, alike, train)
     if strangers := [picture for picture in test if picture.label not in classes]:
         raise UserError(f"{strangers[0].file.parent} is a class without a folder in {folder / 'train'}")
     tones = survey(picture.file for picture in train + test)
@@ -94,6 +92,19 @@ def reading(options: dict[str, Any]) -> str:
         "validation": any(picture.part == "val" for picture in train),
     }
     return " ".join(change for change, applies in changes.items() if applies)
+
+
+def _check_spellings(folder: Path, alike: list[str], pictures: "Sequence[_Picture]") -> None:
+    """Refuse classes that differ in spelling alone, unless a folder has several of them, as one of letters may.
+
+    Raises:
+        UserError: none has, as where each site calls a class in its own way.
+    """
+    places = {(picture.label, picture.file.parent.parent) for picture in pictures if picture.label in alike}
+    if len({place for _, place in places}) == len(places):
+        raise UserError(
+            f"{folder}: the classes {' and '.join(map(repr, alike))} differ in spelling alone; use one name"
+        )
 
 
 def natural(name: str) -> tuple[list[tuple[float, str]], str]:

@@ -12,6 +12,7 @@ from bench.settings import MAIN_MEANS
 if TYPE_CHECKING:
     import pandas as pd
 
+_TASK = ("dataset", "case", "alpha")
 _REPORTED = {"honest": "validation", "paper": "best"}
 
 
@@ -33,12 +34,15 @@ def summary(figures: "pd.DataFrame", quantity: str = "accuracy") -> "Iterator[tu
     done = figures[(figures["status"] == "done") & figures["value"].notna()]
     for protocol, rows in done.groupby("protocol", sort=False):
         selection = _REPORTED[str(protocol)]
-        chosen = rows["cell"].isin(set(rows[rows["selection"] == selection]["cell"]))
-        without = "" if chosen.all() else ", of cells without one the last" if chosen.any() else None
-        round_text = "last" if without is None else f"{selection}{without}"
-        title = f"{quantity}{unit}, protocol {protocol}, round: {round_text}, mean ± std over seeds"
-        reported = rows["selection"] == chosen.map({True: selection, False: "last"})
-        table = rows[reported & rows["mean"].isin((*MAIN_MEANS, "benign"))].copy()
+        of_tasks = (rows["selection"] == selection).groupby([rows[name] for name in _TASK], dropna=False)
+        chosen = of_tasks.transform("any")
+        reported = rows[rows["selection"] == chosen.map({True: selection, False: "last"})]
+        at = selection if chosen.any() else "last"
+        at += ", on tasks without it the last" if chosen.any() and not chosen.all() else ""
+        left_out = rows["cell"].nunique() - reported["cell"].nunique()
+        at += f" ({left_out} cells without it are left out)" if left_out else ""
+        title = f"{quantity}{unit}, protocol {protocol}, round: {at}, mean ± std over seeds"
+        table = reported[reported["mean"].isin((*MAIN_MEANS, "benign"))].copy()
         yield title, _table(table, percent=percent)
 
 

@@ -114,6 +114,18 @@ def test_one_class_in_two_spellings_is_refused(tmp_path: Path) -> None:
         load(tmp_path, groups=True)
 
 
+def test_small_and_capital_letters_may_be_classes(tmp_path: Path) -> None:
+    """Whoever has both in one folder means both; training and validation that spell a class differently do not."""
+    for part in ("train", "test"):
+        for name in ("A", "a"):
+            paint(tmp_path / "letters" / part / name / "1.png")
+    assert load(tmp_path / "letters").classes == ("A", "a")
+    for place in ("train/Cat", "train/dog", "val/cat", "test/dog"):
+        paint(tmp_path / "pets" / place / "1.png")
+    with pytest.raises(UserError, match="the classes 'Cat' and 'cat' differ in spelling alone"):
+        load(tmp_path / "pets")
+
+
 def test_a_size_of_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="size = 0"):
         load(tmp_path, size=0)

@@ -74,6 +74,23 @@ def test_a_task_without_validation_data_stands_beside_one_that_has_some(store_wr
             table = pd.read_csv(folder / f"{name}.csv")
             table[table["split"] == "test"].to_csv(folder / f"{name}.csv", index=False)
     ((title, table),) = summary(tidy(load_run(run)))
-    assert "round: validation, of cells without one the last" in title
+    assert "round: validation, on tasks without it the last, mean" in title
     assert [column for column in table.columns if column.endswith("PM")] == ["digits α=1 PM", "digits α=0.1 PM"]
     assert "-" not in table.loc["ditto"].tolist()
+
+
+def test_seeds_without_the_chosen_round_are_not_averaged_with_those_that_have_it(
+    store_writer: Writer, tmp_path: Path
+) -> None:
+    """As in the report, where the task reports the chosen round; the title counts them."""
+    run = store_writer(tmp_path / "run", methods=("ditto",), alphas=(1.0,))
+    folder = run / cell_id("ditto-1-0")
+    for name in ("metrics", "clients"):
+        table = pd.read_csv(folder / f"{name}.csv")
+        table[table["split"] == "test"].to_csv(folder / f"{name}.csv", index=False)
+    ((title, table),) = summary(tidy(load_run(run)))
+    assert "round: validation (1 cells without it are left out), mean" in title
+    store = load([run])
+    scores = store.scores("ditto", store.tasks[0], "pm", "local", "train_size", "validation")
+    assert scores.keys() == {"1", "2"}
+    assert table.loc["ditto", "digits α=1 PM"].startswith(f"{sum(scores.values()) / 2:.2f} ± ")
