@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from bench.config.grid import grid_of
 from bench.errors import UserError
+from bench.federation.cell_identity import Identities
 from bench.runs.cell_runner import CellRunner
 from bench.runs.plan import plan as planned_cells
 from bench.runs.run_folder import make_folder
@@ -33,6 +34,7 @@ from sweeps.budget import (
     least_seconds,
     seed_seconds,
 )
+from sweeps.cells import data_digests, with_data
 from sweeps.fair import choose
 from sweeps.portfolio import TUNING_SEEDS, study_of_decision
 from sweeps.run import open_studies
@@ -152,6 +154,7 @@ class DecisionRun:
     def chosen(self, plan: DecisionPlan) -> dict[str, dict[str, Any]]:
         """The searched settings that were chosen, by method; those without any result have none."""
         study = self.study(plan)
+        study = with_data(study, data_digests(study, Identities(self.options.data_root)))
         choices = choose(study, open_studies(study, study_storage(self.folder)), self.folder)
         return {choice.arm.label: choice.best.params if choice.best else {} for choice in choices}
 

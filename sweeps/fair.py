@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.settings import Settings
 from bench.store import store
 from reports.tables.table import Column, Table, TableEntry, number, words
+from sweeps.cells import listed_ids, settings_key, trial_ids
 from sweeps.finals import final_cells, final_values, finalists
 from sweeps.run import STARTUP_TRIALS
 from sweeps.study import FINALISTS, Arm, Study, values_text
@@ -62,22 +62,21 @@ def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path) -> li
     """Choose a setting for each arm, from the trials and, where they are done, the finalists' further runs."""
     from optuna.trial import TrialState
 
-    choices = []
+    choices, listed = [], listed_ids(folder)
     for arm in study.arms:
         trials = studies[arm.name].get_trials(deepcopy=False)
         ended = tuple(trial for trial in trials if trial.state.is_finished())
         best = finalists(ended)
         again = best if arm.final_seeds else []
-        values = {trial.number: final_values(study, arm, trial, folder) for trial in again}
+        values = {trial.number: final_values(study, arm, trial, folder, listed) for trial in again}
         finals = {number: figures for number, figures in values.items() if figures is not None}
         if finals:
             best = [trial for trial in best if trial.number in finals]
             best.sort(key=lambda trial: -sum(finals[trial.number]))
         counts = Counter(trial.state.name.lower() for trial in trials if trial.state != TrialState.WAITING)
-        further = [cell for trial in finalists(ended) for cell in final_cells(arm, trial)]
-        ids = {cell for trial in trials for cell in trial.user_attrs.get("cells", [])}
-        further_ids = [cell_id(settings, declared_checksum(settings)) for settings in further]
-        spent = _spent([folder / cell for cell in (*ids, *further_ids)])
+        further = [settings_key(cell) for trial in finalists(ended) for cell in final_cells(arm, trial)]
+        ids = {id for trial in trials for id in trial_ids(arm, trial)}
+        spent = _spent([folder / id for id in (*ids, *(listed[key] for key in further if key in listed))])
         choices.append(Chosen(arm, ended, best[0] if best else None, dict(counts), finals, *spent))
     return choices
 
@@ -88,9 +87,19 @@ def cells_again(study: Study, choices: Sequence[Chosen]) -> list[Settings]:
     Raises:
         UserError: no trial of any method came to its end.
     """
-    best = [(choice.arm, trial) for choice in choices for trial in finalists(choice.trials)]
-    cells = [cell for arm, trial in best for cell in final_cells(arm, trial)]
-    return cells if best and not study.final_seeds else _some(study, cells)
+    cells = [cell for choice in choices for cell in further_cells(choice)]
+    ended = any(finalists(choice.trials) for choice in choices)
+    return cells if ended and not study.final_seeds else _some(study, cells)
+
+
+def further_cells(choice: Chosen) -> list[Settings]:
+    """The further runs of an arm's finalists."""
+    return [cell for trial in finalists(choice.trials) for cell in final_cells(choice.arm, trial)]
+
+
+def chosen_cells(choice: Chosen) -> list[Settings]:
+    """The chosen setting of an arm on its reporting seeds; none where no trial came to its end."""
+    return choice.arm.reported(choice.best.params, choice.arm.report_seeds) if choice.best else []
 
 
 def _spent(folders: Sequence[Path]) -> tuple[int, float]:
@@ -106,15 +115,7 @@ def reported_cells(study: Study, choices: Sequence[Chosen]) -> list[Settings]:
     Raises:
         UserError: no trial of any method came to its end.
     """
-    return _some(
-        study,
-        [
-            cell
-            for choice in choices
-            if choice.best
-            for cell in choice.arm.reported(choice.best.params, choice.arm.report_seeds)
-        ],
-    )
+    return _some(study, [cell for choice in choices for cell in chosen_cells(choice)])
 
 
 def _some(study: Study, cells: list[Settings]) -> list[Settings]:
@@ -183,6 +184,8 @@ def _caveats(study: Study, choices: Sequence[Chosen]) -> list[str]:
         )
     if study.final_seeds and any(choice.best and not choice.finals for choice in choices):
         notes.append("Where no finalist ran again, the best trial is chosen by the trials' own seeds.")
+    if any(0 < len(choice.finals) < len(finalists(choice.trials)) for choice in choices):
+        notes.append("Finalists whose further runs diverged or failed are left out of the choice.")
     return notes
 
 

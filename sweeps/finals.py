@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
 from bench.settings import Settings
 from bench.store import store
+from sweeps.cells import settings_key, trial_ids
 from sweeps.run import best_value, mean_curve
 from sweeps.study import FINALISTS, Arm, Study
 
@@ -38,10 +38,20 @@ def final_cells(arm: Arm, trial: "FrozenTrial") -> list[Settings]:
     return [first.model_copy(update={"seed": seed}) for seed in arm.final_seeds]
 
 
-def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path) -> list[float] | None:
-    """Validation scores over all tuning seeds, one per objective; None while a cell is not done, or diverged."""
-    cells = [*arm.trial(trial.number, trial.params), *final_cells(arm, trial)]
-    folders = [folder / cell_id(cell, declared_checksum(cell)) for cell in cells]
+def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path, ids: dict[str, str]) -> list[float] | None:
+    """Validation scores over all tuning seeds, one per objective; None while a cell is not done, or diverged.
+
+    Args:
+        study, arm, trial: what was tuned, and one of its best trials.
+        folder: the run's.
+        ids: of the cells in `run.json` (`sweeps.cells.listed_ids`).
+    """
+    again = final_cells(arm, trial)
+    further = [ids.get(settings_key(cell)) for cell in again]
+    if None in further:
+        return None
+    cells = [*arm.trial(trial.number, trial.params), *again]
+    folders = [folder / id for id in (*trial_ids(arm, trial), *filter(None, further))]
     if any(store.read_status(at, cell).state != "done" for at, cell in zip(folders, cells, strict=True)):
         return None
     curves = [mean_curve(folders, metric, cells[0]) for metric in study.metrics]

@@ -17,6 +17,7 @@ from reports.pictures.canvas import Picture
 from reports.published.comparison import PublishedTable, published_table
 from reports.tables.table import Column, Table, TableEntry, number, words
 from sweeps import figures
+from sweeps.cells import with_data
 from sweeps.fair import Chosen, budget_table, choose, trials_table
 from sweeps.run import open_studies
 from sweeps.storage import storage_problems, study_storage
@@ -42,6 +43,7 @@ class _StudyFile(BaseModel):
     overrides: list[str]
     trials: int | None
     storage: str | None
+    data: dict[str, str] = {}
 
 
 def tuned_for(run: Path) -> list[str]:
@@ -104,7 +106,7 @@ def _study(file: _StudyFile | None) -> Study | None:
     if file is None:
         return None
     with allow(lambda path: False):
-        return read_study(file.source, file.file, file.stem, file.overrides, file.trials)
+        return with_data(read_study(file.source, file.file, file.stem, file.overrides, file.trials), file.data)
 
 
 def sections(study: Study, studies: "dict[str, optuna.Study]", run: Path) -> list[Section]:

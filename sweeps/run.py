@@ -13,11 +13,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from bench.config.identity import cell_id, declared_checksum
+from bench.errors import UserError
+from bench.federation.cell_identity import Identities
 from bench.results.reported_round import (
     Curves,
     after,
@@ -33,8 +34,9 @@ from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.events import Event
 from bench.runs.plan import PlannedCell
 from bench.settings import Settings
-from bench.store import documents, inside, store
+from bench.store import inside, store
 from bench.store.tables import read_table
+from sweeps.cells import forget_unscored, list_cells
 from sweeps.storage import open_storage, storage_problems
 from sweeps.study import Arm, Study, values_text
 
@@ -107,29 +109,6 @@ def open_studies(study: Study, storage: str) -> "dict[str, optuna.Study]":
         }
 
 
-def trial_cells(study: Study, studies: "dict[str, optuna.Study]") -> list[PlannedCell]:
-    """The cells of all trials so far, by arm and number, each once."""
-    cells: dict[str, PlannedCell] = {}
-    for arm in study.arms:
-        for trial in studies[arm.name].get_trials(deepcopy=False):
-            if {dimension.key for dimension in arm.dimensions} <= trial.params.keys():
-                for cell in _plan(arm, trial.number, trial.params):
-                    cells.setdefault(cell.id, cell)
-    return list(cells.values())
-
-
-def list_cells(folder: Path, cells: list[PlannedCell]) -> None:
-    """Add cells to `run.json`; the caller holds the run's lock."""
-    info = documents.read_run_file(folder) or {"cells": []}
-    ids = {entry["id"] for entry in info["cells"]}
-    info["cells"] += [
-        {"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()}
-        for cell in cells
-        if cell.id not in ids
-    ]
-    store.write_json(folder / "run.json", info)
-
-
 def tune(
     study: Study,
     studies: "dict[str, optuna.Study]",
@@ -137,6 +116,7 @@ def tune(
     *,
     options: str,
     runner: CellRunner,
+    identities: Identities,
     timeout: float | None,
     say: Callable[[str], None],
     least: int = 0,
@@ -149,6 +129,7 @@ def tune(
         folder: the run store, with its `run.json`.
         options: JSON of `bench.runs.session_options.Options`.
         runner: runs the cells.
+        identities: gives the cells' ids.
         timeout: seconds after which no trial is begun.
         say: takes one line for each trial that has ended.
         least: trials of each arm that are begun even after the timeout.
@@ -156,7 +137,7 @@ def tune(
     worker = folder / "workers" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     inside.make_folder(folder, worker)
     with store.locked(worker):
-        tuner = _Tuner(study, studies, folder, worker.name, options, timeout, say, least)
+        tuner = _Tuner(study, studies, folder, worker.name, options, identities, timeout, say, least)
         completed = runner.run(tuner.tasks(), tuner.on_event, tuner.unwanted)
     return Outcome(not completed, tuner.failed, tuner.elsewhere())
 
@@ -197,6 +178,7 @@ class _Tuner:
         folder: Path,
         worker: str,
         options: str,
+        identities: Identities,
         timeout: float | None,
         say: Callable[[str], None],
         least: int = 0,
@@ -206,6 +188,7 @@ class _Tuner:
         self.folder = folder
         self.worker = worker
         self.options = options
+        self.identities = identities
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.say = say
         self.least = least
@@ -250,27 +233,32 @@ class _Tuner:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def _next_trial(self) -> _RunningTrial | None:
-        """Choose the next trial: one whose worker died, else a new one of the arm with the fewest trials."""
+        """Begin the next trial whose settings the method takes; None if there is none."""
+        with store.locked(self.folder, wait=True):
+            while chosen := self._choose_trial():
+                if running := self._start(*chosen):
+                    return running
+            return None
+
+    def _choose_trial(self) -> "tuple[Arm, Trial, FrozenTrial | None] | None":
+        """Choose a trial whose worker died, as it was, else a new one of the arm with the fewest trials."""
         from optuna.trial import Trial, TrialState
 
-        with store.locked(self.folder, wait=True):
-            trials_by_arm = {arm: self.studies[arm.name].get_trials(deepcopy=False) for arm in self.study.arms}
-            for arm, trials in trials_by_arm.items():
-                for orphan in filter(self._is_orphan, trials):
-                    self._set_sampler(arm, orphan.number)
-                    log.info("%s trial %d goes on", arm.name, orphan.number)
-                    return self._start(arm, Trial(self.studies[arm.name], orphan._trial_id), orphan)
-            begun = {
-                arm: sum(trial.state != TrialState.WAITING for trial in trials) for arm, trials in trials_by_arm.items()
-            }
-            late = self._late()
-            short = [
-                arm for arm in self.study.arms if begun[arm] < (min(self.least, arm.trials) if late else arm.trials)
-            ]
-            if not short:
-                return None
-            arm = min(short, key=lambda candidate: begun[candidate])
-            return self._start(arm, self._new_trial(arm, trials_by_arm[arm]), None)
+        trials_by_arm = {arm: self.studies[arm.name].get_trials(deepcopy=False) for arm in self.study.arms}
+        for arm, trials in trials_by_arm.items():
+            for orphan in filter(self._is_orphan, trials):
+                self._set_sampler(arm, orphan.number)
+                log.info("%s trial %d goes on", arm.name, orphan.number)
+                return arm, Trial(self.studies[arm.name], orphan._trial_id), orphan
+        begun = {
+            arm: sum(trial.state != TrialState.WAITING for trial in trials) for arm, trials in trials_by_arm.items()
+        }
+        late = self._late()
+        short = [arm for arm in self.study.arms if begun[arm] < (min(self.least, arm.trials) if late else arm.trials)]
+        if not short:
+            return None
+        arm = min(short, key=lambda candidate: begun[candidate])
+        return arm, self._new_trial(arm, trials_by_arm[arm]), None
 
     def _is_orphan(self, trial: "FrozenTrial") -> bool:
         from optuna.trial import TrialState
@@ -298,17 +286,23 @@ class _Tuner:
         seed = key(self.study.name, arm.draws, "sampler", number) % 2**32
         self.studies[arm.name].sampler = _sampler(self.study.file.sampler, seed)
 
-    def _start(self, arm: Arm, trial: "Trial", earlier: "FrozenTrial | None") -> _RunningTrial:
+    def _start(self, arm: Arm, trial: "Trial", earlier: "FrozenTrial | None") -> _RunningTrial | None:
+        """Make the cells of a trial; where the method refuses its settings together, the trial ends here: None."""
         trial.set_user_attr("worker", self.worker)
         if earlier and not arm.points:
             self._repeat_draws(arm, trial, earlier)
         values = {dimension.key: dimension.suggest(trial) for dimension in arm.dimensions}
-        running = _RunningTrial(
-            arm, trial, _plan(arm, trial.number, values), set(earlier.intermediate_values) if earlier else set()
-        )
-        list_cells(self.folder, running.cells)
-        trial.set_user_attr("cells", [cell.id for cell in running.cells])
+        running = _RunningTrial(arm, trial, [], set(earlier.intermediate_values) if earlier else set())
         self._running.append(running)
+        try:
+            cells = arm.trial(trial.number, values)
+        except UserError as error:
+            self._prune(running, f"refused: {error}")
+            return None
+        running.cells = [PlannedCell(self.identities.of(settings), settings) for settings in cells]
+        list_cells(self.folder, running.cells)
+        forget_unscored(self.folder, running.cells)
+        trial.set_user_attr("cells", [cell.id for cell in running.cells])
         return running
 
     def _repeat_draws(self, arm: Arm, trial: "Trial", earlier: "FrozenTrial") -> None:
@@ -373,11 +367,6 @@ class _Tuner:
         self.unwanted.update(cell.id for cell in running.cells if cell.id not in needed)
         at = f"{running.trial.number + 1} of {running.arm.trials}"  # Optuna's own numbers begin with 0
         self.say(f"{running.name}, {at} ({values_text(running.trial.params)}): {text}")
-
-
-def _plan(arm: Arm, number: int, values: dict[str, Any]) -> list[PlannedCell]:
-    cells = arm.trial(number, values)
-    return [PlannedCell(cell_id(settings, declared_checksum(settings)), settings) for settings in cells]
 
 
 def _sampler(name: str, seed: int) -> "optuna.samplers.BaseSampler":

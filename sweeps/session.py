@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.config.listed import write_listed
 from bench.errors import UserError
+from bench.federation.cell_identity import Identities
+from bench.results.cell_names import cell_name
 from bench.results.pack import TUNING
 from bench.results.remarks import fallbacks, unused_fallbacks
 from bench.results.results import load_run
@@ -24,10 +26,19 @@ from bench.settings import Settings
 from bench.store import inside, store
 from reports.page.page import write_report
 from reports.tables.table import Table, to_csv
-from sweeps.fair import budget_table, cells_again, choose, reported_cells, trials_table
+from sweeps.cells import data_digests, forget_unscored, list_cells, present, trial_cells, with_data
+from sweeps.fair import (
+    budget_table,
+    cells_again,
+    choose,
+    chosen_cells,
+    further_cells,
+    reported_cells,
+    trials_table,
+)
 from sweeps.finals import check_blind
 from sweeps.report import sections
-from sweeps.run import list_cells, open_studies, trial_cells, tune
+from sweeps.run import open_studies, tune
 from sweeps.storage import storage_problems, study_storage
 from sweeps.study import Study
 
@@ -96,17 +107,22 @@ def run_study(
     if not quiet:
         print_notes(planned_remarks(planned))
     check_blind(study, session.options.data_root)
+    identities = Identities(session.options.data_root, download=session.options.download)
+    digests = data_digests(study, identities)
+    study = with_data(study, digests)
     with storage_problems(storage or study_storage(folder)):
-        studies = _open(folder, study, name, overrides, storage)
+        described = {"file": name, "stem": study.name, "source": study.source, "overrides": overrides, "data": digests}
+        studies = _open(folder, study, described, storage)
         write_run(
-            folder, study.described_grid, trial_cells(study, studies), session.command or call_text("bench.sweep"),
-            study.report_draws,
+            folder, study.described_grid, _cells_so_far(study, studies, folder, identities),
+            session.command or call_text("bench.sweep"), study.report_draws,
         )  # fmt: skip
         with _followed(folder, mirror):
             said = _quiet if quiet else _say
             outcome = tune(
-                study, studies, folder, options=options, runner=runner, timeout=timeout, say=said, least=least
-            )
+                study, studies, folder, options=options, runner=runner, identities=identities, timeout=timeout,
+                say=said, least=least,
+            )  # fmt: skip
             for reason in outcome.failed:
                 print(reason, file=sys.stderr)
             if outcome.stopped:
@@ -114,40 +130,54 @@ def run_study(
             if outcome.elsewhere:
                 print(f"other workers have {outcome.elsewhere} trials; the last one writes the report", file=sys.stderr)
                 return StudyEnd(bool(outcome.failed))
-            reported = _finals(session, study, studies, runner)
+            reported, failed = _finals(session, study, studies, runner)
         _write_best(folder, study, [cell.settings for cell in reported])
         end = _report(folder, study, studies, page=page)
     if not quiet:
         cells = load_run(folder).cells
         print_notes([*unused_fallbacks(session.options.allow_fallback, cells), *fallbacks(cells)])
-    failed = any(store.read_status(folder / cell.id).state == "failed" for cell in reported)
     return replace(end, failed=bool(outcome.failed) or failed)
+
+
+def _cells_so_far(
+    study: Study, studies: "dict[str, optuna.Study]", folder: Path, identities: Identities
+) -> list[PlannedCell]:
+    """The cells of all trials, and of the finalists' and reported runs that an earlier command has begun."""
+    choices = choose(study, studies, folder)
+    further = [cell for choice in choices for cell in (*further_cells(choice), *chosen_cells(choice))]
+    return [*trial_cells(study, studies), *present(folder, further, identities)]
 
 
 def _finals(
     session: Session, study: Study, studies: "dict[str, optuna.Study]", runner: CellRunner
-) -> list[PlannedCell]:
-    """Run the finalists again and then the chosen settings; returns the cells of these."""
-    folder, reported = session.folder, list[PlannedCell]()
+) -> tuple[list[PlannedCell], bool]:
+    """Run the finalists again and then the chosen settings; returns the cells of these, and whether any cell failed."""
+    folder, cells, failed = session.folder, list[PlannedCell](), False
+    listed = trial_cells(study, studies)
     for wanted in (cells_again, reported_cells):  # the results of the first cells decide which the second are
         choices = choose(study, studies, folder)
-        reported = plan(wanted(study, choices), session.options.data_root, download=session.options.download)
+        cells = plan(wanted(study, choices), session.options.data_root, download=session.options.download)
+        listed += cells
         with store.locked(folder, wait=True):
-            list_cells(folder, [*trial_cells(study, studies), *reported])
-        if reported and not session.work(runner, reported, session.cell_options(runner, len(reported)), None):
+            list_cells(folder, listed, others=False)
+        forget_unscored(folder, cells)
+        if cells and not session.work(runner, cells, session.cell_options(runner, len(cells)), None):
             raise Stopped
-    return reported
+        for cell in cells:
+            status = store.read_status(folder / cell.id)
+            if status.state == "failed":
+                failed = True
+                print(f"{cell_name(cell.settings)}: failed: {status.reason}", file=sys.stderr)
+                print(f"  bench log {shlex.quote(str(folder))} {cell.id}", file=sys.stderr)
+    return cells, failed
 
 
-def _open(
-    folder: Path, study: Study, name: str, overrides: list[str], storage: str | None
-) -> "dict[str, optuna.Study]":
+def _open(folder: Path, study: Study, described: dict[str, Any], storage: str | None) -> "dict[str, optuna.Study]":
     """Open Optuna's studies and write `study.json`, with which `bench report` finds them again."""
     make_folder(folder)
     with store.locked(folder, wait=True):
         inside.check_place(folder, folder / "study.db")
         studies = open_studies(study, storage or study_storage(folder))
-        described = {"file": name, "stem": study.name, "source": study.source, "overrides": overrides}
         trials = {"trials": study.arms[0].trials, "storage": storage and shown(storage)}
         store.write_json(folder / STUDY, described | trials)
     return studies

@@ -34,6 +34,24 @@ _PRECISION_VERSIONS = {"bf16": 2}  # since 2, models are evaluated in bf16, too
 
 NORMALISED = "normalised"
 """Part of the checksum of data with floating inputs: since it is, they are normalised, as bytes always were."""
+UNVERIFIED = (
+    "ag_news",
+    "camelyon17",
+    "celeba",
+    "emnist_writers",
+    "femnist",
+    "flowers102",
+    "gtsrb",
+    "har",
+    "inaturalist2017",
+    "iwildcam",
+    "pamap2",
+    "sent140",
+    "shakespeare",
+    "tinyimagenet",
+)
+"""Built-in data sets of files under the data root that are read without a comparison of checksums: their samples are
+part of a cell's id (`bench.federation.cell_identity`)."""
 _FLOATING = ("har", "motion", "pamap2", "watch")
 """Built-in data sets with floating inputs, besides `npz`, which may have some, and `synthetic`, whose inputs stay."""
 
@@ -62,7 +80,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
 
     Args:
         settings: settings with complete hyperparameters and options, as `bench.config.grid.load_grid` returns them.
-        data_checksum: the result of `declared_checksum`.
+        data_checksum: the result of `declared_checksum`, and what only reading the data tells
+            (`bench.federation.cell_identity`).
 
     Raises:
         UserError: the method, its server rule or its selection is unknown or has no source file.
@@ -158,8 +177,9 @@ def declared_checksum(settings: Settings) -> str:
     """Checksum of a cell's data, computed without loading them.
 
     A data set with an option `path` is the user's own: the checksum is that of the file's content (of names and
-    contents, for a folder), or of the path if there is no such file. For all other data sets it is the name, because
-    their loaders verify the files that they read. `NORMALISED` follows where inputs are floating.
+    contents, for a folder), or of the path if there is no such file. For all other data sets it is the name: their
+    loaders verify the files that they read, but for those of `UNVERIFIED`. `NORMALISED` follows where inputs are
+    floating.
     """
     checksums = [_declared(settings.dataset, settings.dataset_options)]
     if settings.public is not None:

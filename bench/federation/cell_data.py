@@ -129,13 +129,13 @@ def data_of(settings: Settings) -> list[tuple[str, str]]:
     return sets
 
 
-def read_data(name: str, options: str, data_root: Path) -> Dataset:
+def read_data(name: str, options: str, data_root: Path, *, download: bool = False) -> Dataset:
     """Read a data set that `data_of` lists.
 
     Raises:
         UserError: the data set is unknown, missing or damaged.
     """
-    return _dataset(name, options, data_root, False)
+    return _dataset(name, options, data_root, download)
 
 
 _LEVELS = 3  # LEAF's lists are NAME/data/train/*.json; pictures, which may be many, lie deeper

@@ -12,11 +12,11 @@ import yaml
 
 from bench.config.code_digests import is_own
 from bench.config.file_digests import versions
-from bench.config.identity import NORMALISED, cell_id, changes_inputs, declared_checksum
 from bench.data import Dataset, Partition
 from bench.errors import UserError, did_you_mean
 from bench.federation.cell_data import as_trained, check_tests, load_dataset, load_partition, load_public
-from bench.plugin import DATASETS, MODELS, PARTITIONS
+from bench.federation.cell_identity import DATA_FIELDS, Identities
+from bench.plugin import MODELS, PARTITIONS
 from bench.results.cell_names import cell_name
 from bench.results.remarks import gathered, partition_remarks
 from bench.runs.forecast.outline import size_of
@@ -25,24 +25,6 @@ from bench.store.data_record import partition_record
 
 if TYPE_CHECKING:
     from torch import nn
-
-_DATA_FIELDS = (
-    "dataset",
-    "dataset_options",
-    "partition",
-    "partition_options",
-    "shifts",
-    "timeline",
-    "attack",
-    "normalise",
-    "new_clients",
-    "clients",
-    "alpha",
-    "seed",
-    "partition_seed",
-    "protocol",
-    "validation_share",
-)
 
 
 @dataclass(frozen=True)
@@ -121,16 +103,16 @@ class _Planner:
         self._data_root = data_root
         self._download = download
         self._glance = glance
+        self._identities = Identities(data_root, download=download)
         self._unreadable: dict[str, str] = {}  # data sets, and why
-        # of each partition its hash, remarks and record
-        self._partitions: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {}
+        self._partitions: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {}  # of each its remarks and record
 
     def plan(self, settings: Settings) -> PlannedCell:
         dataset = self._dataset(settings)
         varied_fields = (
             {"seed", "partition_seed", "alpha"} if self._glance and not is_own(PARTITIONS, settings.partition) else {}
         )
-        key = json.dumps(settings.model_dump(include=set(_DATA_FIELDS).difference(varied_fields)), sort_keys=True)
+        key = json.dumps(settings.model_dump(include=set(DATA_FIELDS).difference(varied_fields)), sort_keys=True)
         if key not in self._partitions:
             try:
                 partition = load_partition(settings, dataset)
@@ -139,21 +121,14 @@ class _Planner:
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
             remarks = tuple(partition_remarks(cell_partition, cell_dataset))
-            self._partitions[key] = partition.hash, remarks, partition_record(cell_dataset, cell_partition, malicious)
-        partition_hash, remarks, record = self._partitions[key]
+            self._partitions[key] = remarks, partition_record(cell_dataset, cell_partition, malicious)
+        remarks, record = self._partitions[key]
         public = load_public(settings, self._data_root, download=self._download)
         notes = dataset.notes + (public.notes if public else ())
         notes += _check_models(settings, dataset, max(record["n_train"]))
         check_tests(settings, dataset)
         _check_messages(settings, dataset)
-        content = [declared_checksum(settings)]
-        if is_own(DATASETS, settings.dataset):  # what its code reads or makes is known from nothing but the samples
-            content += [dataset.checksum, *_marks(dataset)]
-        if settings.public is not None and public is not None and is_own(DATASETS, settings.public.name):
-            content += [f"public {mark}" for mark in _marks(public)]
-        if is_own(PARTITIONS, settings.partition):
-            content.append(partition_hash)
-        return PlannedCell(cell_id(settings, " ".join(content)), settings, notes, remarks, record)
+        return PlannedCell(self._identities.of(settings), settings, notes, remarks, record)
 
     def _dataset(self, settings: Settings) -> Dataset:
         """The data set of a cell; one that could not be read is not tried again.
@@ -169,11 +144,6 @@ class _Planner:
         except UserError as error:
             self._unreadable[key] = str(error)
             raise
-
-
-def _marks(dataset: Dataset) -> list[str]:
-    """The mark `NORMALISED` where it applies: `declared_checksum` has it for built-in data sets, not for users' own."""
-    return [NORMALISED] if dataset.floating and changes_inputs(dataset.mean, dataset.std) else []
 
 
 def _check_models(settings: Settings, dataset: Dataset, largest: int) -> tuple[str, ...]:

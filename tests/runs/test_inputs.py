@@ -175,5 +175,6 @@ def test_own_data_whose_inputs_were_not_normalised_have_new_ids(name: str, own: 
 def test_so_have_own_public_samples(name: str, own: dict[str, Dataset]) -> None:
     cell = Settings(**COMMON, dataset="own_plain", model="logistic", public={"name": name, "size": 5})  # type: ignore[arg-type]
     (planned,) = plan([cell], Path(), download=False)
-    before = f"{declared_checksum(cell)} {own['own_plain'].checksum}"
-    assert (planned.id == cell_id(cell, before)) == (name == "own_plain")
+    content = f"{declared_checksum(cell)} {own['own_plain'].checksum} public {own[name].checksum}"
+    assert (planned.id == cell_id(cell, content)) == (name == "own_plain")
+    assert (planned.id == cell_id(cell, f"{content} public {NORMALISED}")) == (name == "own_floats")

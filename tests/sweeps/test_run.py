@@ -16,16 +16,19 @@ from sqlalchemy import event
 from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
+from bench.federation.cell_identity import Identities
 from bench.plugin import PARTITIONS
 from bench.results.results import load_run
 from bench.rng import generator, key
 from bench.runs.cell import run_cell
+from bench.runs.plan import PlannedCell
 from bench.runs.run_folder import write_run
 from bench.runs.session_options import Options
 from bench.runs.workers import LocalRunner
 from bench.store import store
 from bench.store.tables import read_table
 from datasets.partitions import Split
+from sweeps.cells import list_cells
 from sweeps.fair import budget_table, cells_again, choose, reported_cells
 from sweeps.finals import check_blind, finalists
 from sweeps.run import STARTUP_TRIALS, Outcome, _sampler, _Tuner, best_value, mean_curve, open_studies, tune
@@ -39,6 +42,7 @@ from tests.warm import PATIENCE, Start
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
 OPTIONS = '{"device": "cpu", "executor": "sequential"}'
+IDENTITIES = Identities(Path("data"))
 RATES = [0.3, 0.2, 0.4, 0.25, 0.35, 1e-6, 1e300]
 """The sixth learns nothing, the last one blows up."""
 
@@ -52,8 +56,9 @@ def run(
     write_run(folder, study.described_grid, [])
     said: list[str] = []
     outcome = tune(
-        study, studies, folder, options=options, runner=LocalRunner(1, "cpu"), timeout=timeout, say=said.append
-    )
+        study, studies, folder, options=options, runner=LocalRunner(1, "cpu"), identities=IDENTITIES, timeout=timeout,
+        say=said.append,
+    )  # fmt: skip
     return outcome, studies, said
 
 
@@ -202,7 +207,7 @@ def _take_and_die(study: Study, folder: Path, writes: int) -> None:
 
     event.listen(TrialParamModel, "before_insert", kill)
     with store.locked(folder / "workers" / "dying"):
-        _Tuner(study, studies, folder, "dying", OPTIONS, None, print)._next_trial()
+        _Tuner(study, studies, folder, "dying", OPTIONS, IDENTITIES, None, print)._next_trial()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -239,7 +244,7 @@ def test_killed_between_two_values_a_trial_has_the_same_point(
         assert len(begun.params) == (writes - 1 if writes else 3)
         (folder / "workers" / "next").mkdir()
         studies = open_studies(study, f"sqlite:///{folder}/study.db")
-        running = _Tuner(study, studies, folder, "next", OPTIONS, None, print)._next_trial()
+        running = _Tuner(study, studies, folder, "next", OPTIONS, IDENTITIES, None, print)._next_trial()
         assert running is not None
         assert running.trial.number == before
         points[writes] = running.trial.params
@@ -409,13 +414,14 @@ def test_the_best_three_run_again_and_the_mean_over_all_seeds_decides(write: Wri
     best = finalists(before.trials)
     assert len(again) == 3 * 2
     assert {(cell.seed, cell.protocol) for cell in again} == {(102, "tuning"), (103, "tuning")}
+    list_cells(folder, [PlannedCell(IDENTITIES.of(cell), cell) for cell in again])
     for cell in again:
-        assert run_cell(cell, folder / cell_id(cell, declared_checksum(cell)), Options(device="cpu")).state == "done"
+        assert run_cell(cell, folder / IDENTITIES.of(cell), Options(device="cpu")).state == "done"
     (after,) = choose(study, studies, folder)
     by_hand = {}
     for trial in best:
         mine = [cell for cell in again if cell.lr == trial.params["lr"]]
-        cells = [*trial.user_attrs["cells"], *(cell_id(cell, declared_checksum(cell)) for cell in mine)]
+        cells = [*trial.user_attrs["cells"], *map(IDENTITIES.of, mine)]
         by_hand[trial.number] = best_value(mean_curve([folder / cell for cell in cells], "pm", study.arms[0].cells[0]))
         assert len(cells) == 4
     assert {number: values for number, (values,) in after.finals.items()} == by_hand

@@ -1,0 +1,102 @@
+"""The ids of cells under one data root: `bench.config.identity` with what only the samples themselves can say.
+
+A file that an option names is known by its content before it is read, and most loaders compare checksums. What the
+user's own data sets and partitions make is known from nothing but the result, and so are files under the data root that
+have no published checksum.
+"""
+
+import json
+from pathlib import Path
+
+from bench.config.code_digests import is_own
+from bench.config.file_digests import digest
+from bench.config.identity import NORMALISED, UNVERIFIED, cell_id, changes_inputs, declared_checksum
+from bench.data import Dataset
+from bench.federation.cell_data import data_of, load_dataset, load_partition, read_data
+from bench.plugin import DATASETS, PARTITIONS
+from bench.settings import Settings
+
+DATA_FIELDS = (
+    "dataset",
+    "dataset_options",
+    "partition",
+    "partition_options",
+    "shifts",
+    "timeline",
+    "attack",
+    "normalise",
+    "new_clients",
+    "clients",
+    "alpha",
+    "seed",
+    "partition_seed",
+    "protocol",
+    "validation_share",
+)
+"""Settings on which a cell's samples and its clients depend."""
+
+
+class Identities:
+    """Ids of cells under one data root. Data that only reading tells are read once, when a cell first needs them.
+
+    Args:
+        data_root: the folder of the data files.
+        download: fetch missing files, where a data set can.
+    """
+
+    def __init__(self, data_root: Path, *, download: bool = False) -> None:
+        self._data_root = data_root
+        self._download = download
+        self._samples: dict[tuple[str, str], list[str]] = {}  # by name and options of a data set
+        self._partitions: dict[str, str] = {}
+
+    def of(self, settings: Settings) -> str:
+        """Identity of a cell, 16 hex digits.
+
+        Raises:
+            UserError: its data are missing or damaged, or cannot be divided as asked for.
+        """
+        return cell_id(settings, " ".join([declared_checksum(settings), *self.content(settings)]))
+
+    def content(self, settings: Settings) -> list[str]:
+        """Texts that distinguish what a cell reads where its settings and declared checksum do not; else empty.
+
+        Raises:
+            UserError: as of `of`.
+        """
+        sets = data_of(settings)
+        texts = self._content_of(*sets[0])
+        texts += [f"public {text}" for public in sets[1:] for text in self._content_of(*public)]
+        if is_own(PARTITIONS, settings.partition):
+            texts.append(self._partition_hash(settings))
+        return texts
+
+    def _content_of(self, name: str, options: str) -> list[str]:
+        if not is_own(DATASETS, name) and name not in UNVERIFIED:
+            return []
+        if (name, options) not in self._samples:
+            dataset = read_data(name, options, self._data_root, download=self._download)
+            self._samples[name, options] = _texts(dataset, built_in=not is_own(DATASETS, name))
+        return self._samples[name, options]
+
+    def _partition_hash(self, settings: Settings) -> str:
+        fields = json.dumps(settings.model_dump(include=set(DATA_FIELDS)), sort_keys=True)
+        if fields not in self._partitions:
+            dataset = load_dataset(settings, self._data_root, download=self._download)
+            self._partitions[fields] = load_partition(settings, dataset).hash
+        return self._partitions[fields]
+
+
+def _texts(dataset: Dataset, *, built_in: bool) -> list[str]:
+    """Checksum of the samples, and digests of what it leaves out: groups, and labels of pictures that stay on disk.
+
+    For the user's own sets the mark `NORMALISED` follows where it applies; `declared_checksum` has it for the others.
+    """
+    texts = [dataset.checksum]
+    if dataset.groups is not None:
+        texts.append(f"groups {digest(json.dumps([dataset.group_names, dataset.groups.tolist()]))}")
+    if built_in:
+        texts.append(f"labels {digest(json.dumps(dataset.y.tolist()))}")
+    elif dataset.floating and changes_inputs(dataset.mean, dataset.std):
+        texts.append(NORMALISED)
+    return texts

@@ -1,0 +1,107 @@
+"""The cells of a study in its run folder: their ids, which of them `run.json` lists, and what is used again."""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.config.file_digests import digest
+from bench.federation.cell_identity import Identities
+from bench.results.reported_round import table_of
+from bench.results.results import load_run
+from bench.runs.plan import PlannedCell
+from bench.settings import PRESENTATION, Settings
+from bench.store import documents, store
+from bench.store.tables import read_table
+from sweeps.study import Arm, Study
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+
+def data_digests(study: Study, identities: Identities) -> dict[str, str]:
+    """Digests of the data of arms, by their names, where only reading the data tells them from others.
+
+    Raises:
+        UserError: data are missing or damaged, or cannot be divided as asked for.
+    """
+    content = {arm.name: [identities.content(cell) for cell in arm.cells] for arm in study.arms}
+    return {name: digest(json.dumps(texts))[:8] for name, texts in content.items() if any(texts)}
+
+
+def with_data(study: Study, digests: dict[str, str]) -> Study:
+    """The study whose Optuna studies are those of these data: trials on other data are no trials of it."""
+    arms = tuple(
+        replace(arm, name=f"{arm.name} {digests[arm.name]}") if arm.name in digests else arm for arm in study.arms
+    )
+    return replace(study, arms=arms)
+
+
+def trial_cells(study: Study, studies: "dict[str, optuna.Study]") -> list[PlannedCell]:
+    """The cells of all trials so far, by arm and number, each once."""
+    cells: dict[str, PlannedCell] = {}
+    for arm in study.arms:
+        for trial in studies[arm.name].get_trials(deepcopy=False):
+            if ids := trial_ids(arm, trial):
+                for id, settings in zip(ids, arm.trial(trial.number, trial.params), strict=True):
+                    cells.setdefault(id, PlannedCell(id, settings))
+    return list(cells.values())
+
+
+def trial_ids(arm: Arm, trial: "FrozenTrial") -> list[str]:
+    """Ids of the cells of a trial; none where it was killed before it had any, or its settings were refused."""
+    ids = [str(id) for id in trial.user_attrs.get("cells", ())]
+    is_whole = len(ids) == len(arm.cells) and all(re.fullmatch(documents.CELL_ID, id) for id in ids)
+    return ids if is_whole else []
+
+
+def listed_ids(folder: Path) -> dict[str, str]:
+    """Ids of the cells in `run.json`, by the key of their settings (`settings_key`)."""
+    if documents.read_run_file(folder) is None:
+        return {}
+    return {settings_key(cell.settings): cell.id for cell in load_run(folder).cells}
+
+
+def settings_key(settings: Settings) -> str:
+    """Text of all settings that are more than a name or a score: equal for two descriptions of one cell."""
+    return settings.model_dump_json(exclude=set(PRESENTATION))
+
+
+def list_cells(folder: Path, cells: Iterable[PlannedCell], *, others: bool = True) -> None:
+    """Put cells into `run.json`; the caller holds the run's lock.
+
+    Args:
+        folder: the run's.
+        cells: those that should be there.
+        others: whether the cells that are there stay.
+    """
+    info = documents.read_run_file(folder) or {"cells": []}
+    entries = {entry["id"]: entry for entry in info["cells"]} if others else {}
+    for cell in cells:
+        entry = {"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()}
+        entries.setdefault(cell.id, entry)
+    store.write_json(folder / "run.json", {**info, "cells": list(entries.values())})
+
+
+def present(folder: Path, cells: Sequence[Settings], identities: Identities) -> list[PlannedCell]:
+    """Plan those of some cells that have a folder."""
+    planned = [PlannedCell(identities.of(settings), settings) for settings in cells]
+    return [cell for cell in planned if (folder / cell.id).is_dir()]
+
+
+def forget_unscored(folder: Path, cells: Iterable[PlannedCell]) -> None:
+    """Remove finished cells that lack the score that chooses settings and rounds: they ran before it was asked for.
+
+    Scores are no part of a cell's id, and without this one a trial would never end.
+    """
+    for cell in cells:
+        score, place = cell.settings.select_by, folder / cell.id
+        if table_of(score) == "metrics" or store.read_status(place, cell.settings).state != "done":
+            continue
+        if score not in set(read_table(place, "scores")["quantity"]):
+            with contextlib.suppress(store.BusyError):  # another worker has just removed it, and runs it again
+                store.forget(place)
