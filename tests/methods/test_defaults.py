@@ -4,11 +4,13 @@
 follows a name in brackets was taken from a summary of the paper or from public code, not from the paper's own text.
 """
 
+import re
 from typing import Any
 
 import pytest
 
 from bench.plugin import METHODS, SERVER_RULES
+from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES
 
 CELL = "ours: None is the cell's own setting"
@@ -408,6 +410,15 @@ RULES: dict[str, dict[str, tuple[Any, str]]] = {
 def test_defaults_of_a_method(name: str) -> None:
     assert name in DEFAULTS, "a new method: say where its defaults come from"
     assert _defaults(METHODS.get(name).Hyper) == {key: value for key, (value, _) in DEFAULTS[name].items()}
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_the_card_names_what_the_defaults_leave_to_it(name: str) -> None:
+    cards = ROOT / "docs" / "methods"
+    (file,) = re.findall(rf"\[`{name}`\]\(([a-z_]+\.md)\)", (cards / "README.md").read_text(encoding="utf-8"))
+    card = (cards / file).read_text(encoding="utf-8")
+    left = [key for key, (_, source) in DEFAULTS[name].items() if source.endswith("(card)")]
+    assert [key for key in left if not re.search(rf"\b{key}\b", card)] == []
 
 
 @pytest.mark.parametrize("name", SERVER_RULES.names())
