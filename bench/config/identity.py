@@ -32,6 +32,11 @@ _FROZEN_VERSION = 2
 _PRECISION_VERSIONS = {"bf16": 2}  # since 2, models are evaluated in bf16, too
 """Versions of one precision's results, raised when a change affects no other cells; these keep their ids."""
 
+_TIMELINE_VERSIONS = {"fedah": 2, "metafed": 2, "pefll": 2}
+"""Versions of a method's results with a `timeline`. Since 2, what a method trains for an evaluation before a change is
+planned anew after it. Any method of a user's has `_OWN_TIMELINE_VERSION`, as it may do so, too."""
+_OWN_TIMELINE_VERSION = 2
+
 NORMALISED = "normalised"
 """Part of the checksum of data with floating inputs: since it is, they are normalised, as bytes always were."""
 UNVERIFIED = (
@@ -109,6 +114,11 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         identity["precision_version"] = _PRECISION_VERSIONS[settings.precision]
     if settings.frozen:
         identity["frozen_version"] = _FROZEN_VERSION
+    if settings.timeline:
+        external = is_own(METHODS, settings.method)
+        later = _OWN_TIMELINE_VERSION if external else _TIMELINE_VERSIONS.get(settings.method)
+        if later is not None:
+            identity["timeline_version"] = later
     return digest(json.dumps(identity, sort_keys=True, allow_nan=False))
 
 

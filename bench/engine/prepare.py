@@ -143,7 +143,7 @@ class Preparer:
     def _planned(self, request: Train, round: int) -> _Plan:
         parts, context = kinds(request.values), kinds(request.context)
         rest = request.optimizer, request.feed, request.side, request.only, request.draws
-        key = request.loss, request.step, parts, context, rest, round
+        key = request.loss, request.step, parts, context, rest, round, self._device_data.stage
         if self._plan is None or key != self._key:
             self._key, self._plan = key, self._make(request, parts, context, round)
         return self._plan

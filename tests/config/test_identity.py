@@ -127,6 +127,23 @@ def test_a_version_of_one_precision_counts_for_its_cells_only(monkeypatch: pytes
     assert {p for p, one in cells.items() if cell_id(one, "data") != before[p]} == {"bf16"}
 
 
+def test_a_version_of_a_methods_changing_data_counts_for_its_cells_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`plain` is a method of a user's, which may train for its evaluation, too."""
+    changes = {"timeline": CHANGED["timeline"]}
+    cells = {
+        f"{method}{' changing' if change else ''}": Settings(method=method, alpha=0.5, **change)
+        for method in ("fedavg", "fedah", "plain")
+        for change in ({}, changes)
+    }
+    with monkeypatch.context() as before:
+        before.setattr(identity, "_TIMELINE_VERSIONS", {})
+        before.setattr(identity, "_OWN_TIMELINE_VERSION", None)
+        earlier = {name: cell_id(one, "data") for name, one in cells.items()}
+    assert {name for name, one in cells.items() if cell_id(one, "data") != earlier[name]} == {
+        "fedah changing", "plain changing",
+    }  # fmt: skip
+
+
 def test_order_of_keys_does_not_count() -> None:
     one = CELL.model_copy(update={"hp": {"a": 1, "b": {"c": 2, "d": 3}}})
     two = CELL.model_copy(update={"hp": {"b": {"d": 3, "c": 2}, "a": 1}})

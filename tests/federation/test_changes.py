@@ -210,6 +210,23 @@ def test_it_goes_on_from_a_checkpoint_across_a_change(method: str, at: int) -> N
     assert straight.ledger == second.ledger
 
 
+@pytest.mark.parametrize(
+    "method", ["fedah", *(pytest.param(name, marks=pytest.mark.long) for name in ("metafed", "pefll"))]
+)
+def test_batches_are_as_large_as_the_data_of_their_stage_allow(method: str) -> None:
+    """What an evaluation before a change has trained is planned anew after it, as in a run that was stopped there."""
+    growing = {"clients": 4, "rounds": 2, "batch_size": 1000, "timeline": [{"round": 1, "add_classes": 6}]}
+    straight, resumed = (federation(method=method, **growing) for _ in range(2))
+    scores(straight, 1)
+    resumed.restore(*straight.state())
+    before = straight.engine.device_data.largest
+    after = [scores(trained, 1)[0].metrics for trained in (straight, resumed)]
+    assert straight.engine.device_data.largest > before
+    assert after[0] == after[1]
+    assert straight.work == resumed.work
+    assert same_state(straight, resumed)
+
+
 def test_features_of_a_frozen_body_follow_inputs_that_shift(monkeypatch: pytest.MonkeyPatch) -> None:
     """The features of all stages are computed; results are those of a cell that computes them at each step."""
     frozen: dict[str, Any] = {
