@@ -32,10 +32,13 @@ _FROZEN_VERSION = 2
 _PRECISION_VERSIONS = {"bf16": 2}  # since 2, models are evaluated in bf16, too
 """Versions of one precision's results, raised when a change affects no other cells; these keep their ids."""
 
-_TIMELINE_VERSIONS = {"fedah": 2, "metafed": 2, "pefll": 2}
-"""Versions of a method's results with a `timeline`. Since 2, what a method trains for an evaluation before a change is
-planned anew after it. Any method of a user's has `_OWN_TIMELINE_VERSION`, as it may do so, too."""
-_OWN_TIMELINE_VERSION = 2
+_OWN_METHOD = "a method of a user's"
+_TIMELINE_VERSIONS = {"fedah": 2, "metafed": 2, "pefll": 2, _OWN_METHOD: 2}
+"""Versions of methods' results with a `timeline`. Since 2, what a method trains for an evaluation before a change is
+planned anew after it."""
+_LOCAL_VERSIONS = {"ccvr": 2, "fedadmm": 2, "feddrift": 2, "metafed": 2, "pfedsim": 2, _OWN_METHOD: 2}
+"""Versions of methods' results with `batchnorm: local`. Since 2, running statistics stay with a client also where its
+model is sent under another name than it is received, or in an exchange."""
 
 NORMALISED = "normalised"
 """Part of the checksum of data with floating inputs: since it is, they are normalised, as bytes always were."""
@@ -114,11 +117,11 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         identity["precision_version"] = _PRECISION_VERSIONS[settings.precision]
     if settings.frozen:
         identity["frozen_version"] = _FROZEN_VERSION
-    if settings.timeline:
-        external = is_own(METHODS, settings.method)
-        later = _OWN_TIMELINE_VERSION if external else _TIMELINE_VERSIONS.get(settings.method)
-        if later is not None:
-            identity["timeline_version"] = later
+    method = _OWN_METHOD if is_own(METHODS, settings.method) else settings.method
+    if settings.timeline and method in _TIMELINE_VERSIONS:
+        identity["timeline_version"] = _TIMELINE_VERSIONS[method]
+    if settings.batchnorm == "local" and method in _LOCAL_VERSIONS:
+        identity["local_version"] = _LOCAL_VERSIONS[method]
     return digest(json.dumps(identity, sort_keys=True, allow_nan=False))
 
 

@@ -8,7 +8,7 @@ from bench.engine.engine import Engine
 from bench.engine.programs import Budget, ProgramRun, Sent
 from bench.federation.attacks import Forger
 from bench.federation.channel import Channel
-from bench.federation.participants import Clients, ServerState, as_model
+from bench.federation.participants import Clients, ServerState, as_model, buffers_of, with_kept
 from bench.federation.timeline import ComputedRound, Timer
 from bench.federation.traffic import Ledger
 from bench.federation.unselected import Unselected
@@ -95,7 +95,7 @@ class ClientRounds:
 
     def _keep_buffers(self, round_: ComputedRound) -> None:
         for event in round_.program.events:
-            if isinstance(event, Sent) and not event.waits:
+            if isinstance(event, Sent):
                 self._clients.keep_buffers(round_.client, event.values)
 
     def _reply(self, messages: list[Message]) -> dict[int, Any]:
@@ -103,4 +103,6 @@ class ClientRounds:
         replies = self._method.reply(self._server, messages)
         for message in messages:
             self._traffic.download(replies[message.client])
+        if self._clients.local_buffers:
+            return {m.client: with_kept(replies[m.client], buffers_of(m.values)) for m in messages}
         return replies

@@ -204,13 +204,13 @@ class Clients:
         down = self._method.broadcast(self._server, client)
         if not self.local_buffers:
             return down
-        buffers = client.state.get(_BUFFERS, {})
-        return {n: v.with_buffers(buffers[n]) if isinstance(v, Params) and n in buffers else v for n, v in down.items()}
+        return with_kept(down, client.state.get(_BUFFERS, {}))
 
-    def keep_buffers(self, client: Client, sent: dict[str, Any]) -> None:
+    def keep_buffers(self, client: Client, sent: Mapping[str, Any]) -> None:
         """Keep with a client the buffers that it would have sent, under the policy `local`."""
-        buffers = {n: v.buffers for n, v in sent.items() if isinstance(v, Params)}
-        client.state[_BUFFERS] = {**client.state.get(_BUFFERS, {}), **buffers}
+        latest = buffers_of(sent)
+        earlier = {name: kept for name, kept in client.state.get(_BUFFERS, {}).items() if name not in latest}
+        client.state[_BUFFERS] = earlier | latest
 
     def mean_buffers(self, generic: Params) -> Params:
         """The generic model, under the policy `local` with the n_i-weighted mean of the clients' buffers."""
@@ -219,13 +219,52 @@ class Clients:
         weighted = [
             (self._server.sizes[i], b)
             for i, state in self.states().items()
-            for b in state.get(_BUFFERS, {}).values()
+            for b in map(_tensor_of, state.get(_BUFFERS, {}).values())
             if b.shape == generic.buffers.shape
         ]
         if not weighted:
             return generic
         total = sum(n for n, _ in weighted)
         return generic.with_buffers(sum((b * (n / total) for n, b in weighted), torch.zeros_like(generic.buffers)))
+
+
+def buffers_of(sent: Mapping[str, Any]) -> dict[str, Params]:
+    """The parts `[b]` of model values that hold their buffers, by the names of the values; without weights."""
+    models = {name: value for name, value in sent.items() if isinstance(value, Params) and value.spec.b}
+    return {name: value.part(*(entry.name for entry in value.spec.buffers)) for name, value in models.items()}
+
+
+def with_kept(received: Mapping[str, Any], kept: Mapping[str, Params | Tensor]) -> dict[str, Any]:
+    """Received values with a client's own buffers in the model values.
+
+    A model value gets the buffers kept under its name. Without them it gets the latest of its architecture that the
+    client sent under a name by which it receives nothing, as it is the same model then.
+
+    Args:
+        received: values by name.
+        kept: buffers by the name of the value that they were sent with; tensors `[b]` in states of earlier versions.
+    """
+    renamed = [value for name, value in kept.items() if name not in received]
+    values = dict(received)
+    for name, value in received.items():
+        if isinstance(value, Params) and value.spec.b:
+            if name in kept:
+                values[name] = value.with_buffers(_tensor_of(kept[name]))
+            else:
+                matching = [b for b in (_buffers_for(value.spec, earlier) for earlier in renamed) if b is not None]
+                values[name] = value.with_buffers(matching[-1]) if matching else value
+    return values
+
+
+def _buffers_for(spec: Spec, kept: Params | Tensor) -> Tensor | None:
+    """The buffers `[b]` of a spec among those that were kept; None if they are another model's, or not all there."""
+    if not isinstance(kept, Params) or kept.spec.arch != spec.arch or not {*spec.buffers} <= {*kept.spec.buffers}:
+        return None
+    return kept.part(*(entry.name for entry in spec.buffers)).buffers
+
+
+def _tensor_of(kept: Params | Tensor) -> Tensor:
+    return kept.buffers if isinstance(kept, Params) else kept
 
 
 def as_model(value: Any, source: str) -> Params:

@@ -127,21 +127,29 @@ def test_a_version_of_one_precision_counts_for_its_cells_only(monkeypatch: pytes
     assert {p for p, one in cells.items() if cell_id(one, "data") != before[p]} == {"bf16"}
 
 
-def test_a_version_of_a_methods_changing_data_counts_for_its_cells_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`plain` is a method of a user's, which may train for its evaluation, too."""
-    changes = {"timeline": CHANGED["timeline"]}
+@pytest.mark.parametrize(
+    ("versions", "change", "method"),
+    [
+        ("_TIMELINE_VERSIONS", {"timeline": CHANGED["timeline"]}, "fedah"),
+        ("_LOCAL_VERSIONS", {"batchnorm": "local"}, "fedadmm"),
+    ],
+)
+def test_a_version_of_a_methods_results_counts_for_its_cells_only(
+    versions: str, change: dict[str, Any], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`plain` is a method of a user's, whose results may have changed as well."""
     cells = {
-        f"{method}{' changing' if change else ''}": Settings(method=method, alpha=0.5, **change)
-        for method in ("fedavg", "fedah", "plain")
-        for change in ({}, changes)
+        (name, bool(more)): Settings(method=name, alpha=0.5, **more)
+        for name in ("fedavg", method, "plain")
+        for more in ({}, change)
     }
     with monkeypatch.context() as before:
-        before.setattr(identity, "_TIMELINE_VERSIONS", {})
-        before.setattr(identity, "_OWN_TIMELINE_VERSION", None)
+        before.setattr(identity, versions, {})
         earlier = {name: cell_id(one, "data") for name, one in cells.items()}
     assert {name for name, one in cells.items() if cell_id(one, "data") != earlier[name]} == {
-        "fedah changing", "plain changing",
-    }  # fmt: skip
+        (method, True),
+        ("plain", True),
+    }
 
 
 def test_order_of_keys_does_not_count() -> None:

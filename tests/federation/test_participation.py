@@ -1,5 +1,6 @@
 """Clients that are not selected, new clients, and augmented images."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import torch
 from bench.data import Dataset
 from bench.engine.batches import CROPS
 from bench.engine.device_data import Pool
+from bench.engine.programs import Sent
 from bench.errors import UserError
-from bench.federation.participants import mean_of_models
-from tests.engine.problems import EVERY_METHOD, generic, personal, run, toy
+from bench.federation.participants import buffers_of, mean_of_models, with_kept
+from bench.params import Params
+from tests.engine.problems import EVERY_METHOD, generic, numbered_model, personal, run, toy
 
 HALF: dict[str, Any] = {"participation": 0.5, "dtype": "float32"}
 WITHOUT = {"ditto": {"lam": 0.0}, "scd": {"lambda_g": 0.0, "lambda_p": 0.0}}
@@ -115,6 +118,50 @@ def test_running_statistics_that_clients_keep_are_averaged_by_samples() -> None:
     assert len({sizes[i] for i in kept}) > 1
     expected = sum(sizes[i] * buffers for i, buffers in kept.items()) / sum(sizes[i] for i in kept)
     torch.testing.assert_close(clients.mean_buffers(generic).buffers, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("method", "hp"), [("ccvr", {}), ("fedadmm", {}), ("feddrift", {}), ("pfedsim", {"warmup": 1})]
+)
+def test_running_statistics_stay_with_clients_whatever_name_their_model_travels_by(
+    method: str, hp: dict[str, Any]
+) -> None:
+    """These methods send it by another name than they receive it by, a part of it, or in an exchange."""
+    federation = toy(method, sizes=[8, 6], hp=hp, model="test_norm", batchnorm="local")
+    for _ in range(3):
+        federation.advance()
+    last = {i: w.buffers for i, w in federation.waiting.local_models.items()}
+    assert not torch.equal(last[0], last[1])
+    for i, buffers in last.items():
+        received = [w for w in federation.clients.down(i).values() if isinstance(w, Params)]
+        assert received
+        assert all(torch.equal(w.buffers, buffers) for w in received)
+
+
+def test_a_reply_comes_with_the_running_statistics_that_the_client_sent() -> None:
+    federation = toy("ccvr", sizes=[8, 6], model="test_norm", batchnorm="local")
+    computed = federation.client_rounds.compute([0, 1], 0, 0.0)
+    exchanges = [event for r in computed for event in r.program.events if isinstance(event, Sent) and event.waits]
+    sent, replies = [e.values["model"] for e in exchanges], [e.reply["model"] for e in exchanges]
+    assert torch.equal(replies[0].weights, replies[1].weights)
+    assert not torch.equal(sent[0].buffers, sent[1].buffers)
+    assert all(torch.equal(mine.buffers, back.buffers) for mine, back in zip(sent, replies, strict=True))
+
+
+def test_kept_statistics_go_into_their_name_else_into_their_architecture() -> None:
+    w = numbered_model()
+    old, new = (w.with_buffers(torch.full_like(w.buffers, value)) for value in (1.0, 2.0))
+    other = Params(w.weights, w.buffers, replace(w.spec, arch="another"))
+    body = w.without("head")
+    received = {"model": w, "body": body, "head": w.part("head"), "other": other, "number": 3}
+    kept = buffers_of({"model": old, "earlier": old, "later": new, "head": w.part("head")})
+    values = with_kept(received, kept)
+    assert torch.equal(values["model"].buffers, old.buffers)
+    assert torch.equal(values["body"].buffers, new.without("head").buffers)
+    assert [values[name] for name in ("head", "other", "number")] == [received["head"], other, 3]
+    assert torch.equal(values["body"].weights, body.weights)
+    before = with_kept({"model": w}, {"model": old.buffers})  # what states of earlier versions hold
+    assert torch.equal(before["model"].buffers, old.buffers)
 
 
 def _selected(method: str, version: int, **settings: Any) -> list[int]:
