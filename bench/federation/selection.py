@@ -1,5 +1,6 @@
 """Selection of the clients that take part in a round, and of the idle clients that start next."""
 
+from bench.errors import UserError
 from bench.federation.clock import Clock
 from bench.federation.participants import ServerState
 from bench.method import Method, Selection
@@ -22,6 +23,7 @@ class Selector:
         self._method = method
         self._server = server
         self._clock = clock
+        self._name = settings.selection
         self._seed = settings.seed
         self._participation = settings.participation
         self.start_draws = 0
@@ -33,13 +35,25 @@ class Selector:
         self.count = max(1, round(self._participation * len(self._ids)))
 
     def select(self, version: int) -> list[int]:
-        """Select the clients of a round, without those that drop out."""
+        """Select the clients of a round, without those that drop out.
+
+        Raises:
+            UserError: the selection is not of as many different clients as are due.
+        """
         ids = self._ids
         if self._method.everyone or self.count == len(ids):
             return self.present(ids, version)
         rng = generator("selection", self._seed, version)
         sizes = [self._server.sizes[i] for i in ids]
-        return self.present(sorted(self._selection(ids, sizes, self.count, version, rng)), version)
+        returned = list(self._selection(ids, sizes, self.count, version, rng))
+        different = set(returned)
+        selected = [i for i in ids if i in different]
+        if not len(selected) == len(returned) == self.count:
+            raise UserError(
+                f"`selection: {self._name}` returned {len(returned)} ids in round {version + 1}, which name "
+                f"{len(selected)} of the {len(ids)} clients that it got: return {self.count} different ids of these"
+            )
+        return self.present(selected, version)
 
     def present(self, ids: list[int], version: int) -> list[int]:
         """Leave out of the clients `ids` those that drop out of a round."""

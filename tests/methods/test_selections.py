@@ -1,8 +1,9 @@
 """How clients are selected: by p_k without replacement as COMET does, in turn, or by a function of one's own."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,3 +93,29 @@ def test_a_selection_that_does_not_exist_and_a_server_that_selects_nobody(tmp_pa
         load_grid(str(file), [])
     with pytest.raises(UserError, match="clients start one by one"):
         toy("fedavg", selection="by_size", server={"name": "fedbuff"})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda ids, count: [ids[0]] * count,
+        lambda ids, count: ids[: count - 1],
+        lambda ids, count: ids[: count + 1],
+        lambda ids, count: [*ids[: count - 1], 999],
+        lambda ids, count: [*ids[: count - 1], ids[count] + 0.5],
+    ],
+    ids=["one twice", "too few", "too many", "unknown", "fraction"],
+)
+def test_other_than_as_many_different_clients_is_refused(
+    wrong: Callable[[Sequence[int], int], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(ids: Sequence[int], sizes: Any, count: int, round: int, rng: np.random.Generator) -> list[int]:
+        return wrong(ids, count) if round else [*np.array(ids[:count])]
+
+    SELECTIONS.names()
+    monkeypatch.setitem(SELECTIONS._items, "careless", careless)
+    federation = toy("fedavg", participation=0.6, selection="careless")
+    run(federation, 1)
+    assert [type(i) for i in federation.server.selected] == [int, int, int]
+    with pytest.raises(UserError, match=r"careless` returned .* in round 2, .* got: return 3 different ids of these"):
+        federation.advance()
