@@ -325,7 +325,8 @@ class Settings(BaseModel):
         default_factory=Profile, description="simulated devices and network: a preset or a mapping, see docs/clock.md"
     )
     wait_free: Annotated[bool, BeforeValidator(_switch)] = Field(
-        True, description="off: uploads leave at the end of the local work; changes seconds only"
+        True,
+        description="off: uploads leave at the end of the local work; in synchronous rounds this changes seconds only",
     )
     pm_until_broadcast: bool = Field(
         False, description="training after the upload goes on until the next model arrives on the simulated clock"

@@ -130,6 +130,11 @@ def warnings(method: Method, settings: Settings, clients: int, device: str) -> l
         texts.append(
             f"the server waits for {k} messages, but only {clients} clients can send one: {clients} make a version"
         )
+    if isinstance(method.trigger, Arrivals) and not settings.wait_free:
+        texts.append(
+            "wait_free: off changes models here, not seconds only: under an asynchronous server a later upload comes "
+            "into another version"
+        )
     if settings.precision == "tf32" and torch.device(device).type != "cuda":
         texts.append("precision tf32 changes nothing on a CPU: the products of this cell are in float32")
     return texts

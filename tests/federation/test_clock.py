@@ -58,6 +58,20 @@ def test_wait_free_changes_seconds_only_and_by_the_formulas(
             assert row["settled"] == pytest.approx(max(ready, *end), rel=1e-12)
 
 
+def test_waiting_changes_the_models_of_an_asynchronous_server_and_is_said() -> None:
+    """A slow personal training delays the first client's upload past the others'."""
+    clock = {"samples_per_second": [1000.0, 30.0, 20.0]}
+    hp = {"personal_epochs": 50}
+    settings: dict[str, Any] = {"sizes": SIZES, "hp": hp, "clock": clock, "server": {"name": "fedasync"}}
+    free, waiting = (toy("ditto", wait_free=wait_free, **settings) for wait_free in (True, False))
+    for federation in (free, waiting):
+        run(federation, 4)
+    assert not torch.equal(generic(free), generic(waiting))
+    said = "wait_free: off changes models here"
+    assert [any(said in text for text in federation.warnings) for federation in (free, waiting)] == [False, True]
+    assert not any(said in text for text in ditto({}, wait_free=False).warnings)
+
+
 def test_equal_clients_have_the_closed_form() -> None:
     """A round takes T_G + max(T_P, T_comm) instead of T_G + T_P + T_comm, from the second round on."""
     sizes = [6, 6]
