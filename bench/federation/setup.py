@@ -150,8 +150,8 @@ def make_method(settings: Settings) -> Method:
 
     Raises:
         UserError: the method is unknown; its aggregation is not a mean that a server rule could replace; its learning
-            rate would decay with every upload; or it does not go with the clock's dropouts, `pm_until_broadcast`, or
-            the channel's noise.
+            rate would decay with every upload; or it does not go with the clock's dropouts, `pm_until_broadcast`,
+            `unselected`, or the channel's noise.
     """
     kind = METHODS.get(settings.method)
     method: Method = kind(kind.Hyper(**settings.hp))
@@ -175,6 +175,11 @@ def make_method(settings: Settings) -> Method:
         raise UserError(f"{settings.method} needs all clients in every round; leave out the clock's `dropout`")
     if settings.pm_until_broadcast and not (isinstance(method.trigger, Everyone) and settings.wait_free):
         raise UserError("`pm_until_broadcast` needs a synchronous server and `wait_free: on`")
+    if settings.unselected != "idle" and not isinstance(method.trigger, Everyone):
+        raise UserError(
+            f"`unselected: {settings.unselected}` needs synchronous rounds, and {settings.name!r} has none: set "
+            "`unselected: idle` in its entry of `methods`"
+        )
     check_privacy(settings, method)
     return method
 

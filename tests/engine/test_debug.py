@@ -10,7 +10,7 @@ from tests.engine.problems import ONE_OF_A_KIND, everything, run, toy
 
 CORNERS: dict[str, dict[str, Any]] = {
     "plain": {"participation": 0.5},
-    "batch statistics": {"model": "test_norm", "unselected": "broadcast"},
+    "batch statistics": {"model": "test_norm"},
 }
 
 

@@ -113,6 +113,16 @@ def test_until_broadcast_needs_a_synchronous_wait_free_server() -> None:
             toy("ditto", pm_until_broadcast=True, **more)
 
 
+@pytest.mark.parametrize("policy", ["broadcast", "cap"])
+@pytest.mark.parametrize("rounds", [{"server": {"name": "fedasync"}}, {"method": "lga"}], ids=["arrivals", "ticks"])
+def test_training_of_unselected_clients_needs_synchronous_rounds(policy: str, rounds: dict[str, Any]) -> None:
+    settings = {"method": "ditto", "participation": 0.5, **rounds}
+    with pytest.raises(UserError, match=f"`unselected: {policy}` needs synchronous rounds, .* set `unselected: idle`"):
+        make_method(Settings(unselected=policy, **settings))
+    make_method(Settings(**settings))
+    make_method(Settings(method="ditto", participation=0.5, unselected=policy))
+
+
 def test_the_timeline_has_every_phase_in_its_place() -> None:
     federation = ditto({"samples_per_second": 10.0, "uplink": BYTES / 2.0, "downlink": BYTES / 0.5})
     federation.advance()
