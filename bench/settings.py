@@ -296,7 +296,7 @@ class Settings(BaseModel):
     )
     unselected: Literal["idle", "broadcast", "cap"] = Field(
         "idle",
-        description="personal training of clients that a synchronous round does not select (Appendix F of the SCD paper)",
+        description="in synchronous rounds: personal training of who is not selected (Appendix F of the SCD paper)",
     )
     unselected_steps: int = Field(100, ge=0, description="`cap`: most local steps since a client was last selected")
     new_clients: int = Field(0, ge=0, description="clients held out of training, scored after the last round")

@@ -11,7 +11,7 @@ from bench.buffers import statistics
 from bench.data import TokenShape
 from bench.errors import UserError
 from bench.federation.privacy import check_privacy
-from bench.method import Arrivals, Everyone, Method, Selection, ServerRule
+from bench.method import Arrivals, Everyone, Method, Selection, ServerRule, Tick
 from bench.model_call import SingleValueError, keep_still, refuse_single_values
 from bench.models import adapters
 from bench.params import Spec
@@ -134,6 +134,11 @@ def warnings(method: Method, settings: Settings, clients: int, device: str) -> l
         texts.append(
             "wait_free: off changes models here, not seconds only: under an asynchronous server a later upload comes "
             "into another version"
+        )
+    if settings.stragglers and not isinstance(method.trigger, Tick):
+        texts.append(
+            "stragglers change nothing here: they count on the round clock of the LGA family; "
+            "`clock: {slow_clients: ...}` makes clients late on the clock of seconds"
         )
     if settings.precision == "tf32" and torch.device(device).type != "cuda":
         texts.append("precision tf32 changes nothing on a CPU: the products of this cell are in float32")

@@ -123,6 +123,17 @@ def test_training_of_unselected_clients_needs_synchronous_rounds(policy: str, ro
     make_method(Settings(method="ditto", participation=0.5, unselected=policy))
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedbuff", "lga"])
+def test_stragglers_that_no_round_clock_delays_are_said(method: str) -> None:
+    federations = [toy(method, sizes=SIZES, stragglers=late) for late in ({}, {0: 2})]
+    for federation in federations:
+        run(federation, 2)
+    same = torch.equal(*map(generic, federations))
+    warned = ["stragglers change nothing here" in " ".join(federation.warnings) for federation in federations]
+    assert warned == [False, same]
+    assert same == (method != "lga")
+
+
 def test_the_timeline_has_every_phase_in_its_place() -> None:
     federation = ditto({"samples_per_second": 10.0, "uplink": BYTES / 2.0, "downlink": BYTES / 0.5})
     federation.advance()
