@@ -113,8 +113,10 @@ class LGA(Method):
                 share = similarity(m.base["model"], first, m["model"])
                 models[m.client] = between(estimate["model"], current, share)
         state["personal"] = models
-        waiting = (after.keys() | set(server.selected)) - {m.client for m in messages}
-        state["after_start"] = {i: after.get(i, state["model"]) for i in sorted(waiting)}
+        # A client that left has lost its round: it is forgotten, and begins another one should it come back.
+        firsts = after | dict.fromkeys(server.selected, state["model"])
+        waiting = sorted(firsts.keys() - {m.client for m in messages})
+        state["after_start"] = {i: firsts[i] for i in waiting if server.sizes[i]}
 
     def personal(self, server: Server, client: Client, down: State) -> Params:
         return server.state.get("personal", {}).get(client.id, down["model"])

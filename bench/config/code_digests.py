@@ -30,7 +30,7 @@ from bench.settings import Settings
 _PACKAGES = ("bench", "methods", "datasets", "sweeps", "reports")
 _MOVED = {
     "112334a27b096969": "950916c7ab487969",  # scd: transforms from spectrum.py to frequencies.py and bench/dft.py
-    "908f08fe90d9336e": "c7211678b3dc013d",  # lga: the estimate of a late model to leaps.py
+    "341d89427ce62b13": "c7211678b3dc013d",  # lga: to leaps.py; who comes back has _LEAP_VERSION (identity.py)
     "c6be863e4b345c5c": "235376e276a478c5",  # spfl: the mixing of models to mixing.py
     "08522d88fd0e301c": "4fe52c2c9cf9897e",  # fedrod: the losses to two_heads.py
     "7f06a253bd89ba7b": "7b6cede4aa7fbdf8",  # knnper: a client's labels to labels.py

@@ -39,6 +39,9 @@ planned anew after it."""
 _LOCAL_VERSIONS = {"ccvr": 2, "fedadmm": 2, "feddrift": 2, "metafed": 2, "pfedsim": 2, _OWN_METHOD: 2}
 """Versions of methods' results with `batchnorm: local`. Since 2, running statistics stay with a client also where its
 model is sent under another name than it is received, or in an exchange."""
+_LEAP_VERSION = 2
+"""The version of results of LGA and PLGA with late clients and a `timeline`. Since 2, a client that left while late
+begins anew when it comes back."""
 
 NORMALISED = "normalised"
 """Part of the checksum of data with floating inputs: since it is, they are normalised, as bytes always were."""
@@ -122,6 +125,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         identity["timeline_version"] = _TIMELINE_VERSIONS[method]
     if settings.batchnorm == "local" and method in _LOCAL_VERSIONS:
         identity["local_version"] = _LOCAL_VERSIONS[method]
+    if settings.timeline and settings.stragglers and _leaps(settings.hp):
+        identity["leap_version"] = _LEAP_VERSION
     return digest(json.dumps(identity, sort_keys=True, allow_nan=False))
 
 
@@ -146,6 +151,11 @@ def scientific(settings: Settings) -> dict[str, Any]:
             "rows of the user's file"  # formerly, positions of samples after the test part was cut off
         )
     return science
+
+
+def _leaps(hp: Mapping[str, Any]) -> bool:
+    """Whether these are hyperparameters of LGA's family by which a late client's earlier start counts."""
+    return hp.get("late") == "leap" or ("late" in hp and bool(hp.get("interpolate")))
 
 
 def _packages(settings: Settings) -> dict[str, str]:

@@ -152,6 +152,26 @@ def test_a_version_of_a_methods_results_counts_for_its_cells_only(
     }
 
 
+def test_a_version_of_late_models_counts_where_data_change_and_models_leap_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late, changing = {"stragglers": {0: 1}}, {"timeline": CHANGED["timeline"]}
+    settings: dict[str, dict[str, Any]] = {
+        "both": late | changing,
+        "another name": late | changing | {"method": "fedavg_async", "hp": {"late": "leap"}},
+        "interpolated": late | changing | {"hp": {"late": "drop", "interpolate": True}},
+        "as it is": late | changing | {"method": "fedavg_async", "hp": {"late": "as_is", "interpolate": False}},
+        "late": late,
+        "changing": changing,
+    }
+    leaps = {"method": "lga", "alpha": 0.5, "hp": {"late": "leap", "interpolate": False}}
+    cells = {name: Settings.model_validate(leaps | more) for name, more in settings.items()}
+    before = {name: cell_id(one, "data") for name, one in cells.items()}
+    monkeypatch.setattr(identity, "_LEAP_VERSION", 1)
+    changed = {name for name, one in cells.items() if cell_id(one, "data") != before[name]}
+    assert changed == {"both", "another name", "interpolated"}
+
+
 def test_order_of_keys_does_not_count() -> None:
     one = CELL.model_copy(update={"hp": {"a": 1, "b": {"c": 2, "d": 3}}})
     two = CELL.model_copy(update={"hp": {"b": {"d": 3, "c": 2}, "a": 1}})

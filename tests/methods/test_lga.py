@@ -10,6 +10,7 @@ import torch
 
 from bench.federation.federation import Federation
 from bench.method import Params
+from bench.settings import Settings
 from methods.lga import FedAsyncMixHyper, Hyper, PerFedAvgAsyncHyper, between, leap, similarity
 from tests.engine.problems import BOTH_MODELS, assert_same, everything, generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
@@ -260,6 +261,18 @@ def test_models_kept_for_stragglers_are_freed() -> None:
     for expected in ([0], [], [0], []):
         federation.advance()
         assert list(federation.server.state["after_start"]) == expected
+
+
+def test_a_client_that_left_while_late_begins_anew_when_it_comes_back() -> None:
+    """Client 3 is late by three rounds, leaves after round 1 and comes back before round 3, which it begins with the
+    others: its leap is from the model after that round, and not from the one after the round that it lost."""
+    away = ({"round": 1, "leave": [3, 3]}, {"round": 2, "arrive": [3, 3]})
+    settings: dict[str, Any] = {"clients": 4, "alpha": 1.0, "batch_size": 100, "model": "logistic", "rounds": 3}
+    federation = Federation.of(Settings(method="lga", stragglers={3: 3}, timeline=away, **settings))
+    for expected in ([3], [], [3]):
+        federation.advance()
+        assert list(federation.server.state["after_start"]) == expected
+    assert torch.equal(federation.server.state["after_start"][3].weights, generic(federation))
 
 
 def test_delays_in_turn_set_the_rhythm() -> None:
