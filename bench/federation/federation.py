@@ -339,6 +339,7 @@ class Federation:
             "now": self.now,
             "starts": self._selector.start_draws,
             "begun": self.waiting.rounds_started,
+            "selected": self.server.selected,
             "lanes": self.engine.lanes,
             "failed": self.engine.failed,
             "fallbacks": self.engine.fallbacks,
@@ -374,6 +375,7 @@ class Federation:
         known, underway = back(plain["known"]), back(plain["underway"])
         self.version, self.waiting.now, self._selector.start_draws = known["version"], known["now"], known["starts"]
         self.waiting.rounds_started = known["begun"]
+        self.server.round, self.server.selected = max(0, self.version - 1), known.get("selected", [])
         self.enter(self.version)
         self.engine.lanes, self.warnings = known["lanes"], known["warnings"]
         self.engine.failed, self.engine.fallbacks = known.get("failed", []), known.get("fallbacks", [])

@@ -227,6 +227,8 @@ def _of_last_state(cell: FinishedCell, federation: Federation, client: int | Non
     elif trains == "pm" or (client is not None and trains == "both") or federation.clients.local_buffers:
         raise UserError(f"{cell.name}: `--keep server` kept nothing of the clients. {_remedy(cell)}")
     else:
+        federation.enter(saved.version)
+        federation.server.round = saved.version - 1
         federation.server.state = unpack(plain, saved.tensors, federation.server.specs)["server"]
     if client is None or trains == "gm":
         personal = evaluator.personal(saved.version) if trains == "pm" else {}

@@ -8,6 +8,8 @@ import torch
 
 from bench.errors import UserError
 from bench.federation.cell_data import load_all
+from bench.federation.federation import Federation
+from bench.method import METHODS, Client, Method, Params, Program, Server, State, Upload
 from bench.results.figures import reported_figures
 from bench.results.results import CellView
 from bench.runs.cell import run_cell
@@ -106,6 +108,37 @@ def test_a_stopped_cell_keeps_the_same_models(cell: Cell, tmp_path: Path) -> Non
     for client in (None, 0, 3):
         one, other = whole.model(client), parts.model(client)
         assert all(torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items())
+
+
+class Scaled(Method):
+    """A method whose generic model follows from the round and from the sizes that the clients have at the time."""
+
+    mean_of = ("model",)
+
+    def client_round(self, client: Client, down: State) -> Program:
+        yield Upload({"model": down["model"]})
+
+    def generic(self, server: Server) -> Params:
+        w: Params = server.state["model"]
+        return w.with_weights(w.weights * (server.round + sum(server.sizes.values())))
+
+
+@pytest.mark.parametrize("keep", ["server", "all"])
+def test_a_model_that_follows_from_the_round_is_that_of_the_last_one(
+    cell: Cell, tmp_path: Path, keep: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    METHODS.names()
+    monkeypatch.setitem(METHODS._items, "scaled", Scaled)
+    settings = cell(method="scaled", rounds=3, timeline=({"round": 1, "leave": (1, 1)},))
+    straight = Federation.of(settings)
+    for _ in range(3):
+        straight.advance()
+    scaled = straight.evaluator.generic(3, {})
+    assert scaled is not None
+    kept = finished(settings, tmp_path, keep).model().state_dict()
+    for name, tensor in scaled.tensors().items():
+        (value,) = (value for path, value in kept.items() if path.endswith(name))
+        assert torch.equal(value, tensor)
 
 
 @pytest.mark.parametrize(
