@@ -31,13 +31,12 @@ class Channel:
 
     Args:
         settings: settings of the cell.
-        rate: share of the clients that take part in a round.
 
     Attributes:
         releases: what was released with noise; None without noise.
     """
 
-    def __init__(self, settings: Settings, rate: float) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._operations = [(entry["name"], _operation(entry)) for entry in settings.channel]
         self._seed = settings.seed
         self._method = settings.method
@@ -49,7 +48,7 @@ class Channel:
         noise = noise_of(settings)
         adaptive = [operation["count_noise"] for operation in settings.channel if operation["name"] == "adaptive_clip"]
         self._equal = noise is not None and noise["on"] == "sum"
-        self.releases = None if noise is None else Releases(noise, next(iter(adaptive), None), rate)
+        self.releases = None if noise is None else Releases(noise, next(iter(adaptive), None))
 
     def passage(self, client: Client, down: Mapping[str, Any], version: int, clients: int) -> Passage:
         """The way of a client's messages of one round to the server.
@@ -112,14 +111,19 @@ class Channel:
         decoded = update.decoded()
         return value.with_weights(decoded if start is None else start + decoded), update.bytes
 
-    def close(self, version: int) -> None:
-        """End a version: what the server tells all clients of the next one, and what this one has released."""
+    def close(self, version: int, rate: float) -> None:
+        """End a version: what the server tells all clients of the next one, and what this one has released.
+
+        Args:
+            version: its number.
+            rate: share of the clients that took part in it.
+        """
         for label, operation in self._operations:
             for key in sorted(key for key in self._answers if key.partition(" ")[0] == label):
                 rng = generator("channel", self._seed, version, key)
                 self._shared[key] = operation.close(self._shared.get(key, {}), self._answers.pop(key), rng)
         if self.releases is not None:
-            self.releases.close(self._clients)
+            self.releases.close(self._clients, rate)
 
     @property
     def notices(self) -> list[str]:

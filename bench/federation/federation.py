@@ -160,8 +160,7 @@ class Federation:
         archs = {i: self.server.architecture(i) for i in ids}
         self._clock = Clock(settings.clock, settings.seed, archs, settings.stragglers)
         self._selector = Selector(selection, self.method, self.server, self._clock, settings)
-        rate = 1.0 if self.method.everyone else self._selector.count / len(ids)
-        self._channel = Channel(settings, rate) if settings.channel else None
+        self._channel = Channel(settings) if settings.channel else None
         self.traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
         self._timer = Timer(self._clock, self.traffic, ids, wait_free=settings.wait_free)
         self._unselected = Unselected(
@@ -228,7 +227,7 @@ class Federation:
         except Diverged as error:
             raise Diverged(error.what, self.version) from None
         if self._channel is not None:
-            self._channel.close(self.version)
+            self._channel.close(self.version, self._selector.rate)
         self._collect_notices()
         self.version += 1
         self.work = _work_since(earlier, self.engine.done)

@@ -125,46 +125,50 @@ class Releases:
     Args:
         noise: the entry `gaussian` of the channel.
         count_noise: of `adaptive_clip`; None without it.
-        rate: share of the clients that take part in a round.
     """
 
-    def __init__(self, noise: dict[str, Any], count_noise: float | None, rate: float) -> None:
+    def __init__(self, noise: dict[str, Any], count_noise: float | None) -> None:
         self._noise = noise
         self._count_noise = count_noise
-        self._rate = rate
         self._sent: Counter[int] = Counter()  # by client: values with noise on each
         self._senders: Counter[Hashable] = Counter()  # by value of this version: clients that sent it
-        self._versions: Counter[float] = Counter()  # by noise of all that a version released: versions
+        self._versions: Counter[tuple[float, float]] = Counter()  # by noise and sampling rate of a version: versions
 
     def add(self, client: int, value: Hashable) -> None:
         """Count a value that a client sent; equal `value` are summed."""
         self._sent[client] += 1
         self._senders[value] += 1
 
-    def close(self, clients: int) -> None:
-        """Count what a version released whose round had so many clients, each with its share of the noise."""
+    def close(self, clients: int, rate: float) -> None:
+        """Count what a version released.
+
+        Args:
+            clients: how many its round had, each with its share of the noise.
+            rate: the share that these are of the clients that were there, who may change with the rounds.
+        """
         if self._senders and self._noise["on"] == "sum":
             shares = [clients / senders / self._noise["noise"] ** 2 if self._noise["noise"] else math.inf
                       for senders in self._senders.values()]  # fmt: skip
             if self._count_noise is not None:
                 bits = (2 * self._count_noise * clients) ** -2 if self._count_noise else math.inf
                 shares += [bits] * len(shares)
-            self._versions[sum(shares) ** -0.5] += 1
+            self._versions[sum(shares) ** -0.5, rate] += 1
         self._senders.clear()
 
     def mechanisms(self) -> list[Mechanism]:
         """All that was released, as one client is concerned that sent most."""
         if self._noise["on"] == "sum":
-            return [(noise, self._rate, count) for noise, count in sorted(self._versions.items())]
+            return [(noise, rate, count) for (noise, rate), count in sorted(self._versions.items())]
         return [(self._noise["noise"] / 2, 1.0, count) for count in [max(self._sent.values(), default=0)] if count]
 
     def state(self) -> dict[str, Any]:
         """All counts, in plain values."""
-        return {"sent": dict(self._sent), "versions": [[noise, count] for noise, count in self._versions.items()]}
+        return {"sent": dict(self._sent), "versions": [[*of, count] for of, count in self._versions.items()]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from the counts of `state`."""
-        self._sent, self._versions = Counter(state["sent"]), Counter(dict(map(tuple, state["versions"])))
+        self._sent = Counter(state["sent"])
+        self._versions = Counter({(noise, rate): count for noise, rate, count in state["versions"]})
 
 
 def client_statement(settings: Settings, method: Method, releases: Releases, passed: Sequence[str]) -> dict[str, Any]:
@@ -178,7 +182,7 @@ def client_statement(settings: Settings, method: Method, releases: Releases, pas
     noise = noise_of(settings)
     assert noise is not None, "a channel without noise has no releases"
     mechanisms, on_sum = releases.mechanisms(), noise["on"] == "sum"
-    rate = mechanisms[0][1] if mechanisms else 1.0
+    rates = [rate for _, rate, _ in mechanisms] or [1.0]
     unprotected = list(passed)
     if on_sum:
         unprotected.append("single uploads: whoever adds them up is trusted")
@@ -191,8 +195,8 @@ def client_statement(settings: Settings, method: Method, releases: Releases, pas
         "noise": noise["noise"],
         "on": noise["on"],
         "adjacency": "a client more or less" if on_sum else "any two data sets of a client",
-        "sampling_rate": rate,
-        "sampling": "none" if rate == 1 else "counted as Poisson's; each round draws a fixed number",
+        "sampling_rate": max(rates),
+        "sampling": "none" if min(rates) == 1 else "counted as Poisson's; each round draws a fixed number",
         "releases": sum(count for _, _, count in mechanisms),
         **_spent(mechanisms, noise["delta"]),
         "unprotected": [*unprotected, CHOICES],

@@ -34,6 +34,11 @@ class Selector:
         self._ids = [i for i, size in sorted(self._server.sizes.items()) if size]
         self.count = max(1, round(self._participation * len(self._ids)))
 
+    @property
+    def rate(self) -> float:
+        """Share of the clients there are now that take part in a round."""
+        return 1.0 if self._method.everyone else self.count / max(1, len(self._ids))
+
     def select(self, version: int) -> list[int]:
         """Select the clients of a round, without those that drop out.
 

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from bench.federation.federation import Federation
 from bench.federation.privacy import Releases, epsilon
 from bench.plugin import METHODS
 from bench.rng import generator
+from bench.settings import Settings
 from tests.engine.problems import assert_same, everything, generic, run, toy
 
 CLIP = {"name": "clip", "norm": 0.5}
@@ -64,13 +66,13 @@ def test_epsilon_is_infinite_without_noise_and_zero_without_a_release() -> None:
 
 def counted(on: str, noise: float, count_noise: float | None, rounds: list[dict[str, list[int]]]) -> Any:
     """Mechanisms of rounds of 4 clients, each given as the clients that sent a value, by value."""
-    releases = Releases({"noise": noise, "on": on}, count_noise, 0.25)
+    releases = Releases({"noise": noise, "on": on}, count_noise)
     for senders in rounds:
         for value, clients in senders.items():
             for client in clients:
                 releases.add(client, value)
-        releases.close(4)
-    again = Releases({"noise": noise, "on": on}, count_noise, 0.25)
+        releases.close(4, 0.25)
+    again = Releases({"noise": noise, "on": on}, count_noise)
     again.restore(json.loads(json.dumps(releases.state()), object_hook=_with_numbers))
     assert again.mechanisms() == releases.mechanisms()
     return releases.mechanisms()
@@ -182,6 +184,36 @@ def test_a_round_is_one_release_and_late_uploads_are_counted_with_noise_on_each(
     ((noise, rate, most),) = mechanisms(late)
     assert (noise, rate) == (0.5, 1.0)
     assert 2 <= most <= 8
+
+
+def on_digits(**settings: Any) -> Federation:
+    common: dict[str, Any] = {"alpha": 1.0, "clients": 20, "rounds": 3, "epochs": 1, "lr": 0.1, "model": "logistic"}
+    return Federation.of(Settings(method="fedavg", channel=noisy("sum", 4.0), **{**common, **settings}))
+
+
+@pytest.mark.parametrize(
+    ("participation", "first", "rates"),
+    [(1.0, 2, [1.0, 1.0]), pytest.param(0.5, 5, [2 / 5, 10 / 20], marks=pytest.mark.long)],
+)
+def test_the_sampling_rate_is_that_of_the_clients_of_a_stage(
+    participation: float, first: int, rates: list[float]
+) -> None:
+    """Not that of all clients who will ever be there; a run that was stopped after the change knows both."""
+    settings: dict[str, Any] = {
+        "participation": participation, "timeline": [{"round": 1, "arrive": [first, 19]}]
+    }  # fmt: skip
+    federation, again = on_digits(**settings), on_digits(**settings)
+    run(federation, 2)
+    tensors, plain = federation.state()
+    again.restore(tensors, json.loads(json.dumps(plain)))
+    by_hand = sorted(Counter((4.0, rate) for rate in rates).items())
+    for counting in (federation, again):
+        assert mechanisms(counting) == [(*of, count) for of, count in by_hand]
+        (statement,) = counting.privacy()
+        worth = epsilon([(4.0, rate, 1) for rate in rates], 1e-5)
+        assert statement["epsilon"] == pytest.approx(worth, abs=1e-4)
+        assert statement["sampling_rate"] == max(rates)
+        assert (statement["sampling"] == "none") == (participation == 1)
 
 
 @pytest.mark.parametrize(
