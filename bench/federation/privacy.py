@@ -83,9 +83,9 @@ def check_privacy(settings: Settings, method: Method) -> None:
 
     Raises:
         UserError: the accountant is not installed; the method is a bound, which DP-SGD is not for; noise on the sum
-            goes with a server that does not take a plain mean of a round, with clients that are not drawn uniformly, or
-            with a method that has all clients in every round whatever `participation` says; or clients send bits of
-            `adaptive_clip` under noise on each update.
+            goes with an operation after it, with a server that does not take a plain mean of a round, with clients that
+            are not drawn uniformly, or with a method that has all clients in every round whatever `participation` says;
+            or clients send bits of `adaptive_clip` under noise on each update.
     """
     noise = noise_of(settings)
     if (noise is not None or settings.dp_sgd is not None) and _analysis_file() is None:
@@ -106,6 +106,11 @@ def check_privacy(settings: Settings, method: Method) -> None:
 def _of_sum(settings: Settings, method: Method) -> str:
     """The reason why a cell cannot have noise on the sum; empty if it can."""
     kind, each = type(method), "take `on: each` of gaussian"
+    if settings.channel[-1]["name"] != "gaussian":
+        return (
+            f"{settings.channel[-1]['name']!r} after gaussian changes each update, which has a part of the noise only, "
+            f"before they are added up; take it out, or {each}"
+        )
     if settings.server is not None:
         return f"server rule {settings.server['name']!r} does not take a plain mean; leave out `server`, or {each}"
     if type(method.rule) is not ServerRule or not isinstance(method.trigger, Everyone):

@@ -23,8 +23,10 @@ CLIP = {"name": "clip", "norm": 0.5}
 ADAPTIVE = {"name": "adaptive_clip", "norm": 0.5}
 
 
-def noisy(on: str = "sum", noise: float = 1.0, clip: dict[str, Any] = CLIP) -> tuple[dict[str, Any], ...]:
-    return tuple(check_channel([clip, {"name": "gaussian", "noise": noise, "on": on}]))
+def noisy(
+    on: str = "sum", noise: float = 1.0, clip: dict[str, Any] = CLIP, after: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], ...]:
+    return tuple(check_channel([clip, {"name": "gaussian", "noise": noise, "on": on}, *after]))
 
 
 @pytest.mark.parametrize(
@@ -256,6 +258,16 @@ def test_noise_on_a_sum_that_is_none_is_refused(method: str, settings: dict[str,
         toy(method, channel=noisy("sum"), **settings)
     if method != "ccvr":
         toy(method, channel=noisy("each"), **settings)
+
+
+@pytest.mark.parametrize("name", ["top_k", "random_k", "quantise", "sign", "cast"])
+def test_an_operation_on_each_part_of_a_sums_noise_is_refused(name: str) -> None:
+    """It chooses and rounds by an update with an m-th of the variance, and what arrives follows from no noised sum."""
+    with pytest.raises(UserError, match=f"'{name}' after gaussian changes each update, .* or take `on: each`"):
+        toy("fedavg", channel=noisy("sum", after=(name,)))
+    federation = toy("fedavg", channel=noisy("each", after=(name,)))
+    run(federation, 2)
+    assert mechanisms(federation) == [(0.5, 1.0, 2)]
 
 
 @METHODS.register("test_always_everyone")
