@@ -250,6 +250,8 @@ class Engine:
         if not finite:
             for prepared, result in zip(group, trained, strict=True):
                 check(prepared, result)
+        if group[0].recipe.private:
+            self._trainer.check_losses(group, trained)
         self.steps += sum(prepared.steps for prepared in group)
         self.images += sum(sum(prepared.samples.values()) for prepared in group)
         self._look_for_failures()

@@ -34,6 +34,7 @@ from bench.engine.device_plan import (
 from bench.engine.lane_schedule import IDLE, Packing, Phase, narrowed, pack, runs_of
 from bench.engine.lanes.norm import PaddingUnknownError
 from bench.engine.prepare import Prepared, Stream
+from bench.engine.private import refuse_mixing
 from bench.engine.recorded_steps import GraphCache, RecordedSteps
 from bench.engine.step import MAIN, Flat, Recipe, flatten, rebuild
 from bench.engine.threads import side_by_side
@@ -146,6 +147,30 @@ class Trainer:
                 state = step.run(examples, stop - start, state, inputs, fixed)
         parts, optimizers, loss = filled(nested, (t.to(self.device_data.home) for t in state))
         return Trained(rebuild(parts, prepared.recipe.parts), optimizers, prepared.steps, loss / max(1, prepared.steps))
+
+    def check_losses(self, group: list[Prepared], trained: list[Trained]) -> None:
+        """Refuse DP-SGD for a loss that is no mean over samples, by the first batch of the client whose is largest.
+
+        It is looked at after the training, as distances from what was downloaded are often 0 before.
+
+        Raises:
+            UserError: the loss of the batch is not the mean of its samples' losses.
+        """
+        prepared, answer = max(
+            zip(group, trained, strict=True), key=lambda pair: max([0, *pair[0].streams[MAIN].batches.sizes[:1]])
+        )
+        if not prepared.steps:
+            return
+        arrays = upload_arrays([prepared._replace(noise={})], self._tensor)
+        first = torch.zeros(1, 1, dtype=torch.int64, device=self.device_data.device)
+        sizes = {MAIN: int(prepared.streams[MAIN].batches.sizes[0])}
+        batch = without_padding(self._gather(prepared.streams, arrays, first), slice(0, 1), sizes)
+        batch = filled(batch, (t[0] for t in tensors_of([batch])))
+        parts, context = (
+            {name: self.device_data.to_device(t) for name, t in flatten(values).items()}
+            for values in (answer.values, prepared.request.context)
+        )
+        refuse_mixing(prepared.recipe, *self.steps.losses(prepared, parts, batch, context))
 
     def cohort(self, group: list[Prepared], lanes: int, threads: int) -> Answers:
         """Train all clients side by side in lanes; where threads are given, in lanes of each of them."""

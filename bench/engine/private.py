@@ -1,12 +1,17 @@
 """Training with differential privacy of samples (DP-SGD, Abadi et al. 2016, "Deep Learning with Differential Privacy",
 algorithm 1): which trainings it is for, what is refused, and how many steps each client has taken.
 
+It is for losses that are a mean over samples. Whether one is cannot be read from its code, so it is compared: the loss
+of a batch with the mean of its samples' losses, with the same draws (`refuse_mixing`).
+
 The step itself is in `bench/engine/step.py`: the gradient of each sample alone is clipped, and their sum has Gaussian
 noise. Its draws have an address of their own, so that no two trainings share them.
 """
 
 from collections import Counter
 from typing import Any
+
+from torch import Tensor
 
 from bench.data import Array
 from bench.engine.batches import DrawAddress
@@ -17,6 +22,8 @@ from bench.rng import generator
 
 OWN = ("train", "remainder", "holdout")
 """Feeds of a client's own samples, which the noise is for."""
+_ROUNDING = 1e-4
+"""Largest relative difference of two ways to compute a mean loss that is rounding."""
 
 
 def noise_of(address: DrawAddress, part: str, size: int, steps: int) -> Array:
@@ -40,6 +47,26 @@ def refuse(request: Train, recipe: Recipe) -> None:
     else:
         return
     raise UserError(f"dp_sgd: {problem}. Gradients cannot be clipped by sample here; or take out `dp_sgd`")
+
+
+def refuse_mixing(recipe: Recipe, of_batch: Tensor, of_samples: Tensor) -> None:
+    """Refuse a loss that mixes the samples of a batch: gradients by sample would be those of another loss.
+
+    Args:
+        recipe: of the training.
+        of_batch: `[]` the loss of a batch.
+        of_samples: `[samples]` the losses of its samples, each as a batch of its own.
+
+    Raises:
+        UserError: the first is not the mean of the others, but for rounding.
+    """
+    difference, scale = (of_batch - of_samples.mean()).abs(), of_samples.abs().mean()
+    if difference > _ROUNDING * (scale + 0.01):  # so that losses of almost 0 are not compared digit by digit
+        raise UserError(
+            f"dp_sgd: {recipe.name} is {float(of_batch):.6g} for a batch and {float(of_samples.mean()):.6g} on average "
+            "for its samples one by one: it mixes the samples of a batch. Gradients cannot be clipped by sample here; "
+            "take `batch_size: 1`, or take out `dp_sgd`"
+        )
 
 
 class PrivateSteps:

@@ -16,7 +16,8 @@ from bench.engine.backends.backends import Recorded
 from bench.engine.backends.loops import ClientLoop, CohortLoop, Function
 from bench.engine.device_data import channels_last
 from bench.engine.prepare import Prepared
-from bench.engine.step import Recipe, differentiate, differentiate_alone, make_step
+from bench.engine.step import Flat, Recipe, differentiate, differentiate_alone, losses, make_step
+from bench.model_call import PLAIN
 from bench.nested import filled, tensors_of
 
 
@@ -96,6 +97,10 @@ class RecordedSteps:
             self.by_recipe.setdefault((recipe, alone), self._record(recipe, nested, alone=alone))
         self.used.add(self.by_recipe[recipe, alone])
         return self.by_recipe[recipe, alone]
+
+    def losses(self, prepared: Prepared, parts: Flat, batch: dict[str, Any], context: Flat) -> tuple[Tensor, Tensor]:
+        """The loss of a batch `[]` in the weights' own precision, and those of its samples alone `[samples]`."""
+        return losses(replace(prepared.recipe, arithmetic=PLAIN), self._plain, parts, batch, context, self.hp)
 
     def _record(self, recipe: Recipe, nested: Any, *, alone: bool) -> Recorded:
         on_lists = self.on_lists(recipe, nested, alone=alone)

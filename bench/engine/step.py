@@ -267,6 +267,17 @@ class _Do:
         """The mean of the samples' gradients, each clipped to a norm, with noise (DP-SGD); and the mean loss."""
         assert self._recipe.private is not None
         norm, noise = self._recipe.private
+        gradients, losses = self._of_samples(loss, values, batch, ctx, trained)
+        flat = {name: g.flatten(1) for name, g in gradients.items()}
+        lengths = torch.stack([g.square().sum(1) for g in flat.values()]).sum(0).sqrt()
+        share: Tensor = vars(batch)["share"]
+        scale = (share * (norm / lengths.clamp(min=norm))).unsqueeze(1)
+        deviation = noise * norm * share.max()
+        noisy = {name: (scale * g).sum(0) + deviation * self._noise[name] for name, g in flat.items()}
+        return {name: g.view_as(trained[name]) for name, g in noisy.items()}, (share * losses).sum()
+
+    def _of_samples(self, loss: Loss, values: Values, batch: Batch, ctx: Any, trained: Flat) -> tuple[Flat, Tensor]:
+        """The gradients `[samples, ...]` and losses `[samples]` of samples, each as a batch of its own."""
         raw = vars(batch)
 
         def of_sample(sample: dict[str, Any]) -> tuple[Flat, Tensor]:
@@ -284,14 +295,15 @@ class _Do:
             return gradients, value
 
         samples = {name: raw[name] for name in ("x", "y", "index", "draws")}
-        gradients, losses = torch.func.vmap(of_sample)(samples)
-        flat = {name: g.flatten(1) for name, g in gradients.items()}
-        lengths = torch.stack([g.square().sum(1) for g in flat.values()]).sum(0).sqrt()
-        share: Tensor = raw["share"]
-        scale = (share * (norm / lengths.clamp(min=norm))).unsqueeze(1)
-        deviation = noise * norm * share.max()
-        noisy = {name: (scale * g).sum(0) + deviation * self._noise[name] for name, g in flat.items()}
-        return {name: g.view_as(trained[name]) for name, g in noisy.items()}, (share * losses).sum()
+        of_each: tuple[Flat, Tensor] = torch.func.vmap(of_sample)(samples)
+        return of_each
+
+    def losses(self, values: Values, batch: Batch, ctx: Any) -> tuple[Tensor, Tensor]:
+        """The loss of a batch `[]`, and those of its samples `[samples]`, each as a batch of its own."""
+        loss, trained = self._recipe.loss, {name: self._take(name, values[name]) for name in self._optimizers}
+        assert loss is not None, "a step of the method's own is refused before"
+        _, (of_batch, _) = self._differentiate(self._objective(loss, values, batch, ctx), trained)
+        return of_batch, self._of_samples(loss, values, batch, ctx, trained)[1]
 
     def update(self, values: Values, gradients: dict[str, Tensor]) -> Values:
         """Take one optimizer step on the trained parts."""
@@ -365,6 +377,18 @@ def make_step(
         return flatten(values), do.state, loss
 
     return step
+
+
+def losses(
+    recipe: Recipe, plain_hp: Mapping[str, Any], parts: Flat, batch: dict[str, Any], context: Flat, hp: Flat
+) -> tuple[Tensor, Tensor]:
+    """The loss of a batch `[]`, and those of its samples `[samples]`, each as a batch of its own.
+
+    The arguments are those of `make_step` and of its function.
+    """
+    ctx: Any = SimpleNamespace(hp=SimpleNamespace(**plain_hp, **hp), **rebuild(context, recipe.context))
+    do = _Do(recipe, {}, {}, {}, differentiate, None)
+    return do.losses(rebuild(parts, recipe.parts), _batch(batch), ctx)
 
 
 def _batch(raw: dict[str, Any]) -> _NotedBatch:
