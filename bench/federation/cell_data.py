@@ -72,10 +72,12 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
     """Load the public samples of a cell, if it has any: the training part of their set, or a draw from it by the seed.
 
     Of the clients' own data set only samples that no client holds are taken; where clients hold all of its training
-    part, samples that none is validated or tested on. Samples that are kept for tests of other seeds are never taken.
+    part, samples that none is validated or tested on, which noise forbids. Samples that are kept for tests of other
+    seeds are never taken.
 
     Raises:
-        UserError: the set is unknown, missing or damaged, too small, or of another shape than the clients' data.
+        UserError: the set is unknown, missing or damaged, too small, or of another shape than the clients' data; or its
+            samples are the clients' own and the cell has noise for privacy.
     """
     chosen = settings.public
     if chosen is None:
@@ -111,13 +113,24 @@ def _same_file(path: str | None, other: str | None) -> bool:
 
 
 def _free(settings: Settings, dataset: Dataset) -> Indices:
-    """Training samples of the clients' own data set that may be public."""
+    """Training samples of the clients' own data set that may be public.
+
+    Raises:
+        UserError: all are some client's, and the cell has noise for privacy.
+    """
     if settings.protocol == "tuning":  # a trial must not see the tests either
         settings = settings.model_copy(update={"protocol": "honest"})
     partition = load_partition(settings, dataset)
     evaluated = np.concatenate([*partition.validation, *partition.test, partition.global_test, partition.kept])
     training = np.arange(dataset.n_train)
     free = np.setdiff1d(training, np.concatenate([*partition.train, evaluated]))
+    noise = settings.dp_sgd is not None or any(operation["name"] == "gaussian" for operation in settings.channel)
+    if noise and not len(free):
+        raise UserError(
+            f"public: clients train on all training samples of {dataset.name!r}, so that public ones would be theirs, "
+            "and the noise of the cell does not cover what is done with these: take another public data set, or a "
+            "partition that leaves samples to nobody, such as dirichlet with `shares`"
+        )
     return free if len(free) else np.setdiff1d(training, evaluated)
 
 

@@ -35,6 +35,9 @@ _ORDERS = [*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 64, 80, 96, 128
 CHOICES = "what validation scores chose: the reported round, settings"
 """What no noise covers in any cell."""
 
+_POOLED = "the mean and deviation of all clients' samples, by which these are normalised"
+_EACH_ITS_MEAN = "the mean and deviation of each client, by which its samples are normalised"
+
 Mechanism = tuple[float, float, int]
 """Gaussian noise in units of the sensitivity, the sampling rate, and how many times it was released."""
 
@@ -193,6 +196,8 @@ def client_statement(settings: Settings, method: Method, releases: Releases, pas
         unprotected.append("single uploads: whoever adds them up is trusted")
     else:
         unprotected += ["that a client takes part", "numbers of samples, the weights of the mean"]
+    if settings.normalise == "pooled":
+        unprotected.append(_POOLED)
     if method.trains != "gm":
         unprotected.append("personalized models, each trained on its client's data without noise")
     return {
@@ -219,6 +224,8 @@ def sample_statement(settings: Settings, private: PrivateSteps) -> dict[str, Any
     spent = [(epsilon(mechanisms, training.delta), mechanisms) for mechanisms in sorted(clients)]
     _, most = max(spent, default=(0.0, ()))
     looks = [f"what {', '.join(sorted(private.looks))} computed of samples"] if private.looks else []
+    if settings.normalise is not None:
+        looks.append(_POOLED if settings.normalise == "pooled" else _EACH_ITS_MEAN)
     return {
         "protects": "sample",
         "noise": training.noise,

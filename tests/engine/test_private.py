@@ -148,6 +148,15 @@ def test_steps_are_counted_for_each_client_and_sampling_rate() -> None:
     assert statement["protects"] == "sample"
 
 
+@pytest.mark.parametrize(
+    ("normalise", "text"), [("pooled", "deviation of all clients' samples"), ("per_client", "deviation of each client")]
+)
+def test_statistics_of_samples_are_not_protected(normalise: str, text: str) -> None:
+    (statement,) = toy("fedavg", dp_sgd=NOISY, normalise=normalise).privacy()
+    assert text in "; ".join(statement["unprotected"])
+    assert "deviation" not in str(toy("fedavg", dp_sgd=NOISY).privacy())
+
+
 @METHODS.register("test_twice")
 class Twice(Method):
     """Two trainings from the same model on the same batches."""

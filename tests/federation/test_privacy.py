@@ -225,6 +225,7 @@ def test_the_sampling_rate_is_that_of_the_clients_of_a_stage(
         ("ditto", {}, ["personalized models, each trained on its client's data"]),
         ("scaffold", {}, ["'control_change', which clients send as they are"]),
         ("fedavg", {"model": "test_norm"}, ["running statistics of normalisation layers"]),
+        ("fedavg", {"normalise": "pooled"}, ["mean and deviation of all clients' samples"]),
     ],
 )
 def test_what_is_not_protected_is_said(method: str, settings: dict[str, Any], texts: list[str]) -> None:

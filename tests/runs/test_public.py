@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.config.completion import check_channel
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition, load_public
 from bench.rng import generator
-from bench.settings import Settings
+from bench.settings import PrivateTraining, Settings
 from tests.runs.helpers import cells, states
 
 Cell = Callable[..., Settings]
@@ -70,6 +71,19 @@ def test_of_the_clients_own_data_nobody_s_samples_are_drawn(
     assert drawn == set(range(whole.n_train)) - set(held.tolist())
     if protocol == "tuning":
         assert np.array_equal(found.x, load_public(judged, tmp_path).x)
+
+
+def test_the_clients_training_samples_are_not_public_under_noise(cell: Cell, arrays: Path, tmp_path: Path) -> None:
+    """What a server trains on has no noise, and epsilon would not count it."""
+    channel = tuple(check_channel(["clip", "gaussian"]))
+    noises: list[dict[str, Any]] = [{"dp_sgd": PrivateTraining()}, {"channel": channel}]
+    plain = public(cell, arrays).model_copy(update={"partition": "dirichlet", "alpha": 1.0, "partition_options": {}})
+    assert load_public(plain, tmp_path) is not None
+    for noise in noises:
+        with pytest.raises(UserError, match=r"public: clients train on all .* take another public data set, or a part"):
+            load_public(plain.model_copy(update=noise), tmp_path)
+        unheld = {**noise, "partition_options": {"shares": [0.3, 0.1, 0.3]}}
+        assert load_public(plain.model_copy(update=unheld), tmp_path) is not None
 
 
 def test_the_clients_own_file_read_in_another_way_is_refused(cell: Cell, tmp_path: Path) -> None:
