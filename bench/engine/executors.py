@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bench.data import Array
 from bench.engine.anomalies import Watch
+from bench.engine.backends.backends import computes
 from bench.engine.backends.loops import ClientLoop
 from bench.engine.device_data import GATHER, DeviceData
 from bench.engine.device_plan import (
@@ -159,7 +160,7 @@ class Trainer:
         prepared, answer = max(
             zip(group, trained, strict=True), key=lambda pair: max([0, *pair[0].streams[MAIN].batches.sizes[:1]])
         )
-        if not prepared.steps:
+        if not prepared.steps or not computes():
             return
         arrays = upload_arrays([prepared._replace(noise={})], self._tensor)
         first = torch.zeros(1, 1, dtype=torch.int64, device=self.device_data.device)

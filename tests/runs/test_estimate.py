@@ -186,6 +186,14 @@ def test_a_rehearsal_takes_the_steps_that_the_cell_would(method: str) -> None:
     assert sorted(found.few.round.calls.values()) == sorted([2 * 2 * 12, 2 * 2] * trained)
 
 
+@pytest.mark.parametrize("hidden", [50, 5000])
+def test_private_training_is_rehearsed(hidden: int) -> None:
+    """What is compared of its losses has no numbers then, and nothing is refused by invented ones."""
+    more = {"dp_sgd": {"norm": 1.0}, "model": "mlp", "model_options": {"hidden": hidden}}
+    found = rehearse(Settings(method="fedavg", clients=10, batch_size=10, epochs=1, **more), SIZE, SHARES)
+    assert found.few.steps > 0
+
+
 @pytest.mark.parametrize(
     ("model", "products"),
     [
