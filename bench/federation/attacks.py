@@ -12,6 +12,7 @@ from bench.attacks.attack import Attack, checked
 from bench.data import Dataset, Partition
 from bench.engine.programs import Reply, Sent
 from bench.errors import UserError
+from bench.federation.privacy import noise_of
 from bench.federation.sent_values import SentValues, origin
 from bench.federation.setup import divide_clients
 from bench.federation.timeline import ComputedRound
@@ -88,7 +89,8 @@ class Forger:
         """Refuse a method for which the attack makes no sense.
 
         Raises:
-            UserError: it sends no messages, or the attack needs other clients' updates and the server waits for none.
+            UserError: it sends no messages, or the attack needs other clients' updates and the server waits for none;
+                or uploads have noise on their sum, whose parts of malicious clients the lies would leave out.
         """
         self._attack = attack
         self._malicious = set(malicious)
@@ -102,6 +104,13 @@ class Forger:
             raise UserError(
                 f"attack {self._name!r} needs the updates of a round's clients, and the server of {settings.name!r} "
                 "takes them as they come; take sign_flip, scale, noise or an attack by data"
+            )
+
+        noise = noise_of(settings)
+        if noise is not None and noise["on"] == "sum":
+            raise UserError(
+                f"attack {self._name!r}: all clients of a round add a part of the noise on the sum of its updates, and "
+                f"lies come without theirs, so that epsilon would not hold; take `on: each` of gaussian, or {_BY_DATA}"
             )
 
     def forge_uploads(self, computed: Sequence[ComputedRound], version: int) -> None:

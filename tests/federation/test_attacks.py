@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.config.completion import check_attack
+from bench.config.completion import check_attack, check_channel
 from bench.errors import UserError
 from bench.federation.attacks import malicious_clients, poison
 from bench.federation.federation import Federation
@@ -195,6 +195,19 @@ def test_rounds_without_malicious_or_without_benign_clients_go_on() -> None:
 def test_colluding_needs_rounds(name: str) -> None:
     with pytest.raises(UserError, match=f"attack '{name}' needs the updates of a round's clients, and the server of"):
         attacked("fedbuff", name)
+
+
+def test_lies_leave_out_their_part_of_the_noise_on_a_sum() -> None:
+    """Epsilon counts the parts of all senders, and some attacks look at single updates. Liars by data add theirs."""
+    channel = {on: tuple(check_channel(["clip", {"name": "gaussian", "on": on}])) for on in ("sum", "each")}
+    for name in FORGED:
+        with pytest.raises(
+            UserError, match=f"attack '{name}': .* noise on the sum of .* or take an attack by data: label"
+        ):
+            attacked("fedavg", name, channel=channel["sum"])
+    attacked("fedavg", "noise", channel=channel["each"]).advance()
+    attacked("fedavg", "label_flip", channel=channel["sum"]).advance()
+    toy("fedavg", sizes=SIZES, channel=channel["sum"], attack=attack("noise", 0.0)).advance()
 
 
 def test_a_method_without_messages_has_attacks_by_data_only() -> None:
