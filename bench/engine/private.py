@@ -20,7 +20,7 @@ from bench.errors import UserError
 from bench.requests import Train
 from bench.rng import generator
 
-OWN = ("train", "remainder", "holdout")
+OWN = ("train", "remainder", "holdout", "earlier")
 """Feeds of a client's own samples, which the noise is for."""
 _ROUNDING = 1e-4
 """Largest relative difference of two ways to compute a mean loss that is rounding."""

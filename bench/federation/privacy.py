@@ -85,19 +85,26 @@ def check_privacy(settings: Settings, method: Method) -> None:
     """Refuse noise whose epsilon would not be that of what the server makes of the uploads.
 
     Raises:
-        UserError: the accountant is not installed; the method is a bound, which DP-SGD is not for; noise on the sum
-            goes with an operation after it, with a server that does not take a plain mean of a round, with clients that
-            are not drawn uniformly, or with a method that has all clients in every round whatever `participation` says;
-            or clients send bits of `adaptive_clip` under noise on each update.
+        UserError: the accountant is not installed; the method is a bound, which DP-SGD is not for; samples pass from
+            client to client, by which epsilon is counted; noise on the sum goes with an operation after it, with a
+            server that does not take a plain mean of a round, with clients that are not drawn uniformly, or with a
+            method that has all clients in every round whatever `participation` says; or clients send bits of
+            `adaptive_clip` under noise on each update.
     """
     noise = noise_of(settings)
     if (noise is not None or settings.dp_sgd is not None) and _analysis_file() is None:
         raise UserError("noise needs an accountant: pip install 'pfleague[privacy]', or pip install opacus")
     if settings.dp_sgd is not None and method.bound:
         raise UserError(f"dp_sgd: method {settings.method!r} trains on the samples of all clients; take out `dp_sgd`")
+    each = noise is not None and noise["on"] == "each"
+    if (settings.dp_sgd is not None or each) and any(change.exchange for change in settings.timeline):
+        raise UserError(
+            "timeline: `exchange` passes samples on to other clients, and epsilon counts what each client has done, "
+            f"not what was done with its samples; leave out `exchange` or {'noise on each update' if each else '`dp_sgd`'}"
+        )
     if noise is None:
         return
-    if noise["on"] == "each":
+    if each:
         if any(operation["name"] == "adaptive_clip" for operation in settings.channel):
             raise UserError("channel: adaptive_clip counts bits of all clients: take `on: sum` of gaussian, or clip")
         return

@@ -157,6 +157,29 @@ def test_statistics_of_samples_are_not_protected(normalise: str, text: str) -> N
     assert "deviation" not in str(toy("fedavg", dp_sgd=NOISY).privacy())
 
 
+@METHODS.register("test_memory")
+class Memory(METHODS.get("fedavg")):  # type: ignore[misc]
+    """FedAvg on what a client had before its data changed."""
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy, feed=Feed("earlier"), steps=2)
+        yield Upload({"model": trained["w"]})
+        return trained["w"]
+
+
+def test_earlier_samples_are_protected_too() -> None:
+    settings = Settings(
+        method="test_memory", clients=3, alpha=1.0, model="logistic", dp_sgd={"noise": 1.0},
+        timeline=[{"round": 1, "shifts": [{"name": "concept_shift", "clusters": 2}]}],
+    )  # fmt: skip
+    federation = Federation.of(settings)
+    federation.enter(2)
+    federation.version = 1
+    federation.advance()
+    assert all(sum(rates.values()) == 2 for rates in federation.engine.private.steps.values())
+    assert len(federation.engine.private.steps) == 3
+
+
 @METHODS.register("test_twice")
 class Twice(Method):
     """Two trainings from the same model on the same batches."""

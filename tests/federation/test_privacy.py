@@ -190,7 +190,7 @@ def test_a_round_is_one_release_and_late_uploads_are_counted_with_noise_on_each(
 
 def on_digits(**settings: Any) -> Federation:
     common: dict[str, Any] = {"alpha": 1.0, "clients": 20, "rounds": 3, "epochs": 1, "lr": 0.1, "model": "logistic"}
-    return Federation.of(Settings(method="fedavg", channel=noisy("sum", 4.0), **{**common, **settings}))
+    return Federation.of(Settings(method="fedavg", **{"channel": noisy("sum", 4.0), **common, **settings}))
 
 
 @pytest.mark.parametrize(
@@ -284,6 +284,16 @@ def test_a_method_that_has_everyone_in_each_round_cannot_be_sampled() -> None:
     federation = toy("test_always_everyone", channel=noisy("sum"))
     federation.advance()
     assert mechanisms(federation) == [(1.0, 1.0, 1)]
+
+
+@pytest.mark.parametrize("noise", [{"channel": noisy("each")}, {"channel": (), "dp_sgd": {"noise": 2.0}}])
+def test_samples_that_pass_from_client_to_client_are_refused_where_epsilon_is_by_client(noise: dict[str, Any]) -> None:
+    """A sample that is first at one client and then at another is in the releases of both; a sum has it once."""
+    exchange = [{"round": 1, "exchange": 1.0}]
+    with pytest.raises(UserError, match="`exchange` passes samples on to other clients"):
+        on_digits(timeline=exchange, **noise)
+    on_digits(timeline=[{"round": 1, "arrive": [10, 19]}], **noise)
+    on_digits(timeline=exchange)
 
 
 def test_bits_of_the_adaptive_norm_need_the_sum() -> None:
