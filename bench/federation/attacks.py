@@ -181,6 +181,10 @@ class Forger:
         """Messages to the user about what happened so far, one line each."""
         return self._sent.notices
 
+    def note_rest(self) -> None:
+        """Tell the user how much of what was sent the attack leaves alone."""
+        self._sent.note_rest(f"attack {self._name!r}: method {self._method!r}:", "malicious clients send them honestly")
+
     def check(self) -> None:
         """Refuse a method none of whose messages so far had a model value.
 

@@ -152,6 +152,10 @@ class Channel:
         if self.releases is not None:
             self.releases.restore(state["released"])
 
+    def note_rest(self) -> None:
+        """Tell the user how much of what was sent does not go through the operations."""
+        self._sent.note_rest(f"channel: method {self._method!r}:", "travel as they are")
+
     def check(self) -> None:
         """Refuse a method none of whose messages so far had anything for the operations.
 

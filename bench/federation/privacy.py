@@ -100,7 +100,7 @@ def check_privacy(settings: Settings, method: Method) -> None:
     if (settings.dp_sgd is not None or each) and any(change.exchange for change in settings.timeline):
         raise UserError(
             "timeline: `exchange` passes samples on to other clients, and epsilon counts what each client has done, "
-            f"not what was done with its samples; leave out `exchange` or {'noise on each update' if each else '`dp_sgd`'}"
+            f"not what was done with its samples; leave out `exchange` or {'`gaussian`' if each else '`dp_sgd`'}"
         )
     if noise is None:
         return

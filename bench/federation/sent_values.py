@@ -1,10 +1,15 @@
 """The values that clients send, as channel and attack see them: both handle model values and leave all others alone."""
 
+from collections import Counter
 from typing import Any
 
 from torch import Tensor
 
+from bench.nested import parts
 from bench.params import Params
+
+_WORTH_A_NOTICE = 0.01
+"""Share of the numbers sent: what channel and attack leave alone is mostly less, such as counts of classes."""
 
 
 class SentValues:
@@ -18,12 +23,30 @@ class SentValues:
     def __init__(self) -> None:
         self.models: dict[str, bool] = {}
         self.notices: list[str] = []
+        self._numbers = Counter[bool]()  # how many were sent in model values, and how many beside them
+        self._counted = False
 
     def add(self, name: str, value: Any) -> bool:
         """Record a value; returns whether it is a model value, which has weights."""
         is_model = isinstance(value, Params) and value.spec.d > 0
         self.models[name] = self.models.get(name, False) or is_model
+        self._numbers[is_model] += sum(p.spec.d if isinstance(p, Params) else p.numel() for p in parts(value))
         return is_model
+
+    def note_rest(self, beginning: str, end: str) -> None:
+        """Tell the user, once and after the first messages, how much of what was sent is beside model values.
+
+        Args:
+            beginning: the first words of the message.
+            end: what becomes of these numbers.
+        """
+        share = self._numbers[False] / max(1, self._numbers.total())
+        if share >= _WORTH_A_NOTICE and not self._counted:
+            names = ", ".join(repr(name) for name, is_model in self.models.items() if not is_model)
+            self.note(
+                f"{beginning} {share:.0%} of the numbers that clients send are no model values ({names}), and {end}"
+            )
+        self._counted = True
 
     def note(self, text: str) -> None:
         """Tell the user something once."""

@@ -251,6 +251,16 @@ def test_an_upload_without_a_download_of_its_name_is_said() -> None:
     ]
 
 
+def test_what_an_attack_leaves_alone_is_said_once() -> None:
+    """A control variate is as large as the model."""
+    federation = attacked("scaffold", "sign_flip")
+    run(federation, 2)
+    assert federation.warnings == [
+        "attack 'sign_flip': method 'scaffold': 50% of the numbers that clients send are no model values "
+        "('control_change'), and malicious clients send them honestly"
+    ]
+
+
 def test_poison_is_in_the_training_samples_of_malicious_clients_only() -> None:
     data = toy_data()
     partition = toy_partition(data, SIZES, validation=2)

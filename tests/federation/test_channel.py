@@ -16,7 +16,7 @@ from bench.federation.sent_values import origin
 from bench.params import Params
 from bench.plugin import CHANNELS
 from bench.rng import generator
-from tests.engine.problems import EVERY_METHOD, assert_same, everything, generic, numbered_model, run, toy
+from tests.engine.problems import EVERY_METHOD, assert_same, everything, generic, numbered_model, remarks, run, toy
 
 TOP_K = {"name": "top_k", "share": 0.25}
 NOTHING: dict[str, Any] = {
@@ -171,6 +171,27 @@ def test_an_upload_without_a_download_of_its_name_is_said() -> None:
     assert federation.warnings == [
         "channel: method 'fedadmm' downloads no 'moved', so the operations see its numbers and not their change"
     ]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "share", "name"),
+    [("scaffold", {}, 50, "control_change"), ("floco", {"hp": {"endpoints": 3}}, 46, "others"), ("fedavg", {}, 0, "")],
+)
+def test_what_the_operations_leave_alone_is_said_once(
+    method: str, settings: dict[str, Any], share: int, name: str
+) -> None:
+    """A control variate is as large as the model; beside a model of 12 + 9 numbers are two more heads of 9."""
+    federation = toy(method, channel=channel("sign"), **settings)
+    stopped = toy(method, channel=channel("sign"), **settings)
+    run(federation, 2)
+    tensors, plain = federation.state()
+    stopped.restore(tensors, json.loads(json.dumps(plain)))
+    run(stopped, 1)
+    for going_on in (federation, stopped):
+        assert remarks(going_on) == (share > 0) * [
+            f"channel: method '{method}': {share}% of the numbers that clients send are no model values ('{name}'), "
+            "and travel as they are"
+        ]
 
 
 def test_a_part_has_its_part_of_the_download_as_its_base() -> None:
