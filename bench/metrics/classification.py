@@ -52,7 +52,7 @@ def auroc(labels: Indices, logits: Floats) -> float:
         return float("nan")
     member = labels[:, None] == classes
     positive = member.sum(0)
-    ranks = np.asarray(rankdata(_probabilities(logits)[:, classes], axis=0))
+    ranks = np.asarray(rankdata(_log_odds(logits)[:, classes], axis=0))
     above = (ranks * member).sum(0) - positive * (positive + 1) / 2  # pairs in order, ties counting half (Mann-Whitney)
     return float((above / (positive * (len(labels) - positive))).mean())
 
@@ -60,8 +60,8 @@ def auroc(labels: Indices, logits: Floats) -> float:
 @METRICS.register("average_precision")
 def average_precision(labels: Indices, logits: Floats) -> float:
     """Average precision over the classes that `auroc` has; nan if the samples have one class only."""
-    probabilities = _probabilities(logits)
-    values = [_precision(labels == label, probabilities[:, label]) for label in _scored_classes(labels, logits)]
+    odds = _log_odds(logits)
+    values = [_precision(labels == label, odds[:, label]) for label in _scored_classes(labels, logits)]
     return float(np.mean(values)) if values else float("nan")
 
 
@@ -104,6 +104,20 @@ def _probabilities(logits: Floats) -> Floats:
     return np.asarray(softmax(logits, axis=1), np.float64)
 
 
+def _log_odds(logits: Floats) -> Floats:
+    """The logarithm of p / (1 - p) for each class `[samples, classes]`: it has the order of p, of which all above
+    1 - 1e-16 are the same number."""
+    from scipy.special import logsumexp
+
+    below = logits.astype(np.float64) - logits.max(1, keepdims=True)
+    # Sorted, so that two samples with the same logits in other places are tied to the last digit.
+    others = np.asarray(logsumexp(np.sort(below, axis=1)[:, :-1], axis=1, keepdims=True))  # of all but the largest
+    log_p = below - np.logaddexp(0.0, others)
+    odds: Floats = log_p - np.log1p(-np.minimum(np.exp(log_p), 0.5))  # only the largest has more, and its odds follow
+    np.put_along_axis(odds, logits.argmax(1)[:, None], -others, axis=1)
+    return odds
+
+
 def _counts(labels: Indices, logits: Floats) -> tuple[Indices, Indices, Indices]:
     """Count by class the samples that are right, that have the class, and that are predicted to have it."""
     predicted, classes = logits.argmax(1), logits.shape[1]
@@ -124,6 +138,6 @@ def _precision(member: npt.NDArray[np.bool_], score: Floats) -> float:
     """Average precision of a binary score: precision at each distinct value, weighted by what recall gains there."""
     order = np.argsort(-score, kind="stable")
     hits = np.cumsum(member[order])
-    ends = np.flatnonzero(np.diff(score[order], append=-1.0))  # the last of equal values
+    ends = np.flatnonzero(np.append(np.diff(score[order]) != 0, True))  # the last of equal values
     gains = np.diff(hits[ends], prepend=0) / hits[-1]
     return float((gains * hits[ends] / (ends + 1)).sum())

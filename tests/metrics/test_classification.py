@@ -37,6 +37,13 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     return rng.choice(present, samples), rounded
 
 
+def log_odds(logits: np.ndarray, label: int) -> np.ndarray:
+    """The log-odds of a class in more digits than ours, rounded to what is no rounding of theirs."""
+    rest = np.sort(np.delete(logits, label, 1).astype(np.longdouble), axis=1)
+    odds = logits[:, label] - rest[:, -1] - np.log(np.exp(rest - rest[:, -1:]).sum(1))
+    return np.round(odds.astype(np.float64), 10)
+
+
 def sklearns(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
     """The scores as scikit-learn has them; one class against the rest where its own mean needs all classes."""
     p, predicted, classes = softmax(logits, axis=1), logits.argmax(1), range(logits.shape[1])
@@ -51,8 +58,9 @@ def sklearns(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
         values["nll"] = values["loss"] = log_loss(labels, p, labels=list(classes))
     if len(present) > 1:
         of = [1] if len(classes) == 2 else present
-        values["auroc"] = np.mean([roc_auc_score(labels == c, p[:, c]) for c in of])
-        values["average_precision"] = np.mean([average_precision_score(labels == c, p[:, c]) for c in of])
+        odds = {c: log_odds(logits, c) for c in of}
+        values["auroc"] = np.mean([roc_auc_score(labels == c, odds[c]) for c in of])
+        values["average_precision"] = np.mean([average_precision_score(labels == c, odds[c]) for c in of])
     if len(classes) == 2:
         values["brier"] = brier_score_loss(labels, p[:, 1], pos_label=1)
     elif tuple(map(int, sklearn.__version__.split(".")[:2])) >= (1, 7):  # earlier ones have two classes only
@@ -75,6 +83,20 @@ def test_the_area_of_all_classes_is_scikit_learns_mean_of_one_against_the_rest(c
     assert score("auroc", labels, logits) == pytest.approx(expected, rel=EXACT)
     expected = average_precision_score(np.eye(classes)[labels], p, average="macro")
     assert score("average_precision", labels, logits) == pytest.approx(expected, rel=EXACT)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_samples_of_which_a_model_is_certain_are_ranked(classes: int) -> None:
+    """Probabilities are 1 above margins of 37, and 0 below -745; scikit-learn ranks by the margins themselves."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 500)
+    for center, spread in ((70, 20), (-2000, 300)):
+        margins = center + spread * (labels + rng.normal(size=500))
+        logits = np.concatenate([np.zeros((500, 1)), margins[:, None], np.full((500, classes - 2), -1e4)], axis=1)
+        expected = roc_auc_score(labels, margins), average_precision_score(labels, margins)
+        assert score("auroc", labels, logits) == pytest.approx(expected[0], rel=EXACT)
+        if classes == 2:
+            assert score("average_precision", labels, logits) == pytest.approx(expected[1], rel=EXACT)
 
 
 def test_one_class_has_no_area_and_no_precision_but_all_else() -> None:
