@@ -35,11 +35,13 @@ class Match:
         taken: the file's key of each tensor of the network that starts with the file's values.
         reset: the shapes of the network's other tensors; they are drawn.
         left: the shapes of the file's tensors that are not used, except counters and constants.
+        by_order: the names of the body's tensors that the file has under other names: the order of layers matches them.
     """
 
     taken: dict[str, str]
     reset: dict[str, tuple[int, ...]]
     left: dict[str, tuple[int, ...]]
+    by_order: tuple[str, ...]
 
 
 def pretrained(path: Path, net: nn.Module) -> dict[str, Tensor]:
@@ -59,7 +61,9 @@ def match(path: Path, net: nn.Module) -> Match:
     the file and the network as a whole. If tensors of the body are missing then, and each layer of the network has the
     layer of the same kind and shape in the same place in the file, layers are matched in their order; within a layer,
     tensors are matched by the last part of their names, so their order does not count: torchvision's older files have
-    BatchNorm's statistics first. Otherwise what is missing is drawn, if at least half of the body is there by name.
+    BatchNorm's statistics first. Order never overrides a name: a file whose order contradicts the names that match is
+    refused, and so are layers of one shape in a file that is sorted by names, whose order says nothing. Otherwise what
+    is missing is drawn, if at least half of the body is there by name.
 
     The head is taken from the layer of its name, of its place in the network that was cut (`bench.with_head`), or of
     other packages' names for it, or from what is left if that has the head's layers. It is drawn if its shape in the
@@ -70,29 +74,35 @@ def match(path: Path, net: nn.Module) -> Match:
         net: the network, on any device; its values are not read.
 
     Raises:
-        UserError: there is no such file, it holds no state dict, or a tensor of it does not fit the network.
+        UserError: there is no such file, it holds no state dict, a tensor of it does not fit the network, or the order
+            of its layers does not say which is which.
     """
     state, added = _state(path), tensors_of_adapters(net)
     tensors = itertools.chain(net.named_parameters(), statistics(net))
     target = {name: tensor for name, tensor in tensors if name not in added}
     body, head = ([name for name in target if name.startswith("head.") == last] for last in (False, True))
     try:
-        keys = _by_names(target, state, getattr(net, "place", None))
+        named, ordered = _by_names(target, state, getattr(net, "place", None))
+        keys = named | ordered
         if not keys or not keys.keys() >= set(body):
-            keys = _by_layers([*body, *head], target, state, keys)
+            keys = _by_layers([*body, *head], target, state, named, keys)
         for name, key in keys.items():
             if name in body:
                 _check(name, target[name], key, state[key])
+        if not all(target[name].shape == state[keys[name]].shape for name in head if name in keys):
+            keys = {name: key for name, key in keys.items() if name in body}
+        ordered = {name: key for name, key in keys.items() if name not in named}
+        if _is_sorted(path, state):
+            _refuse_twins(ordered, state)
     except ValueError as error:
         raise UserError(f"pretrained {path}: {error}") from None
-    if not all(target[name].shape == state[keys[name]].shape for name in head if name in keys):
-        keys = {name: key for name, key in keys.items() if name in body}
     fixed = tuple(name.removeprefix("body.") for name, _ in constants(net))
     left = {key for key in state if not (fixed and key.endswith(fixed))}.difference(keys.values())
     return Match(
         keys,
         {name: tuple(tensor.shape) for name, tensor in target.items() if name not in keys},
         {key: tuple(tensor.shape) for key, tensor in state.items() if key in left},
+        tuple(name for name in ordered if name in body),
     )
 
 
@@ -106,8 +116,11 @@ def _check(name: str, wanted: Tensor, key: str, stored: Tensor) -> None:
         raise ValueError(f"{key} holds {stored.dtype}, and the model's {name} floating numbers: save it unquantised")
 
 
-def _by_names(target: Mapping[str, Tensor], stored: Mapping[str, Tensor], place: str | None) -> dict[str, str]:
-    """The file's key of each tensor that has its name in the file; none if that is less than half of the body.
+def _by_names(
+    target: Mapping[str, Tensor], stored: Mapping[str, Tensor], place: str | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The file's key of each tensor that has its name in the file, none if that is less than half of the body; and the
+    keys of the head, if these are what is left in the file.
 
     Raises:
         ValueError: the file has the body twice.
@@ -121,7 +134,7 @@ def _by_names(target: Mapping[str, Tensor], stored: Mapping[str, Tensor], place:
     votes = Counter(fitting) if 2 * _most(fitting) >= len(plain) else Counter(at for at, _, _ in pairs)
     most = max(votes.values(), default=0)
     if 2 * most < len(plain):
-        return {}
+        return {}, {}
     best = sorted((pair for pair, n in votes.items() if n == most), key=lambda pair: len("".join(pair)))
     (before_key, before_name), *others = best
     by_ending = {name.removeprefix(before_name): name for name in plain if name.startswith(before_name)}
@@ -130,7 +143,8 @@ def _by_names(target: Mapping[str, Tensor], stored: Mapping[str, Tensor], place:
         end, name = next((end, name) for end, name in by_ending.items() if before_key + end in stored)
         raise ValueError(f"it has the model's {name} as {before_key + end} and as {again[0] + end}; save one of them")
     rest = [key for key in stored if key not in keys.values()]
-    return keys | _of_head(head, rest, before_key, place)
+    of_name, left = _of_head(head, rest, before_key, place)
+    return keys | of_name, left
 
 
 def _pairs(names: Iterable[str], keys: Iterable[str]) -> list[tuple[Beginnings, str, str]]:
@@ -158,27 +172,35 @@ def _most(votes: Iterable[Beginnings]) -> int:
     return max(Counter(votes).values(), default=0)
 
 
-def _of_head(head: list[str], keys: list[str], beginning: str, place: str | None) -> dict[str, str]:
-    """The file's keys of the head: under the first name of a last layer that is there, or all keys in their order."""
+def _of_head(
+    head: list[str], keys: list[str], beginning: str, place: str | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The file's keys of the head: under the first name of a last layer that is there; or else, in the second place,
+    all keys in their order."""
     kinds = {name.removeprefix("head."): name for name in head}
     starts = [beginning, beginning.removesuffix("body."), ""]
     named = [f"{start}{layer}." for start in dict.fromkeys(starts) for layer in (*([place] if place else ()), *_HEADS)]
     for layer in named:
         if all(layer + kind in keys for kind in kinds):
-            return {name: layer + kind for kind, name in kinds.items()}
+            return {name: layer + kind for kind, name in kinds.items()}, {}
     try:
-        return _in_order(head, keys)
+        return {}, _in_order(head, keys)
     except ValueError:
-        return {}
+        return {}, {}
 
 
 def _by_layers(
-    names: list[str], target: Mapping[str, Tensor], state: Mapping[str, Tensor], partly: dict[str, str]
+    names: list[str],
+    target: Mapping[str, Tensor],
+    state: Mapping[str, Tensor],
+    named: dict[str, str],
+    partly: dict[str, str],
 ) -> dict[str, str]:
-    """The file's keys layer after layer; those that are matched by name, `partly`, if they do not all fit like that.
+    """The file's keys layer after layer; those that are matched so far, `partly`, if they do not all fit like that.
 
     Raises:
-        ValueError: the layers are not of the same kinds, and nothing is matched by name.
+        ValueError: the layers are not of the same kinds, and nothing is matched by name; or the order gives a tensor
+            another key than its name does.
     """
     try:
         keys = _in_order(names, list(state))
@@ -187,7 +209,46 @@ def _by_layers(
             raise
         return partly
     fits = all(target[name].shape == state[key].shape for name, key in keys.items() if not name.startswith("head."))
-    return keys if fits or not partly else partly
+    if partly and not fits:
+        return partly
+    if any(keys[name] != key for name, key in named.items()):
+        missing = [name for name in names if name not in named]
+        rest = [key for key in state if key not in named.values()]
+        raise ValueError(
+            f"it has {len(named)} of {len(names)} tensors under the model's names, but not {_short(missing)}, and the "
+            f"order of its layers is not the model's. It also has {_short(rest)}: rename those that are meant, or take "
+            "them out of the file, so that what is missing is drawn"
+        )
+    return keys
+
+
+def _is_sorted(path: Path, state: Mapping[str, Tensor]) -> bool:
+    """Whether the file's order is that of the alphabet, as of safetensors, and not that of the layers; a network has
+    weights before biases."""
+    in_alphabet = list(state) == sorted(state) and any(len(layer) > 1 for layer in _layers(state))
+    return path.suffix == ".safetensors" or in_alphabet
+
+
+def _refuse_twins(ordered: Mapping[str, str], state: Mapping[str, Tensor]) -> None:
+    """Refuse to match layers of the same kind and shape by the order of a file that is sorted by names.
+
+    Raises:
+        ValueError: there are such layers.
+    """
+    first: dict[frozenset[tuple[str, torch.Size]], str] = {}
+    for layer in _layers(ordered.values()):
+        key = next(iter(layer.values()))
+        twin = first.setdefault(frozenset((kind, state[name].shape) for kind, name in layer.items()), key)
+        if twin != key:
+            raise ValueError(
+                f"its names are not the model's, such as {_short(ordered)}, and it is sorted by names, so that its "
+                f"order does not tell {twin} from {key}, which have one shape: rename its tensors as the model's"
+            )
+
+
+def _short(names: Iterable[str]) -> str:
+    first = list(itertools.islice(names, 4))
+    return ", ".join(first if len(first) < 4 else [*first[:3], "..."])
 
 
 def _in_order(names: list[str], keys: list[str]) -> dict[str, str]:

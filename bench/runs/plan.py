@@ -169,7 +169,7 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> tuple[s
             version = versions(Path(weights)) if weights else ()
             factory = MODELS.get(name)  # a notebook may define a name again
             sizes = dataset.shape, dataset.num_classes, options
-            net, drawn = _try_model(name, factory, *sizes, weights, version, settings.adapters)
+            net, drawn, ordered = _try_model(name, factory, *sizes, weights, version, settings.adapters)
             if net is None:
                 continue
             spec = cell_spec(settings, name, net)
@@ -178,9 +178,19 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> tuple[s
         except UserError as error:
             raise UserError(f"{cell_name(settings)}: {error}") from None
         if drawn:
-            listed = ", ".join((*drawn[:3], "...") if len(drawn) > 3 else drawn)
-            notes.append(f"pretrained {weights}: model {name!r} has {listed}, which the file has not; drawn by seed")
+            notes.append(
+                f"pretrained {weights}: model {name!r} has {_first(drawn)}, which the file has not; drawn by seed"
+            )
+        if ordered:
+            notes.append(
+                f"pretrained {weights}: the file has {_first(ordered)} of model {name!r} under other names; its layers "
+                "are taken in the file's order"
+            )
     return tuple(notes)
+
+
+def _first(names: tuple[str, ...]) -> str:
+    return ", ".join((*names[:3], "...") if len(names) > 3 else names)
 
 
 def _malicious(settings: Settings, partition: Partition) -> list[int] | None:
@@ -214,8 +224,9 @@ def _try_model(
     weights: str | None,
     version: object,
     adapters: AdapterSettings | None,
-) -> "tuple[nn.Module | None, tuple[str, ...]]":
-    """The model on the meta device, None if its author's code fails; and tensors of its body that the file has not.
+) -> "tuple[nn.Module | None, tuple[str, ...], tuple[str, ...]]":
+    """The model on the meta device, None if its author's code fails; tensors of its body that the file has not; and
+    those that are matched by their order.
 
     `factory` and `version` tell the model's code and the file of weights from others in the cache.
 
@@ -230,9 +241,11 @@ def _try_model(
     except UserError:
         raise
     except Exception:
-        return None, ()
-    reset = match(Path(weights), net).reset if weights is not None else {}
-    return net, tuple(tensor for tensor in reset if not tensor.startswith("head."))
+        return None, (), ()
+    if weights is None:
+        return net, (), ()
+    matched = match(Path(weights), net)
+    return net, tuple(tensor for tensor in matched.reset if not tensor.startswith("head.")), matched.by_order
 
 
 def select(cells: Sequence[Settings], only: str) -> list[Settings]:

@@ -1,5 +1,6 @@
 """Weights out of a file: torchvision's networks predict here what they predict there, and frozen layers stay."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,51 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
     for name, message in (("text.pth", "not a file of `torch.save`"), ("gone.pth", "there is no such file")):
         with pytest.raises(UserError, match=message):
             plan([Settings(method="fedavg", alpha=1.0, pretrained=str(tmp_path / name))], tmp_path, download=False)
+
+
+DEEP = ("mlp", (4,), 3, {"hidden": 5, "layers": 12})
+
+
+def numbered(rename: Callable[[str], str]) -> dict[str, torch.Tensor]:
+    """Tensors of a network whose layers have one shape, each filled with its number; layers are fc1 to fc12."""
+    parameters = build(*DEEP).named_parameters()
+    return {rename(name): torch.full(p.shape, float(number)) for number, (name, p) in enumerate(parameters)}
+
+
+@pytest.mark.parametrize("name", ["deep.safetensors", "sorted.pt"])
+def test_order_overrides_no_name(name: str, tmp_path: Path) -> None:
+    """One renamed layer of a file that is sorted by names, where layers of one shape follow as fc1, fc10, fc11."""
+    values = dict(sorted(numbered(lambda name: name.replace("fc5.", "q.")).items()))
+    (save_file if name.endswith("safetensors") else torch.save)(values, tmp_path / name)
+    missing = "24 of 26 tensors .*, but not body.fc5.weight, body.fc5.bias, .* It also has body.q.bias, body.q.weight"
+    with pytest.raises(UserError, match=missing):
+        match(tmp_path / name, build(*DEEP))
+    torch.save(numbered(lambda name: name.replace("fc5.", "q.")), tmp_path / "in_order.pt")
+    matched = pretrained(tmp_path / "in_order.pt", build(*DEEP))
+    assert all(torch.equal(matched[name], value) for name, value in numbered(str).items())
+    assert match(tmp_path / "in_order.pt", build(*DEEP)).by_order == ("body.fc5.weight", "body.fc5.bias")
+
+
+@pytest.mark.parametrize("name", ["deep.safetensors", "sorted.pt"])
+def test_layers_of_one_shape_are_not_told_by_the_alphabet(name: str, tmp_path: Path) -> None:
+    """All layers have other names; those of a file with different shapes are told by these."""
+    write = save_file if name.endswith("safetensors") else torch.save
+    write(dict(sorted(numbered(lambda name: name.replace("fc", "z")).items())), tmp_path / name)
+    with pytest.raises(UserError, match=r"such as body.fc1.weight, .* does not tell body.z10.weight from body.z11"):
+        match(tmp_path / name, build(*DEEP))
+    others = {name.replace("body.fc1", "a").replace("head", "b"): value for name, value in (FITS | HEAD).items()}
+    write(dict(sorted(others.items())), tmp_path / name)
+    assert match(tmp_path / name, build(*NET)).taken == dict(zip(FITS | HEAD, others, strict=True))
+
+
+def test_a_note_says_that_layers_are_matched_by_their_order(tmp_path: Path) -> None:
+    path = saved(tmp_path, {name.replace("body.fc1", "a"): value for name, value in (FITS | HEAD).items()})
+    cell = Settings(method="fedavg", alpha=1.0, model_options={"hidden": 200}, pretrained=path)
+    [planned] = plan([cell], tmp_path, download=False)
+    assert [note for note in planned.notes if "pretrained" in note] == [
+        f"pretrained {path}: the file has body.fc1.weight, body.fc1.bias of model 'mlp' under other names; its layers "
+        "are taken in the file's order"
+    ]
 
 
 NET = ("mlp", (64,), 10, {"hidden": 200})
