@@ -11,7 +11,7 @@ from bench.api.arguments import refuse_text
 from bench.config.completion import check_tests
 from bench.errors import UserError
 from bench.plugin import METRICS
-from bench.results.results import CellView, RunView, load_run
+from bench.results.results import RunView, load_run
 from bench.runs.plan import select
 from bench.runs.session_options import check_device_name
 from bench.settings import FurtherTest
@@ -49,6 +49,8 @@ def evaluate(
         UserError: the folder is not a run, no cell that is done kept its models, their data are missing, or an argument
             cannot be.
     """
+    from bench.results.saved_models import has_reported  # here, as it takes torch
+
     refuse_text(tests=tests, metrics=metrics)  # type: ignore[arg-type]
     check_device_name(device)
     if Path(run).is_file():
@@ -60,10 +62,11 @@ def evaluate(
     wanted = {id(settings) for settings in select([cell.settings for cell in view.cells], only)} if only else None
     cells = {cell.id: cell for cell in view.cells if wanted is None or id(cell.settings) in wanted}
     done = [cell for cell in cells.values() if cell.status.state == "done"]
-    without = [cell for cell in done if not _has_models(cell)]
+    without = [cell for cell in done if not has_reported(cell.folder, cell.settings)]
     if not done or len(without) == len(done):
         raise UserError(
-            f"{run}: none of {len(done)} finished cells kept its models; run them again with --fresh --keep best"
+            f"{run}: none of {len(done)} finished cells kept the models of its reported round; run them again with "
+            "--fresh --keep best"
         )
 
     from bench.results.further_tests import evaluate_cell  # here, as it takes torch
@@ -82,14 +85,10 @@ def evaluate(
             print(f"{cell.id}  {cell.name}: {count} new rows", file=sys.stderr, flush=True)
     if without and not quiet:
         text = (
-            f"note: {len(without)} of {len(done)} finished cells kept no models and are left out: run them again with"
+            f"note: {len(without)} of {len(done)} finished cells kept no models of their reported rounds and are left "
         )
-        print(f"{text} --fresh --keep best", file=sys.stderr)
+        print(f"{text}out: run them again with --fresh --keep best", file=sys.stderr)
     return load_run(run)
-
-
-def _has_models(cell: CellView) -> bool:
-    return (cell.folder / "models").is_dir()
 
 
 def _tests(tests: Sequence[str | Mapping[str, Any]]) -> tuple[FurtherTest, ...]:

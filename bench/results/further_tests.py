@@ -30,7 +30,7 @@ from bench.federation.snapshot import unpack
 from bench.model_call import Arithmetic
 from bench.params import Params
 from bench.results.figures import ALL
-from bench.results.saved_models import FOLDER
+from bench.results.saved_models import FOLDER, reported_so_far
 from bench.settings import NO_TRIGGER, RECORDED, FurtherTest, Settings
 from bench.store import checkpoint, inside, store
 from bench.store.features import FeatureFiles
@@ -122,7 +122,7 @@ def score_kept(
     if not missing:
         return 0
     federation.enter(settings.rounds)
-    scoring = _Scoring(settings, data, federation, kept_models(folder, federation))
+    scoring = _Scoring(settings, data, federation, kept_models(folder, settings, federation))
     count = 0
     for label in dict.fromkeys(label for label, _ in missing):
         say(label)
@@ -132,8 +132,8 @@ def score_kept(
     return count
 
 
-def kept_models(folder: Path, federation: Federation) -> KeptModels:
-    """Load the models of the reported rounds.
+def kept_models(folder: Path, settings: Settings, federation: Federation) -> KeptModels:
+    """Load the models of the reported rounds; what an attempt before the last one left of another round is no such.
 
     Raises:
         UserError: none were kept.
@@ -143,7 +143,7 @@ def kept_models(folder: Path, federation: Federation) -> KeptModels:
     rounds = {}
     for metric in ("gm", "pm"):
         saved = next(checkpoint.load(folder / FOLDER / metric), None)
-        if saved is None:
+        if saved is None or saved.version != reported_so_far(folder, metric, settings):
             continue
         home = federation.engine.device_data.device
         tensors = {name: tensor.to(home) for name, tensor in saved.tensors.items()}
@@ -154,7 +154,10 @@ def kept_models(folder: Path, federation: Federation) -> KeptModels:
         else:
             personal = {int(client): model for client, model in models.items()}
     if not rounds:
-        raise UserError(f"{folder}: no model was kept, or it is damaged; run the cell again with --fresh --keep best")
+        raise UserError(
+            f"{folder}: no model of the reported round was kept, or it is damaged; run the cell again with --fresh "
+            "--keep best"
+        )
     return KeptModels(generic, personal, rounds)
 
 

@@ -171,7 +171,7 @@ def _normalisation(dataset: Dataset, client: int | None, dtype: torch.dtype) -> 
 def keep_reported(folder: Path, version: int, evaluation: Evaluation, settings: Settings, clients: list[int]) -> None:
     """Keep the models just evaluated if their round is the reported one so far, in place of those kept before."""
     for metric in METRICS:
-        if _reported_round(folder, metric, settings) != version:
+        if reported_so_far(folder, metric, settings) != version:
             continue
         models = {-1: evaluation.generic}
         if metric == "pm":
@@ -191,7 +191,14 @@ def has_kept(folder: Path, keep: str) -> bool:
     return bool(states) and (keep == "server" or "known" in read_json(states[-1])["rest"]["federation"])
 
 
-def _reported_round(folder: Path, metric: str, settings: Settings) -> int | None:
+def has_reported(folder: Path, settings: Settings) -> bool:
+    """Whether a cell's folder has models of a reported round, and not only of one that was so in an earlier attempt."""
+    saved = {metric: folder / FOLDER / metric for metric in METRICS}
+    rounds = {metric: reported_so_far(folder, metric, settings) for metric, path in saved.items() if path.is_dir()}
+    return any((saved[metric] / checkpoint.name_of(version)).is_dir() for metric, version in rounds.items() if version)
+
+
+def reported_so_far(folder: Path, metric: str, settings: Settings) -> int | None:
     """The round that a report shows of a metric, by the rows up to now."""
     # these load pandas, which has a thread, and workers are forked before
     from bench.results.reported_round import after, curves_of_cells, reported_round, selecting_curves, table_of
@@ -209,7 +216,7 @@ def _of_reported_round(
     cell: FinishedCell, federation: Federation, client: int | None
 ) -> tuple[Params | None, int] | None:
     metric = METRICS[client is not None]
-    reported = _reported_round(cell.folder, metric, cell.settings)
+    reported = reported_so_far(cell.folder, metric, cell.settings)
     for saved in checkpoint.load(cell.folder / FOLDER / metric):
         if saved.version == reported:  # else a run before this one kept it
             models = unpack(saved.rest["models"], saved.tensors, federation.server.specs)

@@ -231,8 +231,12 @@ class Attempt:
         self.writer.start(self._new_checkpoint(federation, *federation.state()))
         self.saved_version, self.last_checkpoint = federation.version, time.monotonic()
 
-    def _score_tests(self, federation: Federation, data: CellData) -> None:
-        """Score the reported models on the further tests; a failure is a warning, as `bench evaluate` can go on."""
+    def _score_tests(self, federation: Federation, data: CellData) -> bool:
+        """Score the reported models on the further tests; a failure is a warning, as `bench evaluate` can go on.
+
+        Returns:
+            Whether all are scored.
+        """
         from bench.results.further_tests import score_kept  # here, as it takes pandas
 
         settings = self.settings
@@ -242,9 +246,8 @@ class Attempt:
             text = f"not all further tests are scored: {shortage(error) or error}; `bench evaluate` goes on"
             self.status = replace(self.status, warnings=[*self.status.warnings, text])
             log.warning("%s", text)
-            return
-        if self.options.keep != "best":
-            checkpoint.remove(self.folder / saved_models.FOLDER)
+            return False
+        return True
 
     def _finish(self, federation: Federation, data: CellData) -> None:
         """Bring the tables to the disk, and save the part of the last state that `keep` asks for."""
@@ -253,8 +256,9 @@ class Attempt:
             store.write_json(self.folder / "relations.json", relations)
         if statements := federation.privacy():
             store.write_json(self.folder / "privacy.json", {"statements": statements})
-        if self.settings.further_tests and not self.options.blind:
-            self._score_tests(federation, data)
+        all_scored = self.options.blind or not self.settings.further_tests or self._score_tests(federation, data)
+        if all_scored and self.options.keep != "best":  # an attempt before may have left some of an earlier round
+            checkpoint.remove(self.folder / saved_models.FOLDER)
         if self.options.keep in ("none", "best"):
             return
         if self.options.keep == "all":

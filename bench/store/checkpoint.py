@@ -123,7 +123,7 @@ class Writer:
 
     def _write(self, version: int, state: str, groups: dict[str, _Group], generations: int) -> None:
         inside.make_folder(self._folder.parent, self._folder)
-        final = self._folder / f"{version:08d}"
+        final = self._folder / name_of(version)
         temporary = final.with_name(final.name + ".tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
@@ -165,6 +165,11 @@ def _on_host(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type != "cuda":
         return tensor
     return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor.detach(), non_blocking=True)
+
+
+def name_of(version: int) -> str:
+    """The name of a generation's folder."""
+    return f"{version:08d}"
 
 
 def load(folder: Path) -> Iterator[Checkpoint]:

@@ -16,8 +16,10 @@ import bench as front_door
 from bench.errors import UserError
 from bench.federation.cell_data import apply_shifts, file_samples, load_all
 from bench.results.figures import reported_figures
+from bench.results.further_tests import evaluate_cell
 from bench.results.pack import pack, unpack
 from bench.results.results import CellView, load_run
+from bench.results.saved_models import has_reported
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
 from bench.settings import FurtherTest, Settings
@@ -201,6 +203,23 @@ def test_tests_that_fail_cost_no_training(cell: Cell, tmp_path: Path) -> None:
     assert (tmp_path / "cell" / "models").is_dir()
 
 
+def test_models_of_an_earlier_attempt_are_not_scored(cell: Cell, tmp_path: Path) -> None:
+    """The first attempt keeps the models of its best round, and the second one, which finishes, keeps none."""
+    settings, best = cell(alpha=0.2, rounds=5), Options(device="cpu", keep="best", checkpoint_seconds=0)
+    folder = tmp_path / "cell"
+    run_cell(settings, folder, best, stop=stop_after(2))
+    early = Path(shutil.copytree(folder / "models", tmp_path / "early"))
+    status = run_cell(settings, folder, best.model_copy(update={"keep": "none"}))
+    assert not (folder / "models").exists()
+    early.rename(folder / "models")  # as older versions left them
+    view = CellView("cell", "fedavg", settings, folder, status)
+    assert not has_reported(folder, settings)
+    assert next(f["round"] for f in reported_figures(view) if f["metric"] == "gm") > 2
+    with pytest.raises(UserError, match="no model of the reported round was kept"):
+        evaluate_cell(view, [FurtherTest(name="global")], ["auroc"])
+    assert not (folder / "evaluated.csv").exists()
+
+
 def test_a_packed_run_with_models_is_evaluated_without_training(run: Path, tmp_path: Path, bench_here: Bench) -> None:
     pack(run, tmp_path / "bare.tar.xz")
     bench_here("pack", run, "--models", "--out", "run.tar.xz")
@@ -215,7 +234,7 @@ def test_a_packed_run_with_models_is_evaluated_without_training(run: Path, tmp_p
     pack(theirs.path, tmp_path / "again.tar.xz")
     assert len(unpack(tmp_path / "again.tar.xz", tmp_path / "again").evaluated) == len(ours.evaluated)
     bare = unpack(tmp_path / "bare.tar.xz", tmp_path / "unpacked")
-    with pytest.raises(UserError, match="none of 2 finished cells kept its models; run them again with --fresh --keep"):
+    with pytest.raises(UserError, match=r"none of 2 finished cells kept the models of its .*; run them .* --fresh"):
         front_door.evaluate(bare.path, tests=["global"])
     with pytest.raises(UserError, match="no cell has models"):
         pack(bare.path, tmp_path / "no.tar.xz", models=True)
