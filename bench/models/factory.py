@@ -106,9 +106,18 @@ def describe(
 
 
 def prepare(net: nn.Module) -> nn.Module:
-    """Change the layers so that no layer counts batches, none overwrites its input, and attention has one code path."""
-    for layer in net.modules():
+    """Change the layers so that no layer counts batches, none overwrites its input, and attention has one code path.
+
+    Raises:
+        UserError: a layer's running statistics rest on the number of batches.
+    """
+    for path, layer in net.named_modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase):
+            if layer.track_running_stats and layer.momentum is None:
+                raise UserError(
+                    f"the network's layer {path!r} ({type(layer).__name__}) has momentum=None, the mean of all batches "
+                    "so far, and batches are not counted here: give it a number, such as torch's default of 0.1"
+                )
             # `functional_call` under `vmap` cannot update the counter.
             layer.register_buffer("num_batches_tracked", None)
         if getattr(layer, "inplace", False):

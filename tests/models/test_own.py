@@ -268,6 +268,20 @@ class Counting(Plain):
         return super().features(x)
 
 
+class Averaging(Plain):
+    """Running statistics that are the mean of all batches."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.norm = nn.BatchNorm1d(4, momentum=None)
+
+
+class AveragingInstances(Plain):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.norm = nn.InstanceNorm1d(4, momentum=None, track_running_stats=True)  # type: ignore[arg-type]
+
+
 class Lazy(Plain):
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__(shape, classes)
@@ -363,6 +377,8 @@ MISTAKES = [
     (Tied, r"has '(head|again).weight' under another name, too"),
     (OnTheSide, r"has the tensor 'scale' as a plain attribute.*register_buffer\('scale', ..., persistent=False\)"),
     (Counting, r"changes its buffer 'calls' in training"),
+    (Averaging, r"layer 'norm' \(BatchNorm1d\) has momentum=None, .*: give it a number"),
+    (AveragingInstances, r"layer 'norm' \(InstanceNorm1d\) has momentum=None"),
     (Lazy, r"has 'late.weight' of unknown shape, in a lazy layer"),
     (WithDerived, r"'derived.lora_A' is no tensor of Linear.*`rules = None`"),
     (Still, r"inner.weight, inner.bias need no gradient.*`frozen: \[inner\]`"),
