@@ -1,6 +1,7 @@
 """Buffers of a network: statistics, which training moves, and constants, which are a part of the architecture."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -29,3 +30,19 @@ def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
 def precise(dtype: torch.dtype, like: torch.dtype) -> torch.dtype:
     """The type of real or complex numbers that is as precise as `like`; other types as they are."""
     return like if dtype.is_floating_point else like.to_complex() if dtype.is_complex else dtype
+
+
+def fill(module: nn.Module, values: Mapping[str, Tensor], device: torch.device) -> nn.Module:
+    """Give a module copies of these values for all its parameters and buffers, in place, each in its value's type.
+
+    `module.to(dtype)` would take the imaginary part of complex constants away.
+
+    Args:
+        module: the module, on any device; its values are not read.
+        values: values by name.
+        device: where the tensors are placed.
+    """
+    module.to_empty(device=device)
+    for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+        tensor.data = values[name].detach().to(device, copy=True)
+    return module

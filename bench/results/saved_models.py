@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from bench.buffers import fill
 from bench.config.code_digests import own_code
 from bench.data import Dataset
 from bench.engine.device_data import Normalisation
@@ -278,10 +279,5 @@ def _whole_network(params: Params, federation: Federation) -> nn.Module:
 
 def _network(params: Params) -> nn.Module:
     """Build the network of a model value, with weights of its own."""
-    network = copy.deepcopy(params.spec.module).to_empty(device="cpu").to(params.weights.dtype)
-    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    with torch.no_grad():
-        constants = params.spec.constants(torch.device("cpu"), params.weights.dtype)
-        for name, tensor in (params.tensors() | constants).items():
-            tensors[name].copy_(tensor)
-    return network
+    constants = params.spec.constants(torch.device("cpu"), params.weights.dtype)
+    return fill(copy.deepcopy(params.spec.module), params.tensors() | constants, torch.device("cpu"))

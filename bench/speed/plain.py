@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bench.buffers import constants
+from bench.buffers import constants, fill, precise
 from bench.data import Dataset, Indices, Partition
 from bench.engine.device_data import Pool
 from bench.federation.setup import frozen_tensors
@@ -35,11 +35,8 @@ class PlainLoop:
         model = settings.model, data.shape, data.num_classes, settings.model_options
         self.net = build(*model)
         start = initial_values(self.net, *model, ("initial", settings.seed, settings.model, 0), dtype)
-        fixed = dict(constants(self.net))
-        self.net.to_empty(device=device).to(dtype)
-        _load(self.net, start)
-        for name, constant in constants(self.net):
-            constant.copy_(fixed[name])
+        fixed = {name: constant.to(precise(constant.dtype, dtype)) for name, constant in constants(self.net)}
+        fill(self.net, start | fixed, device)
         self._frozen = frozen_tensors(settings, settings.model, self.net)
         for name, weight in self.net.named_parameters():
             weight.requires_grad_(name not in self._frozen)

@@ -23,7 +23,10 @@ from bench.models.packages import FeaturePool
 from bench.models.trial import goes_side_by_side
 from bench.params import Spec
 from bench.plugin import MODELS
+from bench.results.results import CellView
+from bench.runs.cell import run_cell
 from bench.runs.plan import plan
+from bench.runs.session_options import Options
 from bench.settings import Settings
 from tests.conftest import ROOT
 from tests.engine.problems import assert_same, everything, run, toy_partition
@@ -206,6 +209,36 @@ def test_a_kept_model_predicts_what_was_evaluated(model: str, tmp_path: Path) ->
         predicted = done.cells[0].model()(torch.from_numpy(data.x[data.n_train :])).argmax(1).numpy()
     figures = done.metrics.query("metric == 'gm' and quantity == 'accuracy' and split == 'test' and on == 'global'")
     assert (predicted == data.y[data.n_train :]).mean() == pytest.approx(figures["value"].iloc[-1], abs=1e-9)
+
+
+class Turning(Plain):
+    """Rotates pairs of numbers by fixed angles, as rotary positions do: a complex constant."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.inner = nn.Linear(math.prod(shape), 16)
+        self.head = nn.Linear(16, classes)
+        angles = torch.arange(8, dtype=torch.float64) + 1
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles), persistent=False)
+
+    def features(self, x: Tensor) -> Tensor:
+        real, imaginary = super().features(x).chunk(2, dim=1)
+        return torch.view_as_real(torch.complex(real, imaginary) * self.turns).flatten(1)
+
+
+@pytest.mark.parametrize("theirs", [Turning], indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_a_kept_model_has_complex_constants(tmp_path: Path) -> None:
+    settings = Settings(method="fedavg", model="theirs", alpha=1.0, clients=4, rounds=2, lr=0.1)
+    status = run_cell(settings, tmp_path, Options(device="cpu", executor="sequential", keep="best"))
+    view = CellView("cell", "fedavg", settings, tmp_path, status)
+    kept, data = view.model(), bench.load_dataset(settings)
+    assert kept.network.turns.dtype == torch.complex64
+    with torch.no_grad():
+        predicted = kept(torch.from_numpy(data.x[data.n_train :])).argmax(1).numpy()
+    figures = view.table("metrics").query("metric == 'gm' and split == 'test' and on == 'global'")
+    figures = figures[(figures["quantity"] == "accuracy") & (figures["round"] == kept.round)]
+    assert (predicted == data.y[data.n_train :]).mean() == pytest.approx(figures["value"].item(), abs=1e-9)
 
 
 # -- mistakes, each refused before anything runs ---------------------------------------------------------------------
