@@ -161,19 +161,29 @@ class Bottleneck(Adapter):
         raise UserError("adapters: a bottleneck is no linear function of its layer's outputs, so it cannot be merged")
 
 
-def insert(net: nn.Module, settings: AdapterSettings, name: str) -> nn.Module:
+def insert(net: nn.Module, settings: AdapterSettings, name: str, called: frozenset[str] | None = None) -> nn.Module:
     """Put adapters into the layers of a network on the meta device, in place.
 
     Args:
         net: the network.
         settings: kind of the adapters, and which layers get one.
         name: name of the model, for messages.
+        called: names of the layers that training calls; None for a model of the package, which calls all of them.
 
     Raises:
-        UserError: a name of `layers` or `train` means no layer, or a layer that cannot have such an adapter.
+        UserError: a name of `layers` or `train` means no layer, or a layer that cannot have such an adapter, or one
+            that is never called, on whose outputs an adapter has no effect.
     """
     adapter = _adapter(settings)
-    for path in _chosen(net, adapter, settings, name):
+    paths = _chosen(net, adapter, settings, name)
+    if called is not None and (never := [p for p in paths if p not in called and adapter.shapes(net.get_submodule(p))]):
+        able = _chosen(net, adapter, settings.model_copy(update={"layers": ()}), name)
+        raise UserError(
+            f"adapters: model {name!r} never calls {_short(never)}: it reads their weights itself, or does not use "
+            f"them, and an adapter would do nothing. Name others by `layers`; it calls "
+            f"{_short(path for path in able if path in called) or 'none'}"
+        )
+    for path in paths:
         layer: Any = net.get_submodule(path)
         shapes = adapter.shapes(layer)
         for tensor, shape in shapes.items():

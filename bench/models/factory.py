@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,21 @@ from bench.plugin import MODELS, call_factory, is_external
 from bench.rng import Address, generator
 from bench.settings import AdapterSettings
 
-_TRIED: dict[Hashable, bool] = {}
-"""Models that passed their trial in this process, and whether several clients' go side by side; a cell builds its model
-several times."""
+
+class _Trial(NamedTuple):
+    """The result of a model's trial.
+
+    Attributes:
+        side_by_side: whether several clients' go side by side.
+        called: names of the layers that training calls.
+    """
+
+    side_by_side: bool
+    called: frozenset[str]
+
+
+_TRIED: dict[Hashable, _Trial] = {}
+"""Models that passed their trial in this process; a cell builds its model several times."""
 
 
 def build(
@@ -48,16 +60,19 @@ def build(
     net = _constructed(name, shape, classes, options, ("architecture", name))
     check(name, net)
     prepare(net)
+    called = None
     if _is_constructed(name):
         _replace(net, _in_float32)
         at = name, MODELS.get(name), type(shape), shape, classes, json.dumps(dict(options or {}), sort_keys=True)
         if at not in _TRIED:
-            samples = try_out(name, net, shape, classes)
-            _TRIED[at] = None not in rules_of(net).values() or goes_side_by_side(net, samples)
-        setattr(net, "better_alone", not _TRIED[at] or getattr(net, "better_alone", False))  # noqa: B010 (for mypy)
+            samples, called = try_out(name, net, shape, classes)
+            goes = None not in rules_of(net).values() or goes_side_by_side(net, samples)
+            _TRIED[at] = _Trial(goes, called)
+        goes, called = _TRIED[at]
+        setattr(net, "better_alone", not goes or getattr(net, "better_alone", False))  # noqa: B010 (for mypy)
         kept = {path for path, _ in constants(net)}
         _replace(net, lambda path, tensor: tensor if path in kept else tensor.to("meta"))
-    return insert(net, adapters, name) if adapters else net
+    return insert(net, adapters, name, called) if adapters else net
 
 
 def initial_values(
@@ -121,7 +136,7 @@ def prepare(net: nn.Module) -> nn.Module:
             # `functional_call` under `vmap` cannot update the counter.
             layer.register_buffer("num_batches_tracked", None)
         if getattr(layer, "inplace", False):
-            layer.inplace = False  # type: ignore[assignment]
+            layer.inplace = False
         if isinstance(layer, nn.MultiheadAttention | nn.TransformerEncoderLayer):
             # Without gradients these take other kernels, which round differently. The switch is one for the process.
             torch.backends.mha.set_fastpath_enabled(False)

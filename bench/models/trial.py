@@ -66,11 +66,11 @@ def _rate(layer: nn.Module) -> float:
     return float(layer.dropout) if isinstance(layer, nn.MultiheadAttention | nn.RNNBase) else 0.0
 
 
-def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> Tensor:
+def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> tuple[Tensor, frozenset[str]]:
     """Run a model on two samples, in evaluation and in training, with weights drawn here in place of its own.
 
     Returns:
-        The samples.
+        The samples, and the names of the layers that training calls.
 
     Raises:
         UserError: it fails, its logits have another shape, forward(x) is not head(features(x)), it draws random
@@ -90,14 +90,14 @@ def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> 
     try:
         with torch.no_grad():
             _compare(name, net.eval(), x, classes)
-            _watch(name, net.train(), x)
+            called = _watch(name, net.train(), x)
     except UserError:
         raise
     except Exception as error:  # a user's code may raise anything
         file = getattr(sys.modules[type(net).__module__], "__file__", None)
         words = " ".join(in_words(error, file).split())
         raise UserError(f"model {name!r} does not take samples of shape {shape}: {words}") from error
-    return x
+    return x, called
 
 
 def goes_side_by_side(net: nn.Module, x: Tensor) -> bool:
@@ -163,12 +163,14 @@ def _not_last(net: Cut, x: Tensor) -> str:
     )
 
 
-def _watch(name: str, net: nn.Module, x: Tensor) -> None:
-    """Check that training draws no random numbers and leaves the constants as they are."""
+def _watch(name: str, net: nn.Module, x: Tensor) -> frozenset[str]:
+    """Check that training draws no random numbers and leaves the constants as they are; return the called layers."""
     states: list[Tensor] = []
     drawing: list[str] = []
+    called: set[str] = set()
 
     def leave(path: str, layer: nn.Module) -> None:
+        called.add(path)
         if not torch.equal(states.pop(), torch.get_rng_state()):
             drawing.append(f"{path!r} ({type(layer).__name__})" if path else "its forward pass")
 
@@ -192,3 +194,4 @@ def _watch(name: str, net: nn.Module, x: Tensor) -> None:
                 f"model {name!r} changes its buffer {path!r} in training; only persistent buffers of floating numbers "
                 "can be statistics that travel with the model"
             )
+    return frozenset(called)

@@ -1,6 +1,7 @@
 """Adapters: which layers get which, what they start with, what is frozen, and networks with adapters merged."""
 
 import copy
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from bench.data import TokenShape
 from bench.engine.lanes import LaneConv2d, with_lanes
 from bench.errors import UserError
 from bench.models import adapters
 from bench.models.factory import build
 from bench.models.fourier import FourierConv2d
 from bench.models.init import initialise
+from bench.plugin import MODELS
 from bench.rng import generator
 from bench.settings import AdapterSettings, Settings
 
@@ -115,8 +118,6 @@ def test_an_ia3_layer_is_rescaled_and_a_bottleneck_follows_its_layer() -> None:
 @pytest.mark.parametrize("model", ["mlp", "cnn", "transformer"])
 def test_a_network_starts_as_it_is_without_adapters(model: str, name: str) -> None:
     """All other values are drawn as without adapters, and the adapters change no output yet."""
-    from bench.data import TokenShape
-
     shape = TokenShape(6, 20) if model == "transformer" else (1, 16, 16)
     plain, with_adapters = (build(model, shape, 3, {}, each) for each in (None, AdapterSettings(name=name)))
     start, same = (initialise(net, generator("a", 1), torch.float64) for net in (plain, with_adapters))
@@ -206,6 +207,53 @@ def test_what_no_layer_can_take_is_refused_by_name(changes: dict[str, Any], word
     with pytest.raises(UserError, match=words) as caught:
         chosen(settings)
     assert "\n" not in str(caught.value)
+
+
+class ReadingWeights(nn.Module):
+    """Computes with the weight of a layer, which is never called, and calls another."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(8, 8)
+        self.out = nn.Linear(8, 8)
+        self.head = nn.Linear(8, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.out(nn.functional.linear(x, self.query.weight, self.query.bias)).relu()  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("theirs", [ReadingWeights], indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_a_layer_that_is_never_called_gets_no_adapter() -> None:
+    """It would train nothing; a bias that is trained needs no call."""
+    for layers in ((), ("query",)):
+        with pytest.raises(UserError, match=r"model 'theirs' never calls query: .* it calls out$"):
+            build("theirs", (8,), 3, {}, LORA.model_copy(update={"layers": layers}))
+    net = build("theirs", (8,), 3, {}, LORA.model_copy(update={"layers": ("out",)}))
+    assert [path for path, _, _ in adapters.adapted(net)] == ["out"]
+    assert adapters.frozen(build("theirs", (8,), 3, {}, AdapterSettings(name="bias_only")),
+                           AdapterSettings(name="bias_only"), "theirs") == ("query.weight", "out.weight")  # fmt: skip
+
+
+@pytest.mark.long
+def test_models_of_the_package_call_every_layer_that_gets_an_adapter() -> None:
+    count = 0
+    for name, shape in itertools.product(MODELS.names(), ((3, 32, 32), (3, 128), TokenShape(16, 20))):
+        try:
+            net = build(name, shape, 3, {}, LORA).eval()
+        except UserError:  # another kind of samples, no layer for adapters, or no model of the package
+            continue
+        waiting = {path for path, _, _ in adapters.adapted(net)}
+        for path in list(waiting):
+            net.get_submodule(path).register_forward_hook(lambda *_, path=path, waiting=waiting: waiting.discard(path))
+        tokens = isinstance(shape, TokenShape)
+        net(torch.zeros((2, shape[0]) if tokens else (2, *shape), dtype=torch.long if tokens else None, device="meta"))
+        assert not waiting, name
+        count += 1
+    assert count > 15
 
 
 @pytest.mark.parametrize(
