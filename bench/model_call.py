@@ -202,7 +202,9 @@ class Forward:
             out = functional_call(template, named, (method, *args), tie_weights=False)
         out = out.to(w.weights.dtype) if self._arithmetic.bf16 else out
         if training and w.spec.buffers:
-            moved = torch.cat([current[e.name].reshape(-1) for e in w.spec.buffers])
+            # `functional_call` leaves there what the network assigned, in place or not.
+            after = [named[f"net.{entry.name}"] for entry in w.spec.buffers]
+            moved = torch.cat([tensor.reshape(-1) for tensor in after]).to(w.buffers.dtype)
             self._moved[id(w.buffers)] = (w.buffers, moved)
         return out
 

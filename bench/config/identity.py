@@ -22,6 +22,7 @@ from numpy.lib import format as npy
 
 from bench.config.code_digests import code_digest, is_own, own_code
 from bench.config.file_digests import content, digest, version
+from bench.config.model_marks import model_marks
 from bench.plugin import DATASETS, METHODS, MODELS, SELECTIONS, SERVER_RULES
 from bench.settings import DEFAULT_SELECTION, PRESENTATION, Settings
 
@@ -116,6 +117,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         identity["own"] = digests
     if packages := _packages(settings):
         identity["packages"] = packages
+    if marks := model_marks(settings):
+        identity["model_marks"] = marks
     if settings.precision in _PRECISION_VERSIONS:
         identity["precision_version"] = _PRECISION_VERSIONS[settings.precision]
     if settings.frozen:

@@ -51,14 +51,14 @@ def upload_arrays(group: list[Prepared], to_device: ToDevice) -> dict[str, Any]:
 
 
 def phases_in(group: list[Prepared], *, by_epoch: bool, padded: bool = False) -> list[Phase]:
-    """Divide the steps into phases: one phase, or with batch statistics one per batch size, so that nothing is padded.
+    """Divide the steps into phases: one phase, or with moving statistics one per batch size, so that nothing is padded.
 
     Side batches count too: sizes are compared stream by stream, the main one first. With `by_epoch` runs end with
     epochs, or clients without short batches would take all their epochs while the others take one. With `padded`, all
     short batches are in one phase, of size SHORT, whatever their sizes.
     """
     recipe = group[0].recipe
-    if not recipe.batch_statistics or recipe.frozen:
+    if not recipe.moves_statistics or recipe.frozen:
         rows = [(row, 0, p.steps) for row, p in enumerate(group) if p.steps]
         return [Phase(tuple(width for _, width in sorted(_full_widths(group[0]).items())), rows)] if rows else []
     sizes = [batch_sizes(p) for p in group]

@@ -42,7 +42,7 @@ def refuse(request: Train, recipe: Recipe) -> None:
         problem = f"{recipe.name} is a step of the method's own and no plain gradient step"
     elif request.side:
         problem = f"{recipe.name} reads a second batch ({', '.join(request.side)}) beside a sample"
-    elif recipe.batch_statistics:
+    elif recipe.moves_statistics:
         problem = "a network has batch statistics, which mix the samples of a batch: take one with GroupNorm"
     else:
         return

@@ -124,10 +124,21 @@ class Recipe:
         return any(isinstance(kind, Spec) and has_batch_statistics(kind) for _, kind in self.parts)
 
     @property
+    def moves_statistics(self) -> bool:
+        """Whether a part moves statistics by its batches, BatchNorm's or a model's own, so that none is padded."""
+        layers = (layer for _, kind in self.parts if isinstance(kind, Spec) for layer in kind.moving_layers)
+        return self.batch_statistics or any(getattr(layer, "moves_statistics", False) for layer in layers)
+
+    @property
     def takes_padding(self) -> bool:
         """Whether BatchNorm can leave out padding: in layers that know how, of the only stream of batches."""
         specs = [kind for _, kind in self.parts + self.context if isinstance(kind, Spec)]
-        layers = [layer for spec in specs for layer in spec.moving_layers if isinstance(layer, _BatchNorm)]
+        layers = [
+            layer
+            for spec in specs
+            for layer in spec.moving_layers
+            if isinstance(layer, _BatchNorm) or getattr(layer, "moves_statistics", False)
+        ]
         composed = any(isinstance(spec.module, Composed) for spec in specs)  # they call their parts themselves
         return not composed and len(self.feeds) == 1 and all(map(has_lane_norm, layers))
 

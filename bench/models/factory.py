@@ -12,7 +12,7 @@ from bench.config.validation import complete_options
 from bench.errors import UserError
 from bench.models.adapters import insert
 from bench.models.init import initialise, rules_of, seeded
-from bench.models.trial import check, goes_side_by_side, try_out
+from bench.models.trial import Watched, check, goes_side_by_side, try_out
 from bench.plugin import MODELS, call_factory, is_external
 from bench.rng import Address, generator
 from bench.settings import AdapterSettings
@@ -23,11 +23,11 @@ class _Trial(NamedTuple):
 
     Attributes:
         side_by_side: whether several clients' go side by side.
-        called: names of the layers that training calls.
+        watched: the layers that training uses.
     """
 
     side_by_side: bool
-    called: frozenset[str]
+    watched: Watched
 
 
 _TRIED: dict[Hashable, _Trial] = {}
@@ -65,10 +65,12 @@ def build(
         _replace(net, _in_float32)
         at = name, MODELS.get(name), type(shape), shape, classes, json.dumps(dict(options or {}), sort_keys=True)
         if at not in _TRIED:
-            samples, called = try_out(name, net, shape, classes)
+            samples, watched = try_out(name, net, shape, classes)
             goes = None not in rules_of(net).values() or goes_side_by_side(net, samples)
-            _TRIED[at] = _Trial(goes, called)
-        goes, called = _TRIED[at]
+            _TRIED[at] = _Trial(goes, watched)
+        goes, (called, moving) = _TRIED[at]
+        for path in moving:
+            setattr(net.get_submodule(path), "moves_statistics", True)  # noqa: B010 (for mypy)
         setattr(net, "better_alone", not goes or getattr(net, "better_alone", False))  # noqa: B010 (for mypy)
         kept = {path for path, _ in constants(net)}
         _replace(net, lambda path, tensor: tensor if path in kept else tensor.to("meta"))

@@ -4,7 +4,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -66,11 +66,23 @@ def _rate(layer: nn.Module) -> float:
     return float(layer.dropout) if isinstance(layer, nn.MultiheadAttention | nn.RNNBase) else 0.0
 
 
-def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> tuple[Tensor, frozenset[str]]:
+class Watched(NamedTuple):
+    """Layers of a model that training was watched to use, by name.
+
+    Attributes:
+        called: those that it calls.
+        moving: those whose statistics it moves.
+    """
+
+    called: frozenset[str]
+    moving: frozenset[str]
+
+
+def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> tuple[Tensor, Watched]:
     """Run a model on two samples, in evaluation and in training, with weights drawn here in place of its own.
 
     Returns:
-        The samples, and the names of the layers that training calls.
+        The samples, and what training uses.
 
     Raises:
         UserError: it fails, its logits have another shape, forward(x) is not head(features(x)), it draws random
@@ -90,14 +102,14 @@ def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> 
     try:
         with torch.no_grad():
             _compare(name, net.eval(), x, classes)
-            called = _watch(name, net.train(), x)
+            watched = _watch(name, net.train(), x)
     except UserError:
         raise
     except Exception as error:  # a user's code may raise anything
         file = getattr(sys.modules[type(net).__module__], "__file__", None)
         words = " ".join(in_words(error, file).split())
         raise UserError(f"model {name!r} does not take samples of shape {shape}: {words}") from error
-    return x, called
+    return x, watched
 
 
 def goes_side_by_side(net: nn.Module, x: Tensor) -> bool:
@@ -163,8 +175,8 @@ def _not_last(net: Cut, x: Tensor) -> str:
     )
 
 
-def _watch(name: str, net: nn.Module, x: Tensor) -> frozenset[str]:
-    """Check that training draws no random numbers and leaves the constants as they are; return the called layers."""
+def _watch(name: str, net: nn.Module, x: Tensor) -> Watched:
+    """Check that training draws no random numbers and leaves the constants as they are; return what it uses."""
     states: list[Tensor] = []
     drawing: list[str] = []
     called: set[str] = set()
@@ -178,7 +190,7 @@ def _watch(name: str, net: nn.Module, x: Tensor) -> frozenset[str]:
     for path, layer in net.named_modules():
         hooks.append(layer.register_forward_pre_hook(lambda layer, _: states.append(torch.get_rng_state())))
         hooks.append(layer.register_forward_hook(lambda layer, *_, path=path: leave(path, layer)))
-    before = {path: value.clone() for path, value in constants(net)}
+    before = {path: value.clone() for path, value in net.named_buffers()}
     with torch.random.fork_rng(devices=[]):
         net(x)
     for hook in hooks:
@@ -194,4 +206,5 @@ def _watch(name: str, net: nn.Module, x: Tensor) -> frozenset[str]:
                 f"model {name!r} changes its buffer {path!r} in training; only persistent buffers of floating numbers "
                 "can be statistics that travel with the model"
             )
-    return frozenset(called)
+    moved = (path for path, value in statistics(net) if not torch.equal(value, before[path]))
+    return Watched(frozenset(called), frozenset(path.rpartition(".")[0] for path in moved))

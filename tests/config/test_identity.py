@@ -16,6 +16,7 @@ from bench.config import code_digests, identity
 from bench.config.code_digests import code_digest
 from bench.config.file_digests import content
 from bench.config.identity import cell_id, declared_checksum
+from bench.config.model_marks import model_marks
 from bench.errors import UserError
 from bench.federation import cell_data
 from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SERVER_RULES
@@ -344,6 +345,29 @@ def test_code_of_own_data_sets_partitions_and_models_counts(own: Path, key: str,
     (own.parent / "helper.py").write_text("def double(x):\n    return 3 * x\n")
     assert cell_id(cell, "data") != before
     assert cell_id(CELL, "data") == other
+
+
+MARKED: dict[str, list[str]] = {
+    "net.register_buffer('mean', 0)": ["statistics"],
+    "net.register_buffer('table', 0, persistent=False)": [],
+    "nn.InstanceNorm2d(4, track_running_stats=True)": ["statistics"],
+    "nn.BatchNorm2d(4, track_running_stats=False)": [],
+}
+
+
+@pytest.mark.parametrize("call", MARKED)
+def test_own_models_whose_numbers_changed_have_new_ids_and_no_others(
+    own: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a file that the model's imports makes the call; models of the package have no such marks."""
+    (own.parent / "helper.py").write_text(f"def double(net, nn):\n    return {call}\n")
+    cell = CELL.model_copy(update={"model": "own"})
+    assert model_marks(cell) == MARKED[call]
+    assert model_marks(CELL) == []
+    now = cell_id(cell, "data"), cell_id(CELL, "data")
+    monkeypatch.setattr(identity, "model_marks", lambda settings: [])
+    assert (cell_id(cell, "data") == now[0]) == (not MARKED[call])
+    assert cell_id(CELL, "data") == now[1]
 
 
 def test_samples_and_lists_of_own_data_sets_and_partitions_count(

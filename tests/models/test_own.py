@@ -211,6 +211,55 @@ def test_a_kept_model_predicts_what_was_evaluated(model: str, tmp_path: Path) ->
     assert (predicted == data.y[data.n_train :]).mean() == pytest.approx(figures["value"].iloc[-1], abs=1e-9)
 
 
+class Tracking(Plain):
+    """Takes a running mean of its own away in evaluation, and the batch's in training; it is changed in place."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def features(self, x: Tensor) -> Tensor:
+        hidden = self.inner(x.flatten(1) + 1)
+        if self.training:
+            self.move(hidden.mean(0).detach())
+        return hidden - (hidden.mean(0) if self.training else self.mean)  # type: ignore[no-any-return]
+
+    def move(self, mean: Tensor) -> None:
+        self.mean.mul_(0.9).add_(0.1 * mean)
+
+
+class Assigning(Tracking):
+    """The same, with a new tensor for each value."""
+
+    def move(self, mean: Tensor) -> None:
+        self.mean = 0.9 * self.mean + 0.1 * mean
+
+
+def after_two_rounds(theirs: Any, executor: str) -> dict[str, Tensor]:
+    """All state; the server's statistics have moved."""
+    MODELS._items["theirs"] = theirs
+    trained = federation("theirs", executor)
+    run(trained, 2)
+    assert everything(trained)["server/1"].all()
+    return everything(trained)
+
+
+@pytest.mark.parametrize("theirs", [Tracking], indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_statistics_of_a_model_s_own_are_those_of_real_samples_in_place_or_not() -> None:
+    """Short batches are not padded, one client after the other or side by side."""
+    expected = after_two_rounds(Tracking, "sequential")
+    for theirs, executor in ((Tracking, "cohort"), (Assigning, "sequential"), (Assigning, "cohort")):
+        assert_same(after_two_rounds(theirs, executor), expected)
+
+
+@pytest.mark.parametrize("theirs", [Tracking], indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_statistics_of_a_model_s_own_mix_samples() -> None:
+    with pytest.raises(UserError, match="dp_sgd: a network has batch statistics, which mix the samples of a batch"):
+        run(federation("theirs", "cohort", dp_sgd={"noise": 1.0}), 1)
+
+
 class Turning(Plain):
     """Rotates pairs of numbers by fixed angles, as rotary positions do: a complex constant."""
 
