@@ -71,11 +71,11 @@ def match(path: Path, net: nn.Module) -> Match:
 
     Args:
         path: the file.
-        net: the network, on any device; its values are not read.
+        net: the network, on any device; of its values, constants are read.
 
     Raises:
-        UserError: there is no such file, it holds no state dict, a tensor of it does not fit the network, or the order
-            of its layers does not say which is which.
+        UserError: there is no such file, it holds no state dict, a tensor of it does not fit the network, the order of
+            its layers does not say which is which, or a constant differs from the network's.
     """
     state, added = _state(path), tensors_of_adapters(net)
     tensors = itertools.chain(net.named_parameters(), statistics(net))
@@ -94,6 +94,7 @@ def match(path: Path, net: nn.Module) -> Match:
         ordered = {name: key for name, key in keys.items() if name not in named}
         if _is_sorted(path, state):
             _refuse_twins(ordered, state)
+        _compare_constants(net, state)
     except ValueError as error:
         raise UserError(f"pretrained {path}: {error}") from None
     fixed = tuple(name.removeprefix("body.") for name, _ in constants(net))
@@ -243,6 +244,25 @@ def _refuse_twins(ordered: Mapping[str, str], state: Mapping[str, Tensor]) -> No
             raise ValueError(
                 f"its names are not the model's, such as {_short(ordered)}, and it is sorted by names, so that its "
                 f"order does not tell {twin} from {key}, which have one shape: rename its tensors as the model's"
+            )
+
+
+def _compare_constants(net: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Refuse a file whose integers, masks or complex numbers are not those of the network, which keeps its own.
+
+    Raises:
+        ValueError: it has such a buffer of the network, with other values.
+    """
+    kept = net.state_dict()
+    for name, constant in constants(net):
+        ending = name.removeprefix("body.")
+        keys = [key for key in state if f".{key}".endswith(f".{ending}")]
+        if name not in kept or constant.is_meta or not keys:
+            continue
+        if not any(torch.equal(state[key].to(constant.dtype), constant.cpu()) for key in keys):
+            raise ValueError(
+                f"its {keys[0]} differs from the model's {name}, which its constructor makes, and the file's weights "
+                "were trained with the file's: let the constructor make it from a fixed seed or an option of the model"
             )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 from torchvision.models import get_model
 
 from bench.config.identity import cell_id
@@ -225,6 +226,35 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
     for name, message in (("text.pth", "not a file of `torch.save`"), ("gone.pth", "there is no such file")):
         with pytest.raises(UserError, match=message):
             plan([Settings(method="fedavg", alpha=1.0, pretrained=str(tmp_path / name))], tmp_path, download=False)
+
+
+class Permuted(nn.Module):
+    """Has a constant that its state dict has, too: a permutation of the inputs, drawn by its constructor."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.register_buffer("order", torch.randperm(64))
+        self.hidden = nn.Linear(64, 8)
+        self.head = nn.Linear(8, classes)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return self.hidden(x.flatten(1)[:, self.order]).relu()  # type: ignore[no-any-return]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("theirs", [Permuted], indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_constants_of_the_file_are_those_of_the_model(tmp_path: Path) -> None:
+    """They are compared, whatever type of whole numbers the file has; a file without them is taken."""
+    net = build("theirs", (64,), 3)
+    values = initialise(net, generator(5, "other"), constructed=lambda: Permuted((64,), 3).state_dict())
+    for order in ({}, {"order": net.order}, {"order": net.order.to(torch.int32)}):  # type: ignore[union-attr]
+        assert match(Path(saved(tmp_path, prefixed(values | order))), net).taken.keys() == values.keys()
+    path = Path(saved(tmp_path, prefixed(values | {"order": torch.arange(64)})))
+    with pytest.raises(UserError, match=r"its module.order differs from the model's order, which its const"):
+        match(path, net)
 
 
 DEEP = ("mlp", (4,), 3, {"hidden": 5, "layers": 12})
