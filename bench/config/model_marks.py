@@ -20,6 +20,7 @@ def model_marks(settings: Settings) -> list[str]:
 
     - `statistics`: the code registers a persistent buffer, or asks InstanceNorm for statistics. Since the mark, what a
       network assigns to a buffer is kept, and batches that move it are not padded.
+    - `padding`: the code gives an embedding a `padding_idx`. Since the mark, the row of that token starts at zero.
     """
     marks: set[str] = set()
     for name in {settings.model, *settings.architectures}:
@@ -43,3 +44,5 @@ def _marks_of(call: ast.Call) -> Iterator[str]:
         name.startswith("InstanceNorm") and "track_running_stats" in options
     ):
         yield "statistics"
+    if "padding_idx" in options or (name == "Embedding" and len(call.args) > 2):
+        yield "padding"

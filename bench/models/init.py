@@ -48,8 +48,16 @@ def unit(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
 
 
 def normal(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
-    """Weights from N(0, 1): torch's default for embeddings."""
-    return rng.normal(0.0, 1.0, layer.get_parameter(name).shape)
+    """Weights from N(0, 1), and zeros for the padding token (`padding_idx`): torch's default for embeddings."""
+    return without_padding(layer, rng.normal(0.0, 1.0, layer.get_parameter(name).shape))
+
+
+def without_padding(layer: nn.Module, weights: Floats) -> Floats:
+    """Set an embedding's row of the padding token to zero, in place: no gradient moves it from where it starts."""
+    at = getattr(layer, "padding_idx", None)
+    if at is not None:
+        weights[at] = 0.0
+    return weights
 
 
 DEFAULT_RULES: Rules = {

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bench.data import Floats
 from bench.errors import UserError
-from bench.models.init import Rules
+from bench.models.init import Rules, without_padding
 from bench.models.network import Network, need_images, need_tokens
 from bench.models.sequences import PADDING
 from bench.plugin import MODELS
@@ -172,8 +172,8 @@ class _OfPatches(nn.Module):
 
 
 def small_normal(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
-    """Weights from N(0, 0.02^2), as for the embeddings and positions of ViT and BERT."""
-    return rng.normal(0.0, 0.02, layer.get_parameter(name).shape)
+    """Weights from N(0, 0.02^2), as for the embeddings and positions of ViT and BERT; zeros for a padding token."""
+    return without_padding(layer, rng.normal(0.0, 0.02, layer.get_parameter(name).shape))
 
 
 class _Transformer(Network):

@@ -352,6 +352,9 @@ MARKED: dict[str, list[str]] = {
     "net.register_buffer('table', 0, persistent=False)": [],
     "nn.InstanceNorm2d(4, track_running_stats=True)": ["statistics"],
     "nn.BatchNorm2d(4, track_running_stats=False)": [],
+    "nn.Embedding(9, 4, padding_idx=0)": ["padding"],
+    "nn.Embedding(9, 4, 0)": ["padding"],
+    "nn.Embedding(9, 4)": [],
 }
 
 

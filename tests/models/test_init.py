@@ -10,7 +10,8 @@ from torch import nn
 
 from bench.errors import UserError
 from bench.models.factory import build
-from bench.models.init import initialise
+from bench.models.init import Rule, initialise, normal
+from bench.models.transformers import small_normal
 from bench.rng import generator
 
 IMAGE = (3, 32, 32)
@@ -104,3 +105,11 @@ def test_an_unknown_layer_is_named_unless_the_model_has_a_rule_for_it() -> None:
         ruled = SlopesWithRule()
     drawn = initialise(ruled, generator(0), torch.float64)["slopes.weight"]
     assert torch.equal(drawn, torch.from_numpy(generator(0).normal(size=5)))
+
+
+@pytest.mark.parametrize("rule", [normal, small_normal])
+def test_the_row_of_a_padding_token_is_zero_and_the_others_as_without(rule: Rule) -> None:
+    plain, padded = (rule(nn.Embedding(5, 3, padding_idx=at), "weight", generator(0, "weights")) for at in (None, 1))
+    assert not padded[1].any()
+    assert plain[1].all()
+    assert np.array_equal(np.delete(padded, 1, axis=0), np.delete(plain, 1, axis=0))
