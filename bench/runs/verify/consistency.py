@@ -26,6 +26,9 @@ ROUNDING = 1e-12
 _ALWAYS = ("metrics", "clients", "ledger")
 """Tables that every finished cell has; it may be older than the others."""
 
+_ALL = "-1"
+"""In the column `client` of `evaluated.csv`: the row is a mean, or of all samples together."""
+
 _Row = dict[str, str]
 _Counts = dict[tuple[str, str, str], dict[int, tuple[int, int]]]
 """Correct and all samples by client, for each round, metric and split."""
@@ -55,6 +58,8 @@ def _disagreements(cell: CellView) -> Iterator[str]:
         yield from _hits(tables["hits"], counts, read_json(cell.folder / "tests.json"))
     if "scores" in tables or "client_scores" in tables:
         yield from _further_means(tables["scores"], tables["client_scores"], counts, partition)
+    if (cell.folder / "evaluated.csv").exists():
+        yield from _evaluated_means(read_rows(cell.folder, "evaluated"), partition, cell.settings.rounds)
 
 
 def read_rows(folder: Path, name: str) -> list[_Row]:
@@ -187,16 +192,10 @@ def _further_means(rows: list[_Row], clients: list[_Row], counts: _Counts, parti
         if by_client.keys() != counts.get((round_, metric, split), {}).keys():
             yield f"client_scores.csv: {quantity} of {metric}, {split}, round {round_}: not the clients of clients.csv"
             return
-        present = {client: value for client, value in by_client.items() if not math.isnan(value)}
         train = record_of(partition, int(round_))["n_train"]
         benign = _benign(by_client, metric, partition.get("malicious"))
-        means = {"train_size": {i: train[i] for i in present}, "equal": dict.fromkeys(present, 1)}
-        means |= {"benign": {i: train[i] for i in benign if i in present}} if benign else {}
-        for mean, weights in means.items():
-            total = math.fsum(weight * present[client] for client, weight in weights.items())
-            expected[round_, metric, "local", mean, split, quantity] = (
-                total / sum(weights.values()) if weights else math.nan
-            )
+        for mean, value in _means_of(by_client, train, benign).items():
+            expected[round_, metric, "local", mean, split, quantity] = value
     seen = {(*_key(row), row["quantity"]) for row in rows}
     for line, row in enumerate(rows, start=2):
         value, mean_value = float(row["value"]), expected.get((*_key(row), row["quantity"]), math.inf)
@@ -204,6 +203,39 @@ def _further_means(rows: list[_Row], clients: list[_Row], counts: _Counts, parti
             yield f"scores.csv, line {line}: {value}, by the clients' values {mean_value}"
     if expected.keys() - seen:
         yield "scores.csv lacks means of what client_scores.csv has"
+
+
+def _means_of(by_client: dict[int, float], train: list[int], benign: list[int]) -> dict[str, float]:
+    """The means over the clients that have a value, by name."""
+    present = {client: value for client, value in by_client.items() if not math.isnan(value)}
+    means = {"train_size": {i: train[i] for i in present}, "equal": dict.fromkeys(present, 1)}
+    means |= {"benign": {i: train[i] for i in benign if i in present}} if benign else {}
+    return {
+        mean: math.fsum(weight * present[client] for client, weight in weights.items()) / sum(weights.values())
+        if any(weights.values())
+        else math.nan
+        for mean, weights in means.items()
+    }
+
+
+def _evaluated_means(rows: list[_Row], partition: dict[str, Any], last: int) -> Iterator[str]:
+    """Check that means of later evaluations, which are of the last round's data, follow from the clients' values."""
+    values: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        if row["client"] != _ALL:
+            values[_place(row)][int(row["client"])] = float(row["value"])
+    train = record_of(partition, last)["n_train"]
+    for line, row in enumerate(rows, start=2):
+        if row["client"] == _ALL and row["mean"]:
+            by_client = values[_place(row)]
+            benign = _benign(by_client, row["metric"], partition.get("malicious"))
+            value, mean_value = float(row["value"]), _means_of(by_client, train, benign).get(row["mean"], math.inf)
+            if not np.isclose(value, mean_value, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
+                yield f"evaluated.csv, line {line}: {value}, by the clients' values {mean_value}"
+
+
+def _place(row: _Row) -> tuple[str, ...]:
+    return tuple(row[column] for column in ("round", "metric", "on", "split", "quantity"))
 
 
 def _one_model(rows: list[_Row], counts: _Counts) -> Iterator[str]:

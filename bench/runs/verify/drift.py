@@ -7,14 +7,14 @@ computers rounds in favour of a method, so over several cells the differences ar
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, log, log2
+from math import ceil, isnan, log, log2
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bench.results.figures import reported_figures
+from bench.results.figures import further_scores, reported_figures
 from bench.results.results import CellView
 from bench.runs.verify.consistency import read_rows
 
@@ -38,7 +38,7 @@ class Shift:
 
     Attributes:
         name: name of the figure.
-        mean: mean difference of the run's numbers above those computed here, in points of accuracy or in percent.
+        mean: mean difference of the run's numbers above those computed here, in points (hundredths) or in percent.
         cells: number of cells that have other numbers of it here.
         p: probability of differences that are so one-sided if each could as well have the other sign.
     """
@@ -51,7 +51,7 @@ class Shift:
     @property
     def text(self) -> str:
         """The shift in words, e.g. `pm accuracy (local, equal) +2.31 points in 17 cells (p = 2e-05)`."""
-        unit = "points" if "accuracy" in self.name else "%"
+        unit = "points" if self.name.endswith(")") else "%"
         return f"{self.name} {self.mean:+.2f} {unit}, mean of {self.cells} cells (p = {self.p:.1g})"
 
 
@@ -59,16 +59,15 @@ def differences(old: CellView, new: CellView) -> dict[str, float]:
     """Measure how far the numbers of a cell lie above those of the same cell computed here, by figure.
 
     Returns:
-        Reported accuracies in points; test losses, bytes and simulated seconds in percent (100 times the logarithm of
-        the ratio, mean over rows; 0 for losses that only rounding moved, as a kernel may round up more often than
-        down). A derived metric is another's, and has none.
+        Reported accuracies and further scores in points (hundredths); test losses, bytes and simulated seconds in
+        percent (100 times the logarithm of the ratio, mean over rows). Losses and further scores that only rounding
+        moved are 0, as a kernel may round up more often than down. A derived metric is another's, and has none.
     """
-    recomputed = {_figure(figure): figure["value"] for figure in reported_figures(new)}
-    points = {
-        _figure(figure): 100 * (figure["value"] - recomputed[_figure(figure)])
-        for figure in reported_figures(old)
-        if not figure["derived"] and _figure(figure) in recomputed
-    }
+    points = _points(old, new, "accuracy")
+    for quantity in further_scores([old]):
+        if quantity in further_scores([new]):
+            apart = _points(old, new, quantity)
+            points |= {name: value if abs(value) > 100 * STABLE else 0.0 for name, value in apart.items()}
     logs: dict[str, list[float]] = defaultdict(list)
     for name, first, second in _pairs(old, new):
         if first > 0 and second > 0:
@@ -136,9 +135,21 @@ def spread(logs: npt.NDArray[np.float64]) -> float:
     return float(logs.std() / np.abs(logs).max())
 
 
-def _figure(figure: dict[str, Any]) -> str:
+def _points(old: CellView, new: CellView, quantity: str) -> dict[str, float]:
+    """Differences of a reported score, by figure, in points; of a score above 1 as a share of it."""
+    here = {_figure(figure, quantity): figure["value"] for figure in reported_figures(new, quantity)}
+    both = [
+        (name, figure["value"], here[name])
+        for figure in reported_figures(old, quantity)
+        if not figure["derived"] and (name := _figure(figure, quantity)) in here
+    ]
+    apart = {name: 100 * (first - other) / max(1.0, abs(first), abs(other)) for name, first, other in both}
+    return {name: value for name, value in apart.items() if not isnan(value)}
+
+
+def _figure(figure: dict[str, Any], quantity: str) -> str:
     mean = f", {figure['mean']}" if figure["mean"] else ""
-    return f"{figure['metric']} accuracy ({figure['on']}{mean})"
+    return f"{figure['metric']} {quantity} ({figure['on']}{mean})"
 
 
 def _pairs(old: CellView, new: CellView) -> Iterator[tuple[str, float, float]]:

@@ -1,8 +1,7 @@
 """Rows that `bench evaluate` added to a finished cell, beside those of the same cell computed again."""
 
+from collections.abc import Iterator
 from pathlib import Path
-
-import numpy as np
 
 from bench.plugin import METRICS
 from bench.results.figures import ALL
@@ -38,27 +37,24 @@ def scores_of(cell: CellView) -> set[str]:
     return {*cell.table("scores")["quantity"], *cell.table(TABLE)["quantity"]}.difference(RECORDED)
 
 
-def other_evaluation(cell: CellView, folder: Path, *, values: bool = True) -> str:
-    """Describe the first row of a cell's later evaluations that is another one in `folder`; empty where none is.
+def added_rows(cell: CellView, folder: Path) -> Iterator[tuple[str, dict[str, str], float | None, bool]]:
+    """The rows of a cell's later evaluations, each with its place, the value in `folder`, and whether it is of another
+    round: training that rounds otherwise may report another one.
 
-    Rows of tests that `folder` has none of are left out (`not_evaluated`).
+    Rows of tests that `folder` has none of are left out (`not_evaluated`), and scores that are not known here.
 
     Args:
         cell: the finished cell.
         folder: the same cell computed again.
-        values: whether values count, but for rounding.
     """
     if not (cell.folder / f"{TABLE}.csv").exists():
-        return ""
+        return
     computed, left_out = _computed(folder), set(not_evaluated(cell, folder))
+    of_any_round = {key[1:]: value for key, value in computed.items()}
     for line, row in enumerate(read_rows(cell.folder, TABLE), start=2):
-        if row["split"] in left_out or row["quantity"] not in METRICS.names():
-            continue
-        value, other = float(row["value"]), computed.get(_key(row))
-        same = other is not None and (not values or np.isclose(value, other, rtol=1e-9, atol=1e-9, equal_nan=True))
-        if not same:
-            return f"{TABLE}.csv, line {line}: {','.join(row.values())} in the run, {other} here"
-    return ""
+        if row["split"] not in left_out and row["quantity"] in METRICS.names():
+            key = _key(row)
+            yield f"{TABLE}.csv, line {line}", row, computed.get(key, of_any_round.get(key[1:])), key not in computed
 
 
 def not_evaluated(cell: CellView, folder: Path) -> list[str]:

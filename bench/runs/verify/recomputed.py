@@ -19,7 +19,8 @@ from bench.plugin import METRICS
 from bench.results.results import CellView
 from bench.runs.verify.consistency import ROUNDING, read_rows
 from bench.runs.verify.drift import STABLE, differences, scaled
-from bench.runs.verify.evaluated import not_evaluated, other_evaluation, scores_of
+from bench.runs.verify.evaluated import not_evaluated, scores_of
+from bench.runs.verify.further import allowed_flips, beyond_rounding, other_score
 from bench.store.data_record import record_of
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS, FURTHER, read_status
@@ -80,26 +81,25 @@ def _compare(cell: CellView, folder: Path) -> Recomputed:
         for name in ("relations.json", "privacy.json"):
             if not _same(cell.folder, folder, name):
                 return Recomputed("wrong", f"other numbers on the same path: {name}")
-        if further := _other_scores(cell.folder, folder) or other_evaluation(cell, folder):
+        if further := other_score(cell, folder):
             return Recomputed("wrong", f"other numbers on the same path: {further}")
         return Recomputed("same", "the same bytes")
     paths = _paths(old.path, new.path)
     if new.rounds != old.rounds:
         return Recomputed("drifted", f"diverged after {old.rounds} rounds in the run, after {new.rounds} here", paths)
-    if further := other_evaluation(cell, folder, values=False):
-        return Recomputed("wrong", f"other rows: {further}", paths)
-    verdict = _on_another_path(cell.folder, folder, other, paths)
+    verdict = _on_another_path(cell, folder, other, paths)
     if verdict.outcome not in ("near", "drifted"):
         return verdict
     return replace(verdict, apart=differences(cell, replace(cell, folder=folder, status=new)))
 
 
-def _on_another_path(old: Path, new: Path, other: list[str], paths: str) -> Recomputed:
-    """Compare the tables of two folders; those named in `other` are not the same bytes."""
+def _on_another_path(cell: CellView, new: Path, other: list[str], paths: str) -> Recomputed:
+    """Compare a cell with the files of a folder; the tables named in `other` are not the same bytes."""
+    old = cell.folder
     for name in other:
         if name in _VALUES and not _same_rows(old, new, name):
             return Recomputed("wrong", f"other rows: {_difference(old, new, name)}", paths)
-    if further := _other_scores(old, new, values=False):
+    if further := other_score(cell, new, values=False):
         return Recomputed("wrong", f"other rows: {further}", paths)
     by_group = _moved(old, new)
     moved, scored = max(by_group.values(), default=0.0), _scored(old, new, by_group)
@@ -108,6 +108,9 @@ def _on_another_path(old: Path, new: Path, other: list[str], paths: str) -> Reco
     counted = [name for name in other if name in _COUNTED]
     counts = [f"another count: {_difference(old, new, name)}" for name in counted]
     follow = all(_follows_numbers(old, new, "work" if name == "work" else "ledger") for name in counted)
+    if privacy := _other_privacy(old, new):  # noise is counted by what clients send and by the steps that they take
+        counts.append(privacy)
+        follow = follow and any(_follows_numbers(old, new, name) for name in _AMOUNTS)
     text = f"losses differ by {100 * moved:.2g} % at most, and {samples}"
     if moved > STABLE and (odd := scaled(old, new) or _still(scored)):
         return Recomputed("wrong", f"no training drifts so: {odd}; {samples}", paths)
@@ -117,6 +120,8 @@ def _on_another_path(old: Path, new: Path, other: list[str], paths: str) -> Reco
     if counts:  # FedKD sends so many singular values as hold a share of a sum: rounding can make it one more
         excused = moved > ROUNDING and follow and "work" not in counted
         return Recomputed("drifted" if excused else "wrong", counts[0], paths)
+    if moved > ROUNDING and (further := beyond_rounding(cell, new)):
+        return Recomputed("wrong", f"no rounding moves a score so far: {further}; {text}", paths)
     if moved > ROUNDING and worst.apart <= worst.allowed:
         return Recomputed("near", f"the same models but for rounding: {text}", paths)
     if moved > ROUNDING:
@@ -124,7 +129,7 @@ def _on_another_path(old: Path, new: Path, other: list[str], paths: str) -> Reco
     edited = [samples] if worst.apart else []
     edited += ["hits.csv"] if "hits" in other else []
     edited += [] if _related(old, new) else ["relations.json"]
-    edited += [further] if (further := _other_scores(old, new)) else []
+    edited += [further] if (further := other_score(cell, new)) else []
     if edited:
         return Recomputed("wrong", f"the same losses and other numbers: {', '.join(edited)}", paths)
     return Recomputed("same", "the same numbers", paths)
@@ -165,7 +170,7 @@ class _Scored:
     @property
     def allowed(self) -> int:
         """Number of samples that the same models may classify otherwise because of rounding."""
-        return 1 + self.samples // 150
+        return allowed_flips(self.samples)
 
 
 def _scored(old: Path, new: Path, moved: dict[_Group, float]) -> list[_Scored]:
@@ -204,31 +209,24 @@ def _moved(old: Path, new: Path) -> dict[_Group, float]:
     return differences
 
 
-def _other_scores(old: Path, new: Path, *, values: bool = True) -> str:
-    """Describe the first further score of the run that is another here; empty where all are the same.
+def _other_privacy(old: Path, new: Path) -> str:
+    """Describe how the worth of the noise differs in two folders; empty where it does not.
 
-    A cell that was resumed with other `metrics` has some scores of some rounds only. Scores that are not known here
-    are not compared.
-
-    Args:
-        values: whether values count, but for rounding: other versions of a library may sum in another order.
+    It follows from the settings and from how often noise was released. Its last digit may be rounded otherwise.
     """
-    for name in FURTHER:
-        if not (old / f"{name}.csv").exists() or not (new / f"{name}.csv").exists():
-            continue
-        computed = {_score_key(row): float(row["value"]) for row in read_rows(new, name)}
-        known = METRICS.names()
-        for line, row in enumerate(read_rows(old, name), start=2):
-            value, other = float(row["value"]), computed.get(_score_key(row))
-            if row["quantity"] not in known or (other is not None and not values):
-                continue
-            if other is None or not np.isclose(value, other, rtol=1e-9, atol=1e-9, equal_nan=True):
-                return f"{name}.csv, line {line}: {','.join(row.values())} in the run, {other} here"
+    first, here = ((read_json(folder / "privacy.json") or {}).get("statements", []) for folder in (old, new))
+    if len(first) != len(here):
+        return f"privacy.json: {len(first)} statements in the run, {len(here)} here"
+    for statement, other in zip(first, here, strict=True):
+        for key in dict.fromkeys(key for key in (*statement, *other) if key != "accountant"):  # has its version
+            values = statement.get(key), other.get(key)
+            if values[0] != values[1] and not (key == "epsilon" and None not in values and _round_alike(*values)):
+                return f"privacy.json: {key} {values[0]} in the run, {values[1]} here"
     return ""
 
 
-def _score_key(row: dict[str, str]) -> tuple[str, ...]:
-    return tuple(value for column, value in row.items() if column != "value")
+def _round_alike(first: float, other: float) -> bool:
+    return math.isclose(first, other, rel_tol=1e-9, abs_tol=1.5e-4)
 
 
 def _related(old: Path, new: Path) -> bool:
