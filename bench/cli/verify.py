@@ -62,7 +62,7 @@ def verify(
     files = tuple(file_path(file) for file in plugin or [])
     verification = check_runs(run, cells, seed, jobs, data_root, files, blind=blind)
     for verdict in verification.verdicts:
-        print(f"{WORDS[verdict.outcome]:5} {verdict.cell.id}  {verdict.cell.name}: {verdict.text}")
+        print(f"{WORDS[verdict.outcome]:5} {verdict.cell.id}  {verdict.name}: {verdict.text}")
     same, near, drifted, wrong = (
         sum(verdict.outcome == outcome for verdict in verification.verdicts) for outcome in WORDS
     )
@@ -80,6 +80,8 @@ def verify(
     names = verification.names
     for folder, shift in verification.shifts.items():
         print(f"WRONG {names.get(folder, folder)}: rounding is as often up as down, and this is not: {shift.text}")
+    for folder, note in verification.notes.items():
+        print(f"{names.get(folder, folder)}: {note}")
     _say_drift(verification, names)
     if verification.wrong:
         raise typer.Exit(1)

@@ -24,7 +24,7 @@ from bench.runs.verify.consistency import disagreement
 from bench.runs.verify.drift import Shift, shift
 from bench.runs.verify.evaluated import evaluated_tests, scores_of
 from bench.runs.verify.recomputed import Agreement, Recomputed, compare
-from bench.settings import RECORDED, SCORING, FurtherTest, Settings
+from bench.settings import PRESENTATION, RECORDED, FurtherTest, Settings
 from bench.store.documents import read_json
 from bench.store.store import FINISHED, is_unsound
 
@@ -47,6 +47,12 @@ class CellVerdict:
     text: str
     apart: dict[str, float] = field(default_factory=dict, compare=False)
 
+    @property
+    def name(self) -> str:
+        """The cell's name, with its method where the label is another name."""
+        settings = self.cell.settings
+        return f"{self.cell.name}{'' if settings.name == settings.method else f' (method {settings.method})'}"
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -59,6 +65,7 @@ class Checked:
         cells: how many cells the runs have.
         unchecked: how many cells have an id that was not checked, as it rests on code of plug-ins.
         names: what the user calls each run folder; a packed run was unpacked into another one.
+        notes: by run folder, what a reader of its results should know.
     """
 
     verdicts: tuple[CellVerdict, ...]
@@ -68,6 +75,7 @@ class Checked:
     cells: int = 0
     unchecked: int = 0
     names: dict[Path, Path] = field(default_factory=dict)
+    notes: dict[Path, str] = field(default_factory=dict)
 
     @property
     def wrong(self) -> bool:
@@ -138,7 +146,9 @@ def verify(
     completed = compute(drawn) and compute(_witnesses(recomputed, [sound[index] for index in order]))
     again = [_verdict(cell, outcome, recomputed) for cell, outcome in recomputed.values()]
     shifts = {run: shift([verdict.apart for verdict in verdicts]) for run, verdicts in by_run(again).items()}
-    return Checked((*failed, *again), not completed, {run: anomaly for run, anomaly in shifts.items() if anomaly})
+    notes = {run.path: note for run in runs if (note := unlike_rounds(run))}
+    anomalies = {run: anomaly for run, anomaly in shifts.items() if anomaly}
+    return Checked((*failed, *again), not completed, anomalies, notes=notes)
 
 
 def _scored_alike(pairs: Sequence[_Pair]) -> list[PlannedCell]:
@@ -174,9 +184,12 @@ def check_files(
     Raises:
         UserError: no cell has finished, data is missing, or the judge cannot have them.
     """
+    renamed = {cell.folder: _misnamed(cell) for run in runs for cell in run.cells if cell.label != cell.settings.name}
     cells = list({cell.folder: cell for run in runs for cell in run.cells}.values())
+    failed = [CellVerdict(cell, "wrong", renamed[cell.folder]) for cell in cells if cell.folder in renamed]
+    cells = [cell for cell in cells if cell.folder not in renamed]
     finished = [cell for cell in cells if cell.status.state in FINISHED]
-    failed = [CellVerdict(cell, "wrong", cell.status.reason) for cell in cells if _damaged(cell)]
+    failed += [CellVerdict(cell, "wrong", cell.status.reason) for cell in cells if _damaged(cell)]
     if not finished and not failed:
         names = ", ".join(str(run.path) for run in runs)
         raise UserError(f"{names}: no cell has finished, so there is nothing to verify")
@@ -204,6 +217,23 @@ def _copies(cells: Sequence[CellView]) -> dict[Path, str]:
     return copies
 
 
+def _misnamed(cell: CellView) -> str:
+    """The reason why a cell is wrong that tables would show under another name."""
+    return f"run.json labels it {cell.label!r}, and its settings there are of {cell.settings.name!r}"
+
+
+def unlike_rounds(run: RunView) -> str:
+    """Say which scores choose the reported rounds where these are not the same in all cells; empty where they are.
+
+    No id depends on them, so whoever edits `run.json` can choose them by method.
+    """
+    labels: dict[str, dict[str, None]] = {}
+    for cell in run.cells:
+        labels.setdefault(cell.settings.select_by, {})[cell.label] = None
+    texts = [f"{name} in cells of {', '.join(of)}" for name, of in labels.items()]
+    return f"the reported rounds are not chosen alike: by {'; by '.join(texts)}" if len(texts) > 1 else ""
+
+
 def _damaged(cell: CellView) -> bool:
     """Return whether a cell that had finished was damaged or changed since."""
     return is_unsound(cell.status)
@@ -220,7 +250,7 @@ def _wrong(cell: CellView, planned: PlannedCell) -> str | None:
 def _identity(cell: CellView, planned: PlannedCell) -> str | None:
     """Return what is wrong with a cell's settings or id, or None."""
     stored = Settings(**(read_json(cell.folder / "settings.json") or {}))
-    if stored.model_dump(exclude=set(SCORING)) != cell.settings.model_dump(exclude=set(SCORING)):
+    if stored.model_dump(exclude=set(PRESENTATION)) != cell.settings.model_dump(exclude=set(PRESENTATION)):
         return "its settings.json is not what run.json says of it"
     if planned.id != cell.id:
         return (
