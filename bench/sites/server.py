@@ -62,7 +62,8 @@ class SiteRounds:
     """Lets sites compute the rounds of clients: `bench.federation.client_rounds.Rounds` over a hub.
 
     A site that is absent, or whose answer is refused, takes no part in the round: the others begin it again without it.
-    They answer what they have answered already, unless what they download is another thing now.
+    They answer what they have answered already, unless what they download is another thing now. A round in which fewer
+    than half of the sites that it asked are left does not count: an outage would otherwise use up all rounds.
 
     Attributes:
         after: by site, how many versions there were when a round of it was counted last (0: never).
@@ -82,8 +83,13 @@ class SiteRounds:
         self._log: list[Travelled] = []
 
     def compute(self, ids: list[int], version: int, now: float) -> list[ComputedRound]:
-        """Have the rounds of sites computed; those that are left out are selected no longer."""
-        server, before = self._federation.server, dict(self._federation.server.state)
+        """Have the rounds of sites computed; those that are left out are selected no longer.
+
+        Raises:
+            UserError: too many are left out; no checkpoint is written, so that the same command goes on in this round.
+        """
+        server, before, asked = self._federation.server, dict(self._federation.server.state), len(ids)
+        absent: list[str] = []
         while True:
             server.selected, server.state, self._log = list(ids), dict(before), []
             downs = {i: self._federation.clients.down(i) for i in ids}
@@ -93,10 +99,16 @@ class SiteRounds:
             for i, reason in missing.items():
                 text = f"round {version + 1}: site {i} is left out: {reason}"
                 self.left_out.append(text)
+                absent.append(f"site {i} ({reason})")
                 log.warning(text)
             if self._federation.method.everyone:
                 raise UserError(f"{self._job.settings.method} needs all sites in every round; {self.left_out[-1]}")
             ids = [i for i in ids if i not in missing]
+            if 2 * len(ids) < asked:
+                raise UserError(
+                    f"round {version + 1}: fewer than half of {asked} sites are left, without {', '.join(absent)}. Start "
+                    "the sites again, and then the server with the same command: it goes on in this round"
+                )
         self.messages = self._log
         return [self._computed(i, downs[i], events[i], version) for i in ids]
 

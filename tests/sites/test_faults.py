@@ -108,7 +108,7 @@ class Faulty(Threads):
 @pytest.mark.parametrize("fault", [f if f == "gone" else pytest.param(f, marks=pytest.mark.long) for f in FAULTS])
 def test_a_message_that_cannot_be_taken_is_a_dropout(small: Callable[..., Small], fault: str) -> None:
     """Also for the state of the site, which had already trained: Ditto's personal model counts its rounds."""
-    job = small("ditto", rounds=ROUNDS)
+    job = small("ditto", rounds=ROUNDS, seed=3)  # of which no round lacks two of the three
     damaged, reason = FAULTS[fault]
     when = dropped(job.settings.seed)
     assert 2 <= len(when) < 3 * ROUNDS
@@ -131,6 +131,21 @@ def test_a_method_that_needs_all_sites_stops_and_says_who_is_missing(small: Call
     with pytest.raises(UserError, match="cfl needs all sites in every round; round 2: site 2 is left out: gone"):
         server.run()
     job.server(Threads(job.sites())).run()  # goes on from its checkpoint
+    assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_an_outage_stops_the_server_and_the_same_command_goes_on(small: Callable[..., Small], left: int) -> None:
+    """With no site, or one of three, no round counts: the outage costs no rounds, and the end has the same bytes."""
+    job = small("fedavg")
+    gone = {(version, i) for version in range(1, job.settings.rounds) for i in range(left, 3)}
+    server = job.server(Faulty(job.sites(), lambda body: Absent("gone"), gone))
+    with pytest.raises(UserError, match=r"round 2: fewer than half of 3 sites are left, without .*site 2 \(gone\)"):
+        server.run()
+    assert not (job.work / "server" / "ledger.json").exists()
+    again = job.server(Threads(job.sites()))
+    assert again.federation.version == 1
+    again.run()
     assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
 
 
