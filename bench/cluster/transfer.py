@@ -1,8 +1,8 @@
 """Copy a cell's folder from the worker's machine to the run folder on another machine.
 
 Whenever the worker reports, it sends what is new: whole files, or the rows added to a table. In the run folder a whole
-file appears only when it is complete, tables appear before the checkpoints that rely on them, and the status appears
-last. So the cell can be continued at whatever moment the worker is lost.
+file appears only when it is complete, checkpoints and kept models appear as whole folders and after the tables that
+they rely on, and the status appears last. So the cell can be continued at whatever moment the worker is lost.
 """
 
 import os
@@ -20,6 +20,8 @@ CHUNK = 32 * 2**20
 
 _GROWING = {*(f"{name}.csv" for name in store.COLUMNS), "log.txt"}
 _LAST = ("timing.json", "status.json")
+_GENERATIONS = ("checkpoint/", "models/")
+"""Folders of folders that were written once and never change: checkpoints, and the kept models of each metric."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Sender:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        came = (name for name in names(folder) if name.startswith("checkpoint/"))
+        came = (name for name in names(folder) if name.startswith(_GENERATIONS))
         self._sent = {name: self._version(name) for name in came}
 
     def changes(self) -> Iterator[FilePart | Link]:
@@ -153,7 +155,7 @@ class Receiver:
 
     def commit(self, report: Report) -> None:
         """Move the files that have arrived to their places, and delete those that the worker no longer has."""
-        generations = {Path(name).parent for name in self._arriving if name.startswith("checkpoint/")}
+        generations = {Path(name).parent for name in self._arriving if name.startswith(_GENERATIONS)}
         for name in sorted(self._arriving - set(_LAST)):
             if Path(name).parent not in generations:
                 self._replace(Path(name))
@@ -164,17 +166,23 @@ class Receiver:
             self._replace(generation)
         for name in set(names(self._folder)) - set(report.names) - set(_LAST):
             (self._folder / name).unlink()
-        for folder in (*self._folder.glob("checkpoint/*"), self._folder / "checkpoint"):
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
+        self._remove_empty_folders()
         for name in _LAST:
             if name in self._arriving:
                 self._replace(Path(name))
         self._arriving.clear()
 
+    def _remove_empty_folders(self) -> None:
+        """Remove folders of generations that the worker no longer has, the inner ones first."""
+        for name in _GENERATIONS:
+            inner = sorted((self._folder / name).rglob("*"), reverse=True)
+            for folder in (*inner, self._folder / name):
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()
+
     def _replace(self, name: Path) -> None:
         place = self._folder / name
-        place.parent.mkdir(exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         if (self._new / name).is_file():
             _sync(self._new / name)
         os.replace(self._new / name, place)

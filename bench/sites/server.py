@@ -106,8 +106,8 @@ class SiteRounds:
             ids = [i for i in ids if i not in missing]
             if 2 * len(ids) < asked:
                 raise UserError(
-                    f"round {version + 1}: fewer than half of {asked} sites are left, without {', '.join(absent)}. Start "
-                    "the sites again, and then the server with the same command: it goes on in this round"
+                    f"round {version + 1}: fewer than half of {asked} sites are left, without {', '.join(absent)}. "
+                    "Start the sites again, and then the server with the same command: it goes on in this round"
                 )
         self.messages = self._log
         return [self._computed(i, downs[i], events[i], version) for i in ids]

@@ -13,7 +13,7 @@ import pytest
 from bench.results.results import load_run
 from bench.rng import generator
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.session_options import Keep, Options
 from tests.cluster.nodes import Nodes, can_be_apart
 from tests.runs.helpers import contents, states, wait_for
 from tests.warm import PATIENCE, Start
@@ -72,11 +72,11 @@ def command(nodes: Nodes, file: Path, run: Path) -> list[object]:
     return ["run", "--grid", file, "--out", run, "--ray", nodes.address, "--device", "cpu", "--cpus-per-cell", 1]
 
 
-def assert_undisturbed(run: Path, tmp_path: Path) -> None:
+def assert_undisturbed(run: Path, tmp_path: Path, keep: Keep = "none") -> None:
     """Check that every cell has the bytes of an undisturbed run, and that no other files are left."""
     assert set(states(run).values()) == {"done"}
     for cell in load_run(run).cells:
-        run_cell(cell.settings, tmp_path / "whole" / cell.id, Options(device="cpu"))
+        run_cell(cell.settings, tmp_path / "whole" / cell.id, Options(device="cpu", keep=keep))
     assert contents(run) == contents(tmp_path / "whole")
     assert not list(run.rglob("*.tmp"))
     assert not (run / "ray.token").exists()
@@ -102,12 +102,12 @@ def meeting(tmp_path: Path, nap: float = 0.2) -> list[dict[str, object]]:
 def test_with_and_without_the_run_folder_on_a_node(
     bench: Bench, nodes: Nodes, grid: Grid, shared: Path, tmp_path: Path
 ) -> None:
-    """On two nodes, one of which does not see the run folder, the bytes are the same as without Ray."""
+    """On two nodes, one of which does not see the run folder, the bytes are the same as without Ray; models arrive."""
     run = shared
     methods = ["fedavg", "fedper", "scd", "ditto", *meeting(tmp_path, 0.0)]
-    arguments = command(nodes, grid(methods=methods), run)
+    arguments = [*command(nodes, grid(methods=methods), run), "--keep", "best"]
     assert "6 cells to run" in bench(*arguments).stderr
-    assert_undisturbed(run, tmp_path)
+    assert_undisturbed(run, tmp_path, keep="best")
     assert any("in the run folder" in text for text in texts(run))
     assert any("on second, in scratch space" in text for text in texts(run))
     assert "0 cells to run, 6 finished before" in bench(*arguments).stderr
