@@ -1,6 +1,7 @@
 """The folder of a cell's job, and a site's samples in it."""
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def load(folder: Path, site: int) -> dict[str, np.ndarray]:
 
     Returns:
         `x` {x} and `y` [n] (0 to {last}) of training; `x_validation` and `y_validation` where some are held out.
-        {normalisation}
+        {normalisation}{meaning}
     """
     with np.load(folder / "{samples}") as file:
         return dict(file)
@@ -73,8 +74,28 @@ def _loader(job: SiteJob) -> str:
     )
     return _LOADER.format(
         x=f"{facts.dtype} [n, {', '.join(map(str, facts.shape))}]", last=facts.num_classes - 1,
-        normalisation=normalisation, samples=SAMPLES,
+        normalisation=normalisation, samples=SAMPLES, meaning="".join(f"\n        {line}" for line in _meaning(facts)),
     )  # fmt: skip
+
+
+def _meaning(facts: DataFacts) -> list[str]:
+    """Lines that say what the columns and the class numbers mean: every site must have the same."""
+    lines = []
+    if facts.features:
+        lines += ["Columns of `x`:", *(f"    {i}: {_quoted(name)}" for i, name in enumerate(facts.features))]
+    if facts.table is not None:
+        lines += [
+            "`datasets.new_rows.samples(file, table)` makes such an `x` of a file's rows, by names of columns;",
+            "`table` is `bench.sites.job.SiteJob.load(path).data.table` of the job's file.",
+        ]
+    if facts.classes:
+        lines += ["Class numbers in `y`:", *(f"    {i}: {_quoted(name)}" for i, name in enumerate(facts.classes))]
+    return lines
+
+
+def _quoted(name: str) -> str:
+    """A name in quotes, without what would end a docstring."""
+    return json.dumps(name, ensure_ascii=False)
 
 
 def write_samples(settings: Settings, data_root: Path, folders: list[Path]) -> None:

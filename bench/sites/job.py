@@ -1,5 +1,6 @@
 """A job: what server and sites are told of a cell, and which cells can be one."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,6 +44,8 @@ class DataFacts(BaseModel):
         mean, std: per channel, as `bench.data.Dataset` has them.
         vocabulary: number of tokens; 0 if samples are not tokens.
         indicators: channels of 0 and 1.
+        features: names of the channels; may be empty.
+        table: how rows of a table become samples, as `bench.data.Dataset` has it; None for other data.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,6 +59,8 @@ class DataFacts(BaseModel):
     vocabulary: int = 0
     indicators: tuple[int, ...] = ()
     classes: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    table: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, dataset: Dataset) -> "DataFacts":
@@ -70,13 +75,16 @@ class DataFacts(BaseModel):
             vocabulary=dataset.vocabulary,
             indicators=dataset.indicators,
             classes=dataset.classes,
+            features=dataset.features,
+            table=None if dataset.table is None else dict(dataset.table),
         )
 
     def dataset(self, x: Array, y: Array) -> Dataset:
         """A data set of samples that are all in its training part.
 
         Raises:
-            UserError: they are of another shape or type, are not finite, or a label is no class.
+            UserError: they are of another shape or type, are not finite, a channel of 0 and 1 has other values, or a
+                label is no class.
         """
         x, y = np.asarray(x), np.asarray(y)
         if (x.shape[1:], str(x.dtype)) != (self.shape, self.dtype):
@@ -86,10 +94,28 @@ class DataFacts(BaseModel):
             )
         if x.dtype.kind == "f" and not np.isfinite(x).all():
             raise UserError("samples hold numbers that are not finite: fill or leave out gaps where they are loaded")
+        for channel in self.indicators:
+            if not np.isin(x[:, channel], (0, 1)).all():
+                name = self.features[channel] if self.features else str(channel)
+                raise UserError(
+                    f"column {channel} of `x`, {name}, should be 0 or 1, and is not: the columns are, in this order, "
+                    f"{', '.join(self.features) or 'those of the job'}"
+                )
         return Dataset(
             self.name, x, y.astype(np.int64) if y.dtype.kind in "iu" else y, len(x), self.num_classes, self.mean,
             self.std, "", self.classes, vocabulary=self.vocabulary, indicators=self.indicators,
+            features=self.features, table=self.table,
         )  # fmt: skip
+
+
+def samples_digest(samples: SiteSamples) -> str:
+    """Hex digest of a site's samples and labels, in their order."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for name in PARTS:
+        if name in samples:
+            array = np.ascontiguousarray(samples[name])
+            hashed.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
+    return hashed.hexdigest()
 
 
 class SiteJob(BaseModel):

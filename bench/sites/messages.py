@@ -19,7 +19,7 @@ from bench.federation.snapshot import plain_spec, spec_of
 from bench.nested import leaves
 from bench.params import Params, Spec
 
-PROTOCOL = 1
+PROTOCOL = 2
 _KEY = "pfleague"
 
 Count = Annotated[int, Field(ge=0)]
@@ -80,7 +80,7 @@ class Envelope(_Part):
         request: from a site, the digest of the message that it answers.
         values: plain form of what is downloaded, exchanged or replied.
         events: from a site, what its program has done since its last message.
-        n_train: from a site that says `here`, its number of training samples.
+        n_train: from a site that says `here` or `done`, its number of training samples.
         reason: why it was `refused`.
     """
 

@@ -101,6 +101,8 @@ def _noise(job: SiteJob, site: int) -> dict[str, Array]:
     n = SIZES[site]
     drawn = noise(shape, job.data.num_classes, n + 2, generator("rehearsal", site))
     x = drawn.x if job.data.dtype != "uint8" else np.clip(127 + 40 * drawn.x, 0, 255)
+    channels = list(job.data.indicators)
+    x[:, channels] = np.greater(x[:, channels], 0)
     x, y = x.astype(job.data.dtype), (drawn.y + site) % job.data.num_classes
     return {"x": x[:n], "y": y[:n], "x_validation": x[n:], "y_validation": y[n:]}
 

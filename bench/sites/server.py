@@ -175,6 +175,9 @@ class SiteRounds:
         envelope = content.envelope
         if envelope.version != version:
             raise Refused(f"its message is of round {envelope.version + 1}")
+        known = self._federation.server.sizes[i]
+        if envelope.kind == "done" and envelope.n_train != known:
+            raise Refused(f"it has {envelope.n_train} training samples, and had {known} at the start")
         reader = Unpacked(content.tensors, self._federation.server.specs, self._job.dtype)
         for event in envelope.events:
             if event.work is not None and len(event.work) == 2:

@@ -19,7 +19,7 @@ from bench.federation.snapshot import Packer, unpack
 from bench.method import Client, Message
 from bench.params import Params
 from bench.settings import Executor
-from bench.sites.job import SiteJob, SiteSamples
+from bench.sites.job import SiteJob, SiteSamples, samples_digest
 from bench.sites.messages import (
     Content,
     Envelope,
@@ -37,6 +37,9 @@ from bench.store import inside
 
 MODEL = "model.safetensors"
 """File of a site's model in its folder, once all rounds are done."""
+
+DIGEST = "samples.digest"
+"""File of a site's folder with the digest of the samples that its state was trained on."""
 
 
 class SiteLink(Protocol):
@@ -80,6 +83,8 @@ class SiteClient:
         self._folder = inside.make_folder(folder, folder)
         self._identity = job.identity()
         self._federation = job.of_site(site, samples, executor)
+        self._n_train = self._federation.clients.bare(site).n_train
+        self._digest = samples_digest(samples)
         self._states: dict[int, Client] = {}
 
     def serve(self, link: SiteLink) -> None:
@@ -101,12 +106,13 @@ class SiteClient:
 
     def _answer(self, body: bytes, link: SiteLink) -> tuple[bytes, bool]:
         envelope = self._read(body).envelope
+        self._check_samples(anew=envelope.kind == "hello")
         kept = self._file("answer", envelope.version + 1)
         if kept.exists() and decode(earlier := inside.read_bytes(kept)).envelope.request == digest(body):
             return earlier, False  # it got lost on its way
         match envelope.kind:
             case "hello":
-                return self._sealed("here", body, n_train=self._federation.clients.bare(self._site).n_train), False
+                return self._sealed("here", body, n_train=self._n_train), False
             case "round":
                 self._forget_steps()
                 return self._round([body], link), False
@@ -116,6 +122,24 @@ class SiteClient:
                 self._finish(body)
                 return self._sealed("finished", body), True
         raise Refused(f"a server does not send {envelope.kind!r}")
+
+    def _check_samples(self, *, anew: bool) -> None:
+        """Refuse to go on with other samples than those that the server knows the number of.
+
+        Args:
+            anew: whether the job begins: other samples may come as long as there is no state.
+
+        Raises:
+            Refused: they are others.
+        """
+        path = self._folder / DIGEST
+        if not path.exists() or (anew and not any(self._folder.glob("state-*"))):
+            inside.replace(path, self._digest.encode())
+        elif inside.read_bytes(path).decode() != self._digest:
+            raise Refused(
+                f"site {self._site} has other samples than those that it began with: load those again, or begin "
+                "the job anew with an empty folder"
+            )
 
     def _read(self, body: bytes) -> Content:
         content = decode(body)
@@ -176,7 +200,7 @@ class SiteClient:
             as_model(program.result, f"{type(self._federation.method).__name__}.client_round")
         packed = Packed()
         events = _plain(program.events[told:], packed)
-        answer = self._sealed("done", steps[-1], packed, version=envelope.version, events=events)
+        answer = self._sealed("done", steps[-1], packed, version=envelope.version, events=events, n_train=self._n_train)
         self._keep(envelope.version + 1, envelope.after, answer)
         return answer
 
