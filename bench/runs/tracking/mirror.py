@@ -2,7 +2,7 @@
 
 `bench run` starts one process for it beside its workers (bench/runs/tracking/process.py). The copy is derived from the
 files alone, so anybody can fill in later what an outage left out (`bench track`): a cell's MLflow run is found again by
-its tags, and the tags `mirrored_rounds` and `mirrored_digest` say how far it is a copy.
+its tags, and the tags `mirrored_rounds`, `mirrored_digest` and `mirrored_reported` say how far it is a copy.
 """
 
 import hashlib
@@ -141,20 +141,21 @@ class Mirror:
 
     def _write(self, info: dict[str, Any], cell: "CellView") -> None:
         points = [point for point in _points(cell) if point.round <= cell.status.rounds]
+        reported = _reported_points(cell)
         experiment = self._experiment(info["grid"])
         key = {"cell": cell.id, "run": self._name(info)}
         run = self._find(experiment, key)
-        if run and not _continues(run.data.tags, cell, points):
+        if run and not (_continues(run.data.tags, cell, points) and _reports_alike(run, cell, reported)):
             self._client.delete_run(run.info.run_id)
             run = None
         run = run or self._client.create_run(experiment, _start_time(cell), key, cell.name)
-        tags = {**key, **_tags(info, cell, points, run.data.tags)}
+        tags = {**key, **_tags(info, cell, points, reported, run.data.tags)}
         parent_key = {"study": info["grid"]} if cell.settings.protocol == "tuning" else {"method": cell.label}
         tags["mlflow.parentRunId"] = self._parent(experiment, parent_key, key["run"])
         if all(run.data.tags.get(name) == value for name, value in tags.items()):
             return
         self._write_params(run, cell)
-        self._write_metrics(run, cell, points)
+        self._write_metrics(run, points, reported)
         self._write_state(run, cell)
         self._write_tags(run, tags)  # last: they say that all the rest is there
 
@@ -217,14 +218,14 @@ class Mirror:
         for batch in _batches([param for param in params if param.key not in run.data.params], 100):
             self._client.log_batch(run.info.run_id, params=batch)
 
-    def _write_metrics(self, run: "Run", cell: "CellView", points: "Sequence[_Point]") -> None:
+    def _write_metrics(self, run: "Run", points: "Sequence[_Point]", reported: "Sequence[_Point]") -> None:
         from mlflow.entities import Metric
 
         first = int(run.data.tags.get("mirrored_rounds", 0))
         # the store keeps no wall time of a round; with one time for all, MLflow drops what is written a second time
         time = run.info.start_time
         metrics = [Metric(point.name, point.value, time, point.round) for point in points if point.round > first]
-        metrics += [Metric(point.name, point.value, time, point.round) for point in _reported_points(cell)]
+        metrics += [Metric(point.name, point.value, time, point.round) for point in reported]
         for batch in _batches(metrics, _BATCH):
             self._client.log_batch(run.info.run_id, metrics=batch)
 
@@ -290,12 +291,34 @@ def _continues(tags: Mapping[str, str], cell: "CellView", points: Sequence[_Poin
     )
 
 
+def _reports_alike(run: "Run", cell: "CellView", reported: Sequence[_Point]) -> bool:
+    """Whether MLflow's reported values are still the report's; another `select_by` may have chosen another round.
+
+    They would stay beside the new ones, and MLflow shows the value of the largest step.
+    """
+    same = run.data.tags.get("mirrored_reported") == _reported_digest(cell, reported)
+    return same or all(run.data.metrics.get(point.name, point.value) == point.value for point in reported)
+
+
+def _reported_digest(cell: "CellView", reported: Sequence[_Point]) -> str:
+    """Digest of what a finished cell reports and of later evaluations; empty while it is not done."""
+    if cell.status.state != "done":
+        return ""
+    later = cell.folder / "evaluated.csv"
+    added = inside.read_bytes(later) if later.exists() else b""
+    return hashlib.blake2b(_digest(reported).encode() + added, digest_size=8).hexdigest()
+
+
 def _digest(points: Iterable[_Point]) -> str:
     return hashlib.blake2b(repr(sorted(points)).encode(), digest_size=8).hexdigest()
 
 
 def _tags(
-    info: Mapping[str, Any], cell: "CellView", points: Sequence[_Point], last_tags: Mapping[str, str]
+    info: Mapping[str, Any],
+    cell: "CellView",
+    points: Sequence[_Point],
+    reported: Sequence[_Point],
+    last_tags: Mapping[str, str],
 ) -> dict[str, str]:
     status = cell.status
     tags = {
@@ -307,6 +330,7 @@ def _tags(
         "derived": ",".join(status.derived),
         "partition": status.partition.get("hash", ""),
         "commit": _commit(info, cell),
+        "mirrored_reported": _reported_digest(cell, reported),
         **{f"path.{name}": str(value) for name, value in status.path.items()},
     }
     if status.rounds >= int(last_tags.get("mirrored_rounds", 0)):
