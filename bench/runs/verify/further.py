@@ -18,9 +18,9 @@ from bench.store.data_record import record_of
 from bench.store.documents import read_json
 from bench.store.store import FURTHER
 
-_TOLERANCE, _WEIGHT = 0.01, 3
-"""How far rounding alone may move a score: by 0.01, and as three samples for each that may be classified otherwise (one
-of a rare class weighs more than its share)."""
+_TOLERANCE, _WEIGHT, _CLASSES = 0.01, 3, 2
+"""How far rounding alone may move a score: by 0.01, and for each sample that is classified otherwise as three samples or
+as two whole classes, whatever is more (the only sample of a rare class is its whole recall)."""
 
 _Row = dict[str, str]
 
@@ -79,11 +79,16 @@ def other_score(cell: CellView, folder: Path, *, values: bool = True) -> str:
     return ""
 
 
-def beyond_rounding(cell: CellView, folder: Path) -> str:
+def beyond_rounding(cell: CellView, folder: Path, apart: int) -> str:
     """Describe the first further score that differs by more than rounding can move it; empty where none does.
 
-    Of n samples at most `allowed_flips(n)` are classified otherwise. So means and scores of all samples move a little,
-    and no more clients than that have a score that moves further.
+    Means and scores of all samples move a little, and no more clients than samples that may be classified otherwise
+    (`allowed_flips`) have a score that moves further.
+
+    Args:
+        cell: the finished cell.
+        folder: the same cell computed again.
+        apart: how many samples were classified otherwise.
     """
     record = read_json(cell.folder / "partition.json")
     clients: Counter[tuple[str, ...]] = Counter()
@@ -92,12 +97,12 @@ def beyond_rounding(cell: CellView, folder: Path) -> str:
         of_round = record_of(record, int(row["round"]))
         samples = sum(of_round[f"n_{row['split'] if row['split'] == 'validation' else 'test'}"])
         samples = samples or of_round["n_global_test"]
-        flips = allowed_flips(samples)
-        if pair.moved or pair.apart <= _TOLERANCE + _WEIGHT * flips / max(samples, 1):
+        of_a_sample = max(_WEIGHT / max(samples, 1), _CLASSES / len(of_round["counts"][0]))
+        if pair.moved or pair.apart <= _TOLERANCE + apart * of_a_sample:
             continue
         group = tuple(row.get(key, "") for key in ("round", "stage", "metric", "on", "split", "quantity"))
         clients[group] += 1
-        if row.get("client", "-1") == "-1" or clients[group] > flips:
+        if row.get("client", "-1") == "-1" or clients[group] > allowed_flips(samples):
             return pair.text
     return ""
 

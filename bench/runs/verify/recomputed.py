@@ -120,7 +120,7 @@ def _on_another_path(cell: CellView, new: Path, other: list[str], paths: str) ->
     if counts:  # FedKD sends so many singular values as hold a share of a sum: rounding can make it one more
         excused = moved > ROUNDING and follow and "work" not in counted
         return Recomputed("drifted" if excused else "wrong", counts[0], paths)
-    if moved > ROUNDING and (further := beyond_rounding(cell, new)):
+    if moved > ROUNDING and (further := beyond_rounding(cell, new, worst.apart)):
         return Recomputed("wrong", f"no rounding moves a score so far: {further}; {text}", paths)
     if moved > ROUNDING and worst.apart <= worst.allowed:
         return Recomputed("near", f"the same models but for rounding: {text}", paths)
