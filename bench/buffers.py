@@ -33,16 +33,16 @@ def precise(dtype: torch.dtype, like: torch.dtype) -> torch.dtype:
 
 
 def fill(module: nn.Module, values: Mapping[str, Tensor], device: torch.device) -> nn.Module:
-    """Give a module copies of these values for all its parameters and buffers, in place, each in its value's type.
+    """Give a module copies of these values for its parameters and buffers, in place, each in its value's type.
 
     `module.to(dtype)` would take the imaginary part of complex constants away.
 
     Args:
         module: the module, on any device; its values are not read.
-        values: values by name.
+        values: values by name; a tensor without one, of a module of which only a part is used, becomes 0.
         device: where the tensors are placed.
     """
     module.to_empty(device=device)
     for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
-        tensor.data = values[name].detach().to(device, copy=True)
+        tensor.data = values.get(name, torch.zeros_like(tensor)).detach().to(device, copy=True)
     return module
