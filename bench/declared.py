@@ -3,23 +3,29 @@
 Importing torch takes seconds, and a misspelt name in a grid should not cost them. So the files are imported once with a
 stand-in for torch (Sphinx's `autodoc_mock_imports` does the same) and then forgotten, so that whoever trains imports
 them for real. What is declared can be looked at, and hyperparameters can be checked; nothing of it can be run.
+
+Which modules of its folder a plug-in imports is read from its syntax (`refuse_hidden`).
 """
 
+import ast
 import functools
 import importlib
+import importlib.util
 import pkgutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from bench.errors import UserError
 
 _ABSENT = ("torch", "torchvision", "triton")
-_FORGOTTEN = (*_ABSENT, "bench", "methods", "datasets")
+_OURS = ("bench", "methods", "datasets")
+_FORGOTTEN = (*_ABSENT, *_OURS)
 _PLUGIN = "bench.plugin"  # imported anew meanwhile, so that the registries of the process stay as they are
 
 
@@ -58,6 +64,63 @@ def declarations(package: str) -> dict[str, dict[str, Any]]:
 def read_without_torch() -> bool:
     """Return whether declarations are read in this way: once torch is imported, the real thing costs no more."""
     return "torch" not in sys.modules
+
+
+def refuse_hidden(file: Path, *, loaded: bool) -> None:
+    """Refuse a plug-in that imports a module from its folder for which Python takes another module of that name.
+
+    That module may be another plug-in's: its code would run, and count in the cells' ids.
+
+    Args:
+        file: the resolved path of the plug-in.
+        loaded: look only at modules that are loaded; else also at those that will be imported later.
+
+    Raises:
+        UserError: there is such a module.
+    """
+    for name, beside in _modules_beside(file).items():
+        known = sys.modules.get(name)
+        if loaded and known is None:
+            continue
+        spec = known.__spec__ if known else importlib.util.find_spec(name)
+        place = spec and (spec.origin or next(iter(spec.submodule_search_locations or []), None))
+        if place and Path(place).resolve() != beside.resolve():
+            raise UserError(
+                f"{file} imports {name!r}, but Python would take {place} and not {beside}: rename one of the two, "
+                "and the imports of it"
+            )
+
+
+def _modules_beside(file: Path) -> dict[str, Path]:
+    """Find the modules in a plug-in's folder that it imports, even indirectly or within functions.
+
+    pFLeague's own packages are left out: those that run are meant, even where a copy of the source lies there.
+
+    Returns:
+        Their names, each with its file, `__init__.py` for a package, or the folder of a package without that.
+    """
+    beside: dict[str, Path] = {}
+    queue = [file]
+    while queue:
+        for name in _imported(queue.pop()).difference(beside, _OURS):
+            folder = file.parent / name
+            places = [place for place in (folder / "__init__.py", folder.with_suffix(".py")) if place.is_file()]
+            inside = sorted(folder.rglob("*.py"))
+            if places or inside:
+                beside[name] = places[0] if places else folder
+                queue += places[:1] + inside
+    return beside
+
+
+def _imported(file: Path) -> set[str]:
+    """The first parts of the names that a file imports; none where its syntax is wrong, which its import will say."""
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError):
+        return set()
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return {name.partition(".")[0] for name in names}
 
 
 @contextmanager

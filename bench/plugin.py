@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
-from bench.declared import declarations, import_all, read_without_torch
+from bench.declared import declarations, import_all, read_without_torch, refuse_hidden
 from bench.errors import UserError, did_you_mean, in_words
 
 Product = TypeVar("Product")
@@ -313,12 +313,13 @@ def load_file(file: Path | str) -> ModuleType:
     The file may import modules from its own folder.
 
     Raises:
-        UserError: there is no such file, or it cannot be imported.
+        UserError: there is no such file, it cannot be imported, or another module has the name of one beside it.
     """
     path = Path(file).resolve()
     if path in _FILES:
         return _FILES[path]
     path = file_path(file)
+    refuse_hidden(path, loaded=True)
     name = f"{FILE_MODULE}{path.stem}"
     while name in sys.modules:  # another folder has a file of the same name
         name += "_"
@@ -330,6 +331,7 @@ def load_file(file: Path | str) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+        refuse_hidden(path, loaded=False)
     except UserError:
         del sys.modules[name]
         raise

@@ -1,7 +1,9 @@
 """`bench new-method`: writes a working method with comments that mark where one's own code goes, and its test."""
 
+import importlib.util
 import keyword
 import os
+import sys
 from pathlib import Path
 from string import Template
 
@@ -105,6 +107,10 @@ def write(name: str, folder: Path) -> tuple[Path, Path]:
         raise UserError(f"{name!r} is not a Python name: a method is called like `fedprox` or `my_method`")
     if name in METHODS.names() or name in SERVER_RULES.names():
         raise UserError(f"there is a method {name!r} already: choose another name")
+    if name in sys.modules or ((spec := importlib.util.find_spec(name)) and spec.origin):
+        raise UserError(
+            f"there is a module {name!r} already, which the file would hide from its test: choose another name"
+        )
     mirror = folder.resolve().parent / "tests" / folder.resolve().name
     tests = mirror if mirror.is_dir() else folder
     method, test = folder / f"{name}.py", tests / f"test_{name}.py"

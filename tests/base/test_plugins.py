@@ -4,13 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from bench.plugin import call_factory
+from bench.errors import UserError
+from bench.plugin import call_factory, load_file
 from tests.conftest import ROOT
 from tests.runs.helpers import cells, states
 from tests.warm import PATIENCE, Python, Start
@@ -209,3 +210,68 @@ def test_a_factory_may_have_options_of_any_name() -> None:
 
     options = {"what": "a", "kind": "b", "factory": "c"}
     assert call_factory("data set 'mine'", dict, factory, **options) == options
+
+
+@pytest.fixture
+def fresh_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget afterwards what a test loads, and where."""
+    monkeypatch.setattr("bench.plugin._FILES", {})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    loaded = set(sys.modules)
+    yield
+    for name in sys.modules.keys() - loaded:
+        del sys.modules[name]
+
+
+HELPERS = {
+    "at once": "from two_helper import SCALE\n",
+    "within a function": "def scale():\n    import two_helper\n",
+    "indirectly": "import two_between\n",
+    "of a package": "import two_package.part\n",
+    "of a folder": "from two_folder.part import SCALE\n",
+}
+
+
+def write_plugins(folder: Path, imports: str) -> list[Path]:
+    """Write two plug-ins, each with modules of the same names."""
+    plugins = []
+    for name in ("a", "b"):
+        home = folder / name
+        for place in ("two_helper.py", "two_package/__init__.py", "two_package/part.py", "two_folder/part.py"):
+            (home / place).parent.mkdir(exist_ok=True, parents=True)
+            (home / place).write_text(f"SCALE = {name!r}\n")
+        (home / f"two_between_{name}.py").write_text("import two_helper\n")
+        plugins.append(home / f"two_{name}.py")
+        plugins[-1].write_text(imports.replace("two_between", f"two_between_{name}"))
+    return plugins
+
+
+@pytest.mark.usefixtures("fresh_plugins")
+@pytest.mark.parametrize("imports", HELPERS.values(), ids=HELPERS)
+def test_a_plugin_that_would_run_the_module_of_another_is_refused(tmp_path: Path, imports: str) -> None:
+    """The second: Python has one module of a name, so that it would run the first one's code under its own id."""
+    first, second = write_plugins(tmp_path, imports)
+    load_file(first)
+    with pytest.raises(UserError, match=r"two_b.py imports 'two_\w+', but Python would take .*/a/.* and not .*/b/"):
+        load_file(second)
+    second.write_text("import two_own\n")
+    (second.parent / "two_own.py").write_text("from two_other import SCALE\n")
+    (second.parent / "two_other.py").write_text("SCALE = 'b'\n")
+    load_file(second)
+    assert sys.modules["two_other"].SCALE == "b"
+
+
+@pytest.mark.usefixtures("fresh_plugins")
+def test_plugins_may_share_a_module(tmp_path: Path) -> None:
+    """Of their folder, or by a link; and a module that a plug-in does not import may have any name."""
+    first, second = write_plugins(tmp_path, "import two_helper\n")
+    (second.parent / "two_helper.py").unlink()
+    (second.parent / "two_helper.py").symlink_to(first.parent / "two_helper.py")
+    (first.parent / "two_c.py").write_text("import two_helper\nimport bench.method\n")
+    (first.parent / "numpy.py").write_text("")
+    (first.parent / "bench.py").write_text("")
+    for file in (first, second, first.parent / "two_c.py"):
+        load_file(file)
+    (first.parent / "two_d.py").write_text("import numpy\n")
+    with pytest.raises(UserError, match=r"imports 'numpy', but Python would take .*__init__.py and not .*numpy.py"):
+        load_file(first.parent / "two_d.py")

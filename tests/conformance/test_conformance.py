@@ -200,7 +200,9 @@ def test_a_scaffold_in_a_room_with_tests(bench_here: Bench, tmp_path: Path) -> N
     assert '/ "../../methods/my_other_method.py"' in (tmp_path / "tests/methods/test_my_other_method.py").read_text()
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedbuff", "two words", "1st", "class", "../up", "taken", "tested"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "fedbuff", "two words", "1st", "class", "../up", "taken", "tested", "bench", "numpy", "sys"]
+)
 def test_refuses_a_name_and_writes_nothing(bench_here: Bench, tmp_path: Path, name: str) -> None:
     (tmp_path / "taken.py").touch()
     (tmp_path / "test_tested.py").touch()
