@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 from torch import Tensor, nn
 
 from bench.compose import compose
@@ -82,6 +83,12 @@ def hp(default: Any, *, search: Range | Sequence[Any] | None = None, static: boo
     if search is not None:
         ranges = asdict(search) if isinstance(search, Range) else {"choices": list(search)}
     return Field(default, json_schema_extra={"search": ranges, "static": static}, **limits)
+
+
+def is_static(field: FieldInfo) -> bool:
+    """Whether a hyperparameter was declared `static`."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("static"))
 
 
 class Hyperparameters(BaseModel):

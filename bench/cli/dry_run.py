@@ -45,17 +45,15 @@ def print_study_outline(study: "Study", data_root: Path) -> None:
 
 
 def _print_workloads(tasks: dict[str, list[int]], cells: "Sequence[Settings]", data_root: Path) -> None:
-    from bench.runs.forecast.outline import outlined_shares, steps_of_a_training
+    from bench.runs.forecast.outline import outlined_shares, steps_of_a_training, that_train
 
     for task, indices in tasks.items():
         settings = cells[indices[0]]
         mean = outlined_shares(settings, data_root)
         if mean is not None:
-            selected, steps = (
-                max(1, round(settings.participation * mean.clients)),
-                steps_of_a_training(settings, mean.train),
-            )
-            clients = f"{selected} of {mean.clients} clients, each with about {mean.train} samples"
+            count, steps = that_train(settings, mean.clients), steps_of_a_training(settings, mean.train)
+            selected = max(1, round(settings.participation * count))
+            clients = f"{selected} of {count} clients, each with about {mean.train} samples"
             print(f"{task}: {settings.rounds} rounds of {clients} and {steps} steps whenever it trains a model")
     sys.stdout.flush()
 
@@ -135,14 +133,14 @@ class _Forecast:
         side_by_side: int,
         workers: int,
     ) -> None:
-        from bench.runs.forecast.rehearsal import plain
+        from bench.runs.forecast.rehearsal import kind
         from bench.runs.workers import threads_each
 
         self._data_root = data_root
         self._device = device
         self._threads = threads_each(side_by_side)
         self._workers = workers
-        self._keys = [plain(settings) if repeats else "" for settings, repeats in runs]
+        self._keys = [kind(settings) if repeats else "" for settings, repeats in runs]
         self._repeats = [repeats for _, repeats in runs]
         self._kinds = {key: settings for key, (settings, _) in zip(self._keys, runs, strict=True) if key}
         self._estimates: dict[str, Estimate | None] = {}

@@ -25,7 +25,7 @@ from bench.engine.programs import Budget, ProgramRun, Reply, Work, advance, limi
 from bench.engine.recorded_steps import GraphCache
 from bench.engine.team import Assignment, Helpers, Job, Team
 from bench.errors import UserError, shortage
-from bench.method import Hyperparameters, Message, Program
+from bench.method import Hyperparameters, Message, Program, is_static
 from bench.model_call import Arithmetic
 from bench.requests import (
     Exchange,
@@ -398,9 +398,6 @@ def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) 
     values: dict[str, Any] = {}
     for name, info in type(hyper).model_fields.items():
         value = getattr(hyper, name)
-        extra = info.json_schema_extra
-        static = isinstance(extra, dict) and extra.get("static")
-        values[name] = (
-            torch.tensor(value, dtype=dtype, device=device) if isinstance(value, float) and not static else value
-        )
+        as_tensor = isinstance(value, float) and not is_static(info)
+        values[name] = torch.tensor(value, dtype=dtype, device=device) if as_tensor else value
     return values

@@ -30,6 +30,18 @@ def test_what_settings_say_is_said_without_torch(tmp_path: Path, environment: di
     ]
 
 
+def test_each_case_has_the_steps_of_its_clients(bench_here: Bench, grid: Grid) -> None:
+    """Though they share a model and a method, and those held out of training take none: 2 epochs of so many batches."""
+    cases = [{"name": name, "partition_options": {"samples": n}} for name, n in (("few", 4), ("many", 16))]
+    changes = {"partition": "dirichlet_pfl_research", "clients": 6, "new_clients": 3, "batch_size": 4, "epochs": 2}
+    path = grid(methods=["fedavg"], protocol="paper", cases=cases, validation_share=0.0, **changes)
+    done = bench_here("run", "--grid", path, "--out", "run", "--device", "cpu", "--dry-run")
+    assert done.stdout.count("6 rounds of 3 of 3 clients") == 2
+    for name, batches in (("few", 1), ("many", 4)):
+        [line] = [text for text in done.stdout.splitlines() if text.startswith(f"blobs {name} alpha=1: 1 cells")]
+        assert f", {6 * 3 * 2 * batches:.2g} steps of clients, " in line
+
+
 def test_what_was_not_counted_in_time_is_said(bench_here: Bench, grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.runs.forecast.limit.LIMIT", 0.0)
     common = ("run", "--grid", grid(methods=["fedavg", "local"], seeds=[0, 1]), "--out", "run", "--device", "cpu")

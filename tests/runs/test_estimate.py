@@ -314,6 +314,43 @@ def test_clients_are_known_without_data_whatever_a_sample_s_size(tmp_path: Path,
     assert outlined_shares(emnist, tmp_path) is None
 
 
+@pytest.mark.parametrize(
+    ("changes", "selected"),
+    [({}, 5), ({"participation": 0.5}, 2), ({"unselected": "cap", "participation": 0.5}, 5)],
+)
+def test_clients_that_are_held_out_take_no_steps(tmp_path: Path, changes: dict[str, Any], selected: int) -> None:
+    """Of 20 clients 15 are new ones after the last round; each other takes 9 steps, over 3 batches, in each round."""
+    settings = Settings(
+        method="fedavg", partition="iid", clients=20, new_clients=15, epochs=3, rounds=7, model="logistic",
+        batch_size=30, protocol="paper", **changes,
+    )  # fmt: skip
+    cost = estimate(settings, tmp_path, "cpu")
+    assert cost is not None
+    assert cost.steps == 7 * selected * 9
+    twice = borrowed(settings.model_copy(update={"rounds": 14, "new_clients": 10}), [(settings, cost)], tmp_path)
+    assert twice is not None
+    assert twice.steps == 4 * cost.steps  # of twice as many clients
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "second"),
+    [
+        ("fedavg", {"partition_options": {"samples": 10}}, {"partition_options": {"samples": 250}}),
+        ("elastic", {"hp": {"share": 0.01}}, {"hp": {"share": 1.0}}),
+    ],
+)
+def test_cells_that_differ_in_their_work_are_of_two_kinds(
+    method: str, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    """A loss gets a hyperparameter that is not static as a tensor, so that it makes no difference."""
+    settings = Settings(method=method, partition="dirichlet_pfl_research", alpha=1.0)
+    few, many = (rehearsals.kind(settings.model_copy(update=changes)) for changes in (first, second))
+    assert few != many
+    pull = settings.model_copy(update={"method": "fedprox"})
+    weak, strong = (rehearsals.kind(pull.model_copy(update={"hp": {"mu": mu}})) for mu in (0.1, 0.2))
+    assert weak == strong
+
+
 def test_a_cost_is_borrowed_in_proportion_to_training(tmp_path: Path) -> None:
     """Twice as many rounds of as many clients take twice as long; a checkpoint is as large."""
     settings = Settings(method="fedavg", dataset="digits", partition="iid", clients=6, model="logistic", rounds=4)

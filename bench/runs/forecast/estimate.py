@@ -27,7 +27,14 @@ from bench.federation.timeline import TIMELINE_VERSIONS
 from bench.models.factory import build
 from bench.runs.forecast.machine import Machine, this_machine
 from bench.runs.forecast.memory import keep_on_host, models, models_on_gpu, working_bytes
-from bench.runs.forecast.outline import DataSize, data_size, outlined_shares, shares, steps_of_a_training
+from bench.runs.forecast.outline import (
+    DataSize,
+    data_size,
+    outlined_shares,
+    shares,
+    steps_of_a_training,
+    that_train,
+)
 from bench.runs.forecast.rehearsal import Counted, Rehearsal, rehearse
 from bench.settings import Settings
 from bench.store import checkpoint
@@ -187,7 +194,8 @@ def _training(settings: Settings, data_root: Path) -> float:
     mean = outlined_shares(settings, data_root)
     if mean is None:
         return 0.0
-    return float(settings.rounds * settings.participation * mean.clients * steps_of_a_training(settings, mean.train))
+    clients = settings.participation * that_train(settings, mean.clients)
+    return float(settings.rounds * clients * steps_of_a_training(settings, mean.train))
 
 
 # -- time -------------------------------------------------------------------------------------------------------------

@@ -137,6 +137,11 @@ def _mean_client(partition: Partition) -> ClientShares:
     return ClientShares(len(clients), train, validation, test, len(partition.global_test))
 
 
+def that_train(settings: Settings, clients: int) -> int:
+    """The number of clients that train, of so many that have samples: `new_clients` are held out."""
+    return max(1, clients - settings.new_clients)
+
+
 def steps_of_a_training(settings: Settings, samples: int) -> int:
     """Steps that a client of so many samples takes when it trains a model once, as the settings say."""
     return settings.epochs * math.ceil(samples / settings.batch_size) if settings.steps is None else settings.steps

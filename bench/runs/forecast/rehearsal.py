@@ -15,15 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench.config.validation import hyper_class
 from bench.data import Array, Dataset, Partition
 from bench.engine.counting import LARGE, Operations, Shadow, Tally
 from bench.engine.recorded_steps import GraphCache
 from bench.errors import UserError
 from bench.federation.federation import Federation
 from bench.federation.setup import make_method
-from bench.method import Arrivals
+from bench.method import Arrivals, is_static
 from bench.models.init import without_draws
-from bench.runs.forecast.outline import ClientShares, DataSize, blank
+from bench.plugin import METHODS
+from bench.runs.forecast.outline import ClientShares, DataSize, blank, that_train
 from bench.settings import Settings
 from bench.store.data_record import partition_record, shown_samples, tests_record
 from bench.store.growing_tables import Tables
@@ -75,7 +77,7 @@ class Rehearsal:
     """A stand-in with few clients and one with more, and the steps that their tallies refer to.
 
     Attributes:
-        selected, clients: numbers of the cell's clients that train in a round, and of all.
+        selected, clients: numbers of the cell's clients that train in a round, and of all that train.
     """
 
     few: Counted
@@ -111,10 +113,18 @@ def rehearse(settings: Settings, size: DataSize, shares: ClientShares) -> Rehear
     return _KNOWN[key]
 
 
+def kind(settings: Settings) -> str:
+    """The settings that decide a cell's cost and how its samples are divided, as text."""
+    return plain(settings) + json.dumps(settings.partition_options, sort_keys=True)
+
+
 def plain(settings: Settings) -> str:
-    """The settings that decide a cell's cost, as JSON: fractional hyperparameters do not, as steps get them as
-    tensors."""
-    hp = {name: value for name, value in settings.hp.items() if not isinstance(value, float)}
+    """The settings that decide a cell's cost once it is known which samples clients have, as JSON.
+
+    Fractional hyperparameters do not, as steps get them as tensors; static ones do, which may be shares of samples.
+    """
+    fields = hyper_class(METHODS, settings.method).model_fields
+    hp = {n: value for n, value in settings.hp.items() if not isinstance(value, float) or is_static(fields[n])}
     same = settings.model_copy(update=_LATER).model_dump(mode="json")
     return json.dumps({**same, "hp": hp, "partition_options": {}}, sort_keys=True)
 
@@ -128,7 +138,8 @@ def _rehearse(settings: Settings, size: DataSize, shares: ClientShares) -> Rehea
         raise
     except Exception as error:
         raise CannotRehearseError(f"{type(error).__name__}: {error}") from error
-    return Rehearsal(few, more, shadow.steps, _selected(settings, shares.clients), shares.clients)
+    clients = that_train(settings, shares.clients)
+    return Rehearsal(few, more, shadow.steps, _selected(settings, clients), clients)
 
 
 def _selected(settings: Settings, clients: int) -> int:
