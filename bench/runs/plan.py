@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
+from pydantic import ValidationError
 
 from bench.config.code_digests import is_own
 from bench.config.file_digests import versions
+from bench.config.yaml_lines import parse
 from bench.data import Dataset, Partition
 from bench.errors import UserError, did_you_mean
 from bench.federation.cell_data import as_trained, check_tests, load_dataset, load_partition, load_public
@@ -251,35 +252,75 @@ def _try_model(
 def select(cells: Sequence[Settings], only: str) -> list[Settings]:
     """The cells that `--only method=scd,seed=0` means; every condition must hold.
 
+    A value is text as cells have it, or what a grid file would say; `optimizer=adam` is any with that name. Where text
+    holds commas, as cases of several settings do, a condition reaches as far as some cell fits it.
+
     Raises:
         UserError: a condition is no `key=value`, its key is unknown, or no cell fits.
     """
-    conditions = [_condition(part) for part in only.split(",") if part.strip()]
-    chosen = [cell for cell in cells if all(_value(cell, key) == value for key, value in conditions)]
+    conditions = _conditions(cells, only)
+    chosen = [cell for cell in cells if all(_fits(cell, key, _meant(key, text)) for key, text in conditions)]
     if not chosen:
-        hint = "".join(_other_values(cells, key, value) for key, value in conditions)
+        hint = "".join(_other_values(cells, key, text) for key, text in conditions)
         raise UserError(f"--only {only}: none of the {len(cells)} cells fits.{hint} `--dry-run` lists them.")
     return chosen
 
 
-def _other_values(cells: Sequence[Settings], key: str, value: Any) -> str:
-    """Name the value of a key that was probably meant; empty where some cells have the given one."""
-    values = list(dict.fromkeys(str(_value(cell, key)) for cell in cells))
-    return "" if any(_value(cell, key) == value for cell in cells) else did_you_mean(str(value), values)
+def _conditions(cells: Sequence[Settings], only: str) -> list[tuple[str, str]]:
+    """Divide at the commas between conditions: each is as long as some cell fits it, else up to the next `=`."""
+    conditions: list[tuple[str, str]] = []
+    parts = [part for part in only.split(",") if part.strip()]
+    while parts:
+        key, _ = _condition(parts[0])
+        texts = [_condition(",".join(parts[:end]))[1] for end in range(1, len(parts) + 1)]
+        fitting = [end for end, text in enumerate(texts, 1) if _fit_any(cells, key, text)]
+        following = [i for i, part in enumerate(parts) if i and "=" in part]
+        end = fitting[-1] if fitting else (following or [len(parts)])[0]
+        conditions.append((key, texts[end - 1]))
+        del parts[:end]
+    return conditions
 
 
-def _condition(part: str) -> tuple[str, Any]:
+def _condition(part: str) -> tuple[str, str]:
     key, equals, text = (piece.strip() for piece in part.partition("="))
     if not equals:
         raise UserError(f"--only {part}: write key=value, for example --only method=scd,seed=0")
     keys = list(Settings.model_fields)
     if key not in keys:
         raise UserError(f"--only {part}: unknown key {key!r}.{did_you_mean(key, keys)}")
-    return key, yaml.safe_load(text)
+    return key, text
+
+
+def _meant(key: str, text: str) -> list[Any]:
+    """The values that the text of a condition may mean: itself, and what a grid file would make of it."""
+    try:
+        document = parse(text, "--only")
+        document.check()
+        return [text, _value(Settings.model_validate({"method": "", key: document.data}), key)]
+    except (UserError, ValidationError):
+        return [text]
+
+
+def _fits(settings: Settings, key: str, meant: list[Any]) -> bool:
+    value = _value(settings, key)
+    return value in meant or (isinstance(value, dict) and value.get("name") in meant[:1])
+
+
+def _fit_any(cells: Sequence[Settings], key: str, text: str) -> bool:
+    meant = _meant(key, text)
+    return any(_fits(cell, key, meant) for cell in cells)
+
+
+def _other_values(cells: Sequence[Settings], key: str, text: str) -> str:
+    """Name the value of a key that was probably meant; empty where some cells have the given one."""
+    if _fit_any(cells, key, text):
+        return ""
+    return did_you_mean(text, list(dict.fromkeys(str(_value(cell, key)) for cell in cells)))
 
 
 def _value(settings: Settings, key: str) -> Any:
-    return settings.name if key == "label" else getattr(settings, key)
+    """The value of a setting as a file holds it; of `label` the name in tables."""
+    return settings.name if key == "label" else settings.model_dump(mode="json", include={key})[key]
 
 
 def planned_remarks(cells: Sequence[PlannedCell]) -> list[str]:
