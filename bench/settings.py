@@ -1,5 +1,6 @@
 """The resolved settings of one cell: all scientific settings, none about the machine."""
 
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,11 @@ PRESENTATION = SCORING | {"label", "case"}
 
 Executor = Literal["auto", "sequential", "cohort", "debug"]
 """How clients are trained, which is no part of a cell's settings: one after the other, or as a cohort."""
+
+
+def data_name(dataset: str, options: Mapping[str, Any]) -> str:
+    """The name of a data set in tables: a user's own data have the name given to them, or that of their file."""
+    return str(options.get("name") or (PurePath(options["path"]).stem if options.get("path") else dataset))
 
 
 class PublicSet(BaseModel):

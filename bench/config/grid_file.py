@@ -10,7 +10,7 @@ from bench.config.validation import complete_options, shown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import did_you_mean
 from bench.plugin import DATASETS, METHODS, Registry
-from bench.settings import Settings
+from bench.settings import Settings, data_name
 
 Layer = dict[str, tuple[Any, Path]]  # by setting: its value, and the value's place in the document
 
@@ -56,21 +56,25 @@ NOTHING = GridEntry("", "", (), {}, {})
 
 @dataclass(frozen=True)
 class Choice:
-    """One value of a varied setting; `first` marks the first value of its axis."""
+    """One value of a varied setting.
+
+    Attributes:
+        key: the setting, or `method.hyperparameter`.
+        value: its checked value.
+        path: its place in the document.
+        first: whether it is the first value of its axis.
+        text: its name in tables, such as `lr=0.1`; empty for an axis that has a column of its own.
+    """
 
     key: str
     value: Any
     path: Path
     first: bool
+    text: str = ""
 
     def concerns(self, method: str) -> bool:
         """Whether the setting affects cells of this method."""
         return "." not in self.key or self.key.startswith(f"{method}.")
-
-    @property
-    def text(self) -> str:
-        """The name of the choice in tables, such as `lr=0.1`."""
-        return f"{self.key}={_plain(self.value)}"
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,7 @@ def read_plan(document: Document) -> Plan:
     _refuse_repeats(document, "the label", [(entry.text, entry.path) for entry in plan.methods])
     sets = [(f"{dataset.name} {dataset.text}".strip(), dataset.path) for dataset in plan.datasets]
     _refuse_repeats(document, "the data set", sets)
+    _refuse_shared_names(document, plan.datasets)
     for cases in (plan.cases, *(dataset.cases for dataset in plan.datasets)):
         _refuse_repeats(document, "the case", [(entry.text, entry.path) for entry in cases])
     for choices in [*plan.vary, plan.alphas, plan.seeds]:
@@ -277,8 +282,23 @@ def _vary(document: Document) -> list[list[Choice]]:
             continue
         # each value is read as a separate layer, so that keys and values get the same checks as everywhere
         layers = [_layer(document, {key: value}, ("vary",), []) for value in values]
-        axes.append([Choice(key, *layer[key], first=i == 0) for i, layer in enumerate(layers) if layer])
+        checked = [layer.get(key, (None, ())) for layer in layers]
+        texts = _choice_texts(key, values, [value for value, _ in checked])
+        axes.append([Choice(key, *checked[i], first=i == 0, text=texts[i]) for i in range(len(values)) if layers[i]])
     return axes
+
+
+def _choice_texts(key: str, written: list[Any], checked: list[Any]) -> list[str]:
+    """The names in tables of the values of an axis.
+
+    Mappings and lists stand there as the user wrote them, because their defaults would fill the text. Texts that are
+    equal after they were shortened have a number, so that cells of different values are never taken for seeds of one.
+    """
+    texts = [
+        f"{key}={plain_text(value if isinstance(complete, dict | list) else complete)}"
+        for value, complete in zip(written, checked, strict=True)
+    ]
+    return numbered(texts)
 
 
 def _scalars(document: Document, axis: str) -> list[Choice]:
@@ -297,6 +317,18 @@ def _refuse_repeats(document: Document, what: str, values: list[tuple[Any, Path]
         if text in texts:
             document.complain(path, f"{what} {shown(value)} is given twice: the cells could not be told apart")
         texts.add(text)
+
+
+def _refuse_shared_names(document: Document, datasets: list[GridEntry]) -> None:
+    """Complain if two kinds of data set have one name in tables, because tables would take them for the same data."""
+    kinds: dict[str, str] = {}
+    for entry in datasets:
+        name = data_name(entry.name, {key: value for key, (value, _) in entry.own.items()})
+        if kinds.setdefault(name, entry.name) != entry.name:
+            document.complain(
+                entry.path,
+                f"this {entry.name} and {kinds[name]} have one name in tables, {shown(name)}; give another `label`",
+            )
 
 
 def _refuse_settings_of_axes(document: Document, plan: Plan) -> None:
@@ -331,8 +363,15 @@ def _spelled_out(data: dict[str, Any]) -> str:
     """An entry's options and settings as text, such as `key=value`, without its name and label."""
     inner = data.get("set") if isinstance(data.get("set"), dict) else {}
     texts = {key: value for key, value in data.items() if key not in ("name", "label", "set", "cases")} | (inner or {})
-    return " ".join(f"{key}={_plain(value)}" for key, value in texts.items())
+    return " ".join(f"{key}={plain_text(value)}" for key, value in texts.items())
 
 
-def _plain(value: Any) -> str:
+def plain_text(value: Any) -> str:
+    """A value in the name of a case or label: text without quotes, all else as JSON, shortened."""
     return value if isinstance(value, str) else shown(value)
+
+
+def numbered(texts: list[str]) -> list[str]:
+    """Texts with the number of the place behind those that stand there more than once, e.g. `lr=0.1 #2`."""
+    counts = Counter(texts)
+    return [f"{text} #{i}" if counts[text] > 1 else text for i, text in enumerate(texts, 1)]

@@ -1,15 +1,17 @@
 """Grids that list their cells instead of axes, such as the `best.yaml` that `bench sweep` writes."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from bench.config.completion import completed
+from bench.config.grid_file import numbered, plain_text
 from bench.config.validation import unknown
 from bench.config.yaml_lines import Document, dump
 from bench.plugin import loaded_files
-from bench.settings import Settings
+from bench.settings import Settings, data_name
 
 KEYS = ("name", "description", "published", "plugins", "seeds", "cells")
 
@@ -21,7 +23,7 @@ def read_listed(document: Document) -> list[Settings]:
     Problems are noted in the document.
     """
     fields = list(Settings.model_fields)
-    cells: list[Settings] = []
+    cells: list[tuple[int, Settings]] = []
     for key in document.data:
         if key not in (*KEYS, *fields):
             document.complain((key,), unknown("setting", key, [*KEYS, *fields]) + " A grid with `cells:` has no axes.")
@@ -44,8 +46,39 @@ def read_listed(document: Document) -> list[Settings]:
                     document.complain(("cells", i), f"{where}: {first['msg']}")
                     break
                 as_written = {"server": cell.server, "shifts": cell.shifts}  # ids of cells rest on how these are given
-                cells.append(cell.model_copy(update=completed(cell) | as_written))
-    return cells
+                cells.append((i, cell.model_copy(update=completed(cell) | as_written)))
+    return _told_apart(cells, entries)
+
+
+def _told_apart(cells: list[tuple[int, Settings]], entries: list[dict[str, Any]]) -> list[Settings]:
+    """Give cells that would have one name in tables a `case` that says how their entries differ, e.g. `lr=0.1`.
+
+    Entries of different seeds may have one name: so a sweep writes the choices of several draws.
+
+    Args:
+        cells: each with the number of its entry.
+        entries: the entries as they were written.
+    """
+    of_name: dict[tuple[Any, ...], dict[int, list[int]]] = {}
+    for i, cell in cells:
+        name = (cell.name, data_name(cell.dataset, cell.dataset_options), cell.case, cell.alpha)
+        of_name.setdefault(name, {}).setdefault(i, []).append(cell.seed)
+    texts: dict[int, str] = {}
+    for seeds in of_name.values():
+        if any(count > 1 for count in Counter(seed for part in seeds.values() for seed in set(part)).values()):
+            texts |= dict(zip(seeds, _differences([entries[i] for i in seeds]), strict=True))
+    return [
+        cell.model_copy(update={"case": ", ".join(filter(None, [cell.case, texts[i]]))}) if i in texts else cell
+        for i, cell in cells
+    ]
+
+
+def _differences(entries: list[dict[str, Any]]) -> list[str]:
+    """The text of each entry's settings that not all entries have."""
+    opened = [entry | {f"hp.{key}": value for key, value in entry.get("hp", {}).items()} for entry in entries]
+    named = [{k: v for k, v in entry.items() if k not in ("label", "case", "seed", "hp")} for entry in opened]
+    shared = {key for key in named[0] if all(key in entry and entry[key] == named[0][key] for entry in named)}
+    return numbered([" ".join(f"{k}={plain_text(v)}" for k, v in entry.items() if k not in shared) for entry in named])
 
 
 def write_listed(name: str, description: str, cells: Sequence[Settings]) -> str:

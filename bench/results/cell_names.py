@@ -1,10 +1,9 @@
 """Names of cells in tables and messages: their columns, tasks and data sets."""
 
-from pathlib import Path
 from typing import Any
 
 from bench.results.summary import data_and_case
-from bench.settings import Settings
+from bench.settings import Settings, data_name
 
 CELL_COLUMNS = ("label", "dataset", "case", "alpha", "seed", "cell")
 """Columns that say which cell a row of a table is of."""
@@ -40,5 +39,4 @@ def drawn(task: str, draw: int) -> str:
 
 def dataset_name(settings: Settings) -> str:
     """The name of the data set in tables: a user's own arrays have the name given to them, or that of their file."""
-    options = settings.dataset_options
-    return str(options.get("name") or (Path(options["path"]).stem if options.get("path") else settings.dataset))
+    return data_name(settings.dataset, settings.dataset_options)

@@ -23,7 +23,8 @@ def summary(figures: "pd.DataFrame", quantity: str = "accuracy") -> "Iterator[tu
 
     Means and standard deviations are over seeds; square brackets mark what is derived by SCD's Remark 4.1, as in
     reports, where round ones hold notes. Tasks with an attack have columns of their benign clients, too. Where a cell
-    has noise, columns have the largest epsilon of the seeds.
+    has noise, columns have the largest epsilon of the seeds. Cells of one label, task and seed are different
+    experiments that nothing names: each has a row of its own, with its id.
 
     Args:
         figures: the rows of `bench.results.results.tidy`.
@@ -82,25 +83,36 @@ def _table(figures: "pd.DataFrame", *, percent: bool) -> "pd.DataFrame":
     alpha = figures["alpha"].map(lambda value: "" if value != value else f" α={value:g}")
     names = [data_and_case(*both) for both in zip(figures["dataset"], figures["case"], strict=True)]
     figures["task"] = pd.Series(names, figures.index, dtype=str) + alpha
+    figures["row"] = _row_names(figures)
     tasks = list(dict.fromkeys(figures["task"]))
     benign = figures["mean"] == "benign"
     columns = [(task, "", figures[(figures["task"] == task) & ~benign]) for task in tasks]
     columns += [(task, " benign", figures[(figures["task"] == task) & benign]) for task in tasks]
     noisy = [kind for kind in PROTECTED if figures[f"epsilon_{kind}"].notna().any()]
     entries = {}
-    for label in dict.fromkeys(figures["label"]):
-        of_label = [(task, kind, rows[rows["label"] == label]) for task, kind, rows in columns if len(rows)]
-        entries[str(label)] = {
+    for row in dict.fromkeys(figures["row"]):
+        of_row = [(task, kind, rows[rows["row"] == row]) for task, kind, rows in columns if len(rows)]
+        entries[str(row)] = {
             f"{task} {metric.upper()}{kind}": _entry(rows, metric, on, percent=percent)
-            for task, kind, rows in of_label
+            for task, kind, rows in of_row
             for metric, on in (("gm", "global"), ("pm", "local"))
         } | {
             f"{task} ε {protected}": epsilon_text(rows[f"epsilon_{protected}"]) or "–"
             for protected in noisy
-            for task, kind, rows in of_label
+            for task, kind, rows in of_row
             if not kind
         }
     return pd.DataFrame.from_dict(entries, orient="index")
+
+
+def _row_names(figures: "pd.DataFrame") -> "pd.Series[str]":
+    """The row of each figure: its label, with the cell's id where label and task do not tell cells of one seed apart.
+
+    Their mean would be taken for one over seeds.
+    """
+    cells = figures.groupby(["label", "task", "seed"])["cell"].transform("nunique")
+    mixed = (cells > 1).groupby([figures["label"], figures["task"]]).transform("any")
+    return figures["label"].where(~mixed, figures["label"] + " " + figures["cell"])
 
 
 def _entry(task: "pd.DataFrame", metric: str, on: str, *, percent: bool) -> str:

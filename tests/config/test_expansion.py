@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bench.config.grid import Grid, builtin_grids, load_grid
 from bench.config.grid_file import name_problem
+from bench.errors import UserError
 from bench.profiles import Profile, resolve
 from bench.settings import Settings
 
@@ -292,3 +293,35 @@ def test_one_labelled_data_set_may_stand_there_with_different_settings(load: Loa
         "{name: npz, path: a, label: A, set: {rounds: 9}}, {name: npz, path: b, label: B}]}"
     )
     assert rows(grid, "rounds", "case") == [(5, "path=a rounds=5"), (9, "path=a rounds=9"), (30, "B")]
+
+
+def test_varied_mappings_have_different_cases_in_the_words_of_the_file(load: Load) -> None:
+    """What is filled in would take the place of what differs; long texts that are cut alike have a number."""
+    grid = load(
+        "{methods: [plain], alpha: 1, vary: {timeline: [[{round: 2, add_classes: 1}], [{round: 2, add_classes: 5}]]}}"
+    )
+    texts = [f'timeline=[{{"round": 2, "add_classes": {count}}}]' for count in (1, 5)]
+    assert rows(grid, "case") == [(text,) for text in texts]
+    frozen = [["a" * 80, "b"], ["a" * 80, "c"], ["d"]]
+    cases = [cell.case for cell in load(f"{{methods: [plain], alpha: 1, vary: {{frozen: {frozen}}}}}").cells]
+    assert [case[-3:] for case in cases] == [" #1", " #2", 'd"]']
+
+
+def test_two_kinds_of_data_need_two_names(load: Load) -> None:
+    datasets = "[digits, {name: npz, path: a, label: digits}]"
+    with pytest.raises(UserError, match='this npz and digits have one name in tables, "digits"; give another `label`'):
+        load(f"{{methods: [plain], alpha: 1, datasets: {datasets}}}")
+
+
+def test_listed_cells_of_one_name_say_in_the_case_how_they_differ(load: Load) -> None:
+    text = "{alpha: 1, rounds: 5, seeds: [0, 1], cells: [{method: plain, lr: 0.1}, {method: plain, lr: 0.5}, %s]}"
+    grid = load(text % "{method: toy, hp: {tau: 0.4}}, {method: toy, hp: {tau: 0.5}, case: b}, {method: toy}")
+    assert rows(grid, "label", "case", "seed")[::2] == [
+        ("", "lr=0.1", 0),
+        ("", "lr=0.5", 0),
+        ("", "hp.tau=0.4", 0),
+        ("", "b", 0),
+        ("", "", 0),
+    ]
+    of_draws = load("{alpha: 1, cells: [{method: plain, lr: 0.1, seed: 0}, {method: plain, lr: 0.5, seed: 1}]}")
+    assert rows(of_draws, "case") == [("",), ("",)]

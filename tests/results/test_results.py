@@ -16,6 +16,7 @@ from bench.errors import UserError
 from bench.results.cell_names import CELL_COLUMNS, task_name
 from bench.results.reported_round import choose_round
 from bench.results.results import load_run, tidy
+from bench.results.summary import summary
 from bench.rng import generator
 from bench.settings import Settings
 from bench.store import store
@@ -269,6 +270,18 @@ def test_status_says_what_was_sped_up_where_something_was(
     status(run)
     line = capsys.readouterr().out.splitlines()[0]
     assert line.endswith(f": done, round 6/6{said}")
+
+
+def test_cells_of_one_label_task_and_seed_are_never_averaged() -> None:
+    """Two experiments that nothing names stand in rows of their own; seeds of one experiment have a mean."""
+    row = {"dataset": "digits", "case": "", "alpha": 1.0, "status": "done", "protocol": "honest", "metric": "pm"}
+    row |= {"on": "local", "mean": "", "selection": "last", "derived": False}
+    row |= {"epsilon_client": np.nan, "epsilon_sample": np.nan}
+    cells = [("a", "x", 0, 0.9), ("a", "y", 1, 0.8), ("b", "z", 0, 0.5), ("b", "w", 0, 0.3), ("b", "v", 1, 0.2)]
+    figures = pd.DataFrame([{**row, "label": n, "cell": c, "seed": s, "value": v} for n, c, s, v in cells])
+    ((_, table),) = summary(figures)
+    column = table["digits α=1 PM"]
+    assert column.to_dict() == {"a": "85.00 ± 7.07", "b z": "50.00", "b w": "30.00", "b v": "20.00"}
 
 
 @pytest.mark.parametrize("columns", [10, 40, 200])
