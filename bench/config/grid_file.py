@@ -126,6 +126,7 @@ def read_plan(document: Document) -> Plan:
     for choices in [*plan.vary, plan.alphas, plan.seeds]:
         _refuse_repeats(document, "the value", [(choice.value, choice.path) for choice in choices])
     _refuse_settings_of_axes(document, plan)
+    _refuse_settings_of_cases(document, plan)
     _refuse_settings_of_absent_methods(document, plan)
     return plan
 
@@ -341,6 +342,20 @@ def _refuse_settings_of_axes(document: Document, plan: Plan) -> None:
     for layer in layers:
         for key in axes & layer.keys():
             document.complain(layer[key][1], f"{key!r} is varied by an axis of this grid; do not set it here too")
+
+
+def _refuse_settings_of_cases(document: Document, plan: Plan) -> None:
+    """Complain if a method's entry sets what differs between cases, because their columns would say a false value.
+
+    What they have in common it may set: it is then stronger than the case, as everywhere.
+    """
+    groups = [plan.cases, *(dataset.cases for dataset in plan.datasets)]
+    for entry in plan.methods:
+        layer = entry.settings | {f"{entry.name}.{key}": value for key, value in entry.own.items()}
+        for key, (_, path) in layer.items():
+            values = [[case.settings.get(key, ())[:1] for case in cases] for cases in groups]
+            if any(value != cases[0] for cases in values for value in cases):
+                document.complain(path, f"{key!r} differs between the cases of this grid; do not set it here too")
 
 
 def _refuse_settings_of_absent_methods(document: Document, plan: Plan) -> None:

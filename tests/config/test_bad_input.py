@@ -241,6 +241,14 @@ BAD = [  # the file, and the message after its name; lists of known names are le
         "methods: [plain]\nalpha: 1\ncases: [{name: a, toy.tau: 0.1}]",
         "3: 'toy.tau' does nothing: no entry of 'toy' in this grid",
     ),
+    (
+        "methods: [plain, {name: plain, label: b, set: {lr: 0.5}}]\nalpha: 1\ncases: [{lr: 0.1}, {lr: 0.2}]",
+        "1: 'lr' differs between the cases of this grid; do not set it here too",
+    ),
+    (
+        "methods: [{name: toy, tau: 0.5}]\ndatasets: [{name: digits, cases: [{alpha: 1}, {alpha: 2, toy.tau: 0.1}]}]",
+        "1: 'toy.tau' differs between the cases of this grid; do not set it here too",
+    ),
     (GOOD + "cases: [3]", "3: 3 should be a mapping of settings"),
     (
         GOOD + "datasets: [{name: digits, cases: [{name: a}, {name: a}]}]",
