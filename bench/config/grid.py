@@ -15,9 +15,10 @@ from typing import Any
 
 from bench.config import yaml_lines
 from bench.config.completion import completed
-from bench.config.grid_file import AXES, Choice, GridEntry, Layer, Plan, name_problem, read_plan
+from bench.config.grid_file import TEXTS, Choice, GridEntry, Layer, Plan, name_problem, read_plan
 from bench.config.listed import read_listed, write_listed
 from bench.config.named_files import NamedFiles
+from bench.config.override import override
 from bench.config.validation import Problems, complete_hyper, complete_options, conflicts, shown, unknown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import UserError
@@ -25,7 +26,6 @@ from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, Registry, load_n
 from bench.settings import Settings
 
 MAX_CELLS = 100_000
-TEXTS = ("name", "description", "published")
 _GRIDS = NamedFiles("grid", "bench", "grids")
 
 
@@ -103,8 +103,8 @@ def read_grid(document: Document, source: str, name: str, overrides: list[str], 
     if not isinstance(document.data, dict):
         what = "is empty" if document.data is None else f"holds {shown(document.data)}, not keys with values"
         raise UserError(f"{document.source}:1: the grid {what}; write for instance `methods: [fedavg, local]`")
-    for override in overrides:
-        _override(document, override)
+    for text in overrides:
+        override(document, text)
     listed = document.data.get("methods", [])
     if isinstance(listed, list) and "cells" not in document.data:
         named = {entry.get("name") if isinstance(entry, dict) else entry for entry in listed}
@@ -120,33 +120,6 @@ def read_grid(document: Document, source: str, name: str, overrides: list[str], 
         cells = _expand(document, plan)
     document.check()
     return Grid(texts["name"], texts["description"], texts["published"] or None, source, cells)
-
-
-def _override(document: Document, override: str) -> None:
-    """Set `key=value` at the top level and remove the key everywhere else in the document."""
-    key, value = yaml_lines.parse_assignment(override, "rounds=5")
-    if key in TEXTS:
-        document.put(key, value, f"--set {key}")
-        return
-    singular = AXES.get(key, key)
-    for name in (singular, *(many for many, singular_name in AXES.items() if singular_name == singular)):
-        document.data.pop(name, None)
-    document.put(key, value, f"--set {key}")
-    method, _, hyperparameter = key.partition(".")
-    for section in {"vary", "cases", "datasets", "methods", "cells"} - {key}:
-        content = document.data.get(section)
-        for entry in content if isinstance(content, list) else [content]:
-            if not isinstance(entry, dict):
-                continue
-            if section in ("vary", "cases", "cells") or (section, key) == ("methods", "server"):
-                entry.pop(singular, None)
-            if isinstance(entry.get("set"), dict):
-                entry["set"].pop(singular, None)
-            for case in entry["cases"] if isinstance(entry.get("cases"), list) else []:
-                if isinstance(case, dict):
-                    case.pop(singular, None)
-            if section == "methods" and entry.get("name") == method:
-                entry.pop(hyperparameter, None)
 
 
 def _texts(document: Document, stem: str) -> dict[str, str]:

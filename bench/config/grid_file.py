@@ -16,7 +16,8 @@ Layer = dict[str, tuple[Any, Path]]  # by setting: its value, and the value's pl
 
 MAX_NAME = 80
 AXES = {"methods": "method", "datasets": "dataset", "alphas": "alpha", "seeds": "seed"}
-GRID_KEYS = ["name", "description", "published", "plugins", *AXES, "vary", "cases"]
+TEXTS = ("name", "description", "published")
+GRID_KEYS = [*TEXTS, "plugins", *AXES, "vary", "cases"]
 SET_ELSEWHERE = {
     "method": "use the axis `methods`",
     "dataset": "use the axis `datasets`",

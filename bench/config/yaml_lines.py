@@ -74,6 +74,21 @@ class Document:
         self._places = {path: place for path, place in self._places.items() if path[:1] != (key,)}
         self._places[(key,)] = (0, origin)
 
+    def remove(self, path: Path, position: int) -> None:
+        """Remove an entry of the list at `path`; the others keep their lines."""
+        values = self.data
+        for step in path:
+            values = values[step]
+        del values[position]
+        places: dict[Path, tuple[int, str]] = {}
+        for place, line in self._places.items():
+            step = place[len(path)] if place[: len(path)] == path and len(place) > len(path) else -1
+            if isinstance(step, int) and step > position:
+                places[(*path, step - 1, *place[len(path) + 1 :])] = line
+            elif step != position:
+                places[place] = line
+        self._places = places
+
     def overridden(self, key: str) -> bool:
         """Whether a key of the top mapping was set by `put` and is not from the file."""
         return self._places.get((key,), (1, ""))[0] == 0

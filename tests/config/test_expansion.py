@@ -325,3 +325,36 @@ def test_listed_cells_of_one_name_say_in_the_case_how_they_differ(load: Load) ->
     ]
     of_draws = load("{alpha: 1, cells: [{method: plain, lr: 0.1, seed: 0}, {method: plain, lr: 0.5, seed: 1}]}")
     assert rows(of_draws, "case") == [("",), ("",)]
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "expected"),
+    [
+        ("datasets: [{name: digits, cases: [{alpha: 1}, {alpha: 0.1}]}]", "alpha=0.5", [("toy", "", 0.5, 0.2)]),
+        ("cases: [{alpha: 1}, {alpha: 2}, {alpha: 2, toy.tau: 0.4}]", "alpha=0.5",
+         [("toy", "default", 0.5, 0.2), ("toy", "toy.tau=0.4", 0.5, 0.4)]),
+        ("cases: [{name: a, alpha: 1}, {name: b, alpha: 2}]", "alpha=0.5", [("toy", "", 0.5, 0.2)]),
+        ("cases: [{name: a, alpha: 1, toy.tau: 0.4}, {name: b, alpha: 2, toy.tau: 0.4}, {name: c, alpha: 1}]",
+         "alphas=[0.5]", [("toy", "a", 0.5, 0.4), ("toy", "c", 0.5, 0.2)]),
+        ("methods: [{name: toy, tau: 0.4}, {name: toy, tau: 0.1}, toy]\nalpha: 1", "toy.tau=0.3",
+         [("toy", "", 1.0, 0.3)]),
+        ("methods: [{name: toy, set: {lr: 1}}, {name: toy, tau: 0.1, set: {lr: 1}}, toy]\nalpha: 1", "lr=2",
+         [("toy", "", 1.0, 0.2), ("toy tau=0.1", "", 1.0, 0.1)]),
+        ("methods: [{name: toy, tau: 0.4, label: a}, {name: toy, label: b}]\nalpha: 1", "toy.tau=0.3",
+         [("a", "", 1.0, 0.3), ("b", "", 1.0, 0.3)]),
+        ("datasets: [{name: digits, set: {rounds: 2}}, {name: digits, set: {rounds: 3}}]\nalpha: 1", "rounds=4",
+         [("toy", "", 1.0, 0.2)]),
+        ("cells: [{method: toy, alpha: 1}, {method: toy, alpha: 2}]", "alpha=0.5", [("toy", "", 0.5, 0.2)]),
+    ],
+)  # fmt: skip
+def test_entries_that_differed_only_in_what_is_overridden_become_one(
+    load: Load, text: str, override: str, expected: list[tuple[str, str, float, float]]
+) -> None:
+    start = "" if "methods" in text or "cells" in text else "methods: [toy]\n"
+    assert [(c.name, c.case, c.alpha, c.hp["tau"]) for c in load(start + text, override).cells] == expected
+
+
+def test_entries_keep_their_lines_when_one_before_them_is_merged(load: Load) -> None:
+    text = "alpha: 1\nmethods:\n- {name: toy, tau: 0.4}\n- {name: toy, tau: 0.1}\n- {name: toy, tauu: 1}\n"
+    with pytest.raises(UserError, match=re.escape("grid.yaml:5: unknown hyperparameter 'tauu'")):
+        load(text, "toy.tau=0.3")
