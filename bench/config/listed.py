@@ -6,10 +6,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bench.config.completion import completed
+from bench.config.completion import check_setting, completed
 from bench.config.grid_file import numbered, plain_text
 from bench.config.validation import unknown
-from bench.config.yaml_lines import Document, dump
+from bench.config.yaml_lines import Document, Path, dump
+from bench.errors import UserError
 from bench.plugin import loaded_files
 from bench.settings import Settings, data_name
 
@@ -23,31 +24,79 @@ def read_listed(document: Document) -> list[Settings]:
     Problems are noted in the document.
     """
     fields = list(Settings.model_fields)
-    cells: list[tuple[int, Settings]] = []
     for key in document.data:
         if key not in (*KEYS, *fields):
             document.complain((key,), unknown("setting", key, [*KEYS, *fields]) + " A grid with `cells:` has no axes.")
-    entries, seeds = document.data["cells"], document.data.get("seeds", [document.data.get("seed", 0)])
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+    entries, seeds = document.data["cells"], _seeds(document)
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         document.complain(("cells",), "cells should be a list of mappings, for instance [{method: fedavg, lr: 0.1}]")
         return []
-    if not isinstance(seeds, list):
+    common = {key: value for key, value in document.data.items() if key in fields}
+    sound = _sound(document, common, ())
+    cells: list[tuple[int, Settings]] = []
+    for i, entry in enumerate(entries):
+        if "seed" in entry and "seeds" in document.data:
+            document.complain(("cells", i, "seed"), "'seed' is varied by `seeds` of this grid; do not set it here too")
+        elif _sound(document, entry, ("cells", i)) and sound:
+            of_seeds = [entry["seed"]] if "seed" in entry else seeds
+            with document.noting(("cells", i)):
+                cells += [(i, _cell({**common, **entry, "seed": seed})) for seed in of_seeds]
+    _refuse_repeats(document, cells)
+    return _told_apart(cells, entries)
+
+
+def _seeds(document: Document) -> list[Any]:
+    """The seeds of entries without one of their own: the axis `seeds`, or the common `seed`."""
+    if "seeds" not in document.data:
+        return [document.data.get("seed", Settings.model_fields["seed"].default)]
+    if "seed" in document.data:
+        document.complain(("seed",), "'seed' and 'seeds' are both given; keep one of them")
+    seeds = document.data["seeds"]
+    if not isinstance(seeds, list) or not seeds:
         document.complain(("seeds",), "seeds should be a list, for instance [0, 1, 2]")
         return []
-    common = {key: value for key, value in document.data.items() if key in fields}
-    for i, entry in enumerate(entries):
-        for seed in seeds:
-            with document.noting(("cells", i)):
-                try:
-                    cell = Settings.model_validate({**common, "seed": seed, **entry})
-                except ValidationError as error:
-                    first = error.errors()[0]
-                    where = ".".join(map(str, first["loc"]))
-                    document.complain(("cells", i), f"{where}: {first['msg']}")
-                    break
-                as_written = {"server": cell.server, "shifts": cell.shifts}  # ids of cells rest on how these are given
-                cells.append((i, cell.model_copy(update=completed(cell) | as_written)))
-    return _told_apart(cells, entries)
+    sound = [_sound(document, {"seed": seed}, ("seeds", i)) for i, seed in enumerate(seeds)]
+    for i, seed in enumerate(seeds):
+        if seed in seeds[:i]:
+            document.complain(("seeds", i), f"the value {seed} is given twice: the cells could not be told apart")
+    return seeds if all(sound) else []
+
+
+def _sound(document: Document, settings: dict[str, Any], path: Path) -> bool:
+    """Whether every setting is known and has a value of its type; what is wrong is noted."""
+    sound = True
+    for key, value in settings.items():
+        try:
+            if key not in Settings.model_fields:
+                raise UserError(unknown("setting", key, list(Settings.model_fields)))
+            check_setting(key, value)
+        except UserError as error:
+            sound = False
+            document.complain(path if path[:1] == ("seeds",) else (*path, key), str(error))
+    return sound
+
+
+def _cell(settings: dict[str, Any]) -> Settings:
+    """The complete settings of a cell.
+
+    Raises:
+        UserError: values that do not go together, or options that a name does not have.
+    """
+    try:
+        cell = Settings.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    as_written = {"server": cell.server, "shifts": cell.shifts}  # ids of cells rest on how these are given
+    return cell.model_copy(update=completed(cell) | as_written)
+
+
+def _refuse_repeats(document: Document, cells: list[tuple[int, Settings]]) -> None:
+    """Complain about entries that give a cell of an earlier entry again."""
+    earlier: dict[str, int] = {}
+    for i, cell in cells:
+        if earlier.setdefault(cell.model_dump_json(), i) != i:
+            document.complain(("cells", i), "the same cell stands above: the two could not be told apart")
 
 
 def _told_apart(cells: list[tuple[int, Settings]], entries: list[dict[str, Any]]) -> list[Settings]:
@@ -83,6 +132,7 @@ def _differences(entries: list[dict[str, Any]]) -> list[str]:
 
 def write_listed(name: str, description: str, cells: Sequence[Settings]) -> str:
     """The text of a grid with exactly these cells; settings with their default value are left out."""
+    cells = list({cell.model_dump_json(): cell for cell in cells}.values())
     plain = [cell.model_dump(mode="json", exclude_defaults=True, exclude={"seed"}) for cell in cells]
     seeds = list(dict.fromkeys(cell.seed for cell in cells))
     entries = [entry for i, entry in enumerate(plain) if entry not in plain[:i]]

@@ -16,6 +16,8 @@ Load = Callable[..., Grid]
 
 GOOD = "methods: [toy]\nalpha: 1\n"  # two lines: what is added stands in line 3
 
+LISTED = "cells:\n- {method: toy, partition: iid}\n"  # two lines, too
+
 BAD = [  # the file, and the message after its name; lists of known names are left out, for they grow
     ("", "1: the grid is empty; write for instance `methods: [fedavg, local]`"),
     ("# only a comment", "1: the grid is empty; write for instance `methods: [fedavg, local]`"),
@@ -248,6 +250,24 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     (
         "methods: [{name: toy, tau: 0.5}]\ndatasets: [{name: digits, cases: [{alpha: 1}, {alpha: 2, toy.tau: 0.1}]}]",
         "1: 'toy.tau' differs between the cases of this grid; do not set it here too",
+    ),
+    ("cells: []", "1: cells should be a list of mappings, for instance [{method: fedavg, lr: 0.1}]"),
+    (LISTED + "seeds: []", "3: seeds should be a list, for instance [0, 1, 2]"),
+    (LISTED + "seeds: [0, 1, 0]", "3: the value 0 is given twice: the cells could not be told apart"),
+    (LISTED + "seeds: [0, '1']", '3: seed = "1" should be an integer'),
+    (LISTED + "seeds: [1]\nseed: 2", "4: 'seed' and 'seeds' are both given; keep one of them"),
+    (LISTED + "seeds: [2.5]", "3: seed = 2.5 should be an integer"),
+    (LISTED + "- {method: toy, rounds: '5'}", '3: rounds = "5" should be an integer'),
+    (LISTED + "- {method: toy, clients: true}", "3: clients = true should be an integer"),
+    (LISTED + "- {method: toy, partition: iid}\nalpha: '1'", '4: alpha = "1" should be a number'),
+    (LISTED + "- {method: toy, rouds: 5}", "3: unknown setting 'rouds'. Did you mean 'rounds'?"),
+    (
+        LISTED + "- {method: toy, partition: iid, lr: 0.01}",
+        "3: the same cell stands above: the two could not be told apart",
+    ),
+    (
+        LISTED + "- {method: toy, partition: iid, seed: 5}\nseeds: [0, 1]",
+        "3: 'seed' is varied by `seeds` of this grid; do not set it here too",
     ),
     (GOOD + "cases: [3]", "3: 3 should be a mapping of settings"),
     (

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bench.config.grid import Grid, builtin_grids, load_grid
 from bench.config.grid_file import name_problem
+from bench.config.listed import write_listed
 from bench.errors import UserError
 from bench.profiles import Profile, resolve
 from bench.settings import Settings
@@ -358,3 +359,25 @@ def test_entries_keep_their_lines_when_one_before_them_is_merged(load: Load) -> 
     text = "alpha: 1\nmethods:\n- {name: toy, tau: 0.4}\n- {name: toy, tau: 0.1}\n- {name: toy, tauu: 1}\n"
     with pytest.raises(UserError, match=re.escape("grid.yaml:5: unknown hyperparameter 'tauu'")):
         load(text, "toy.tau=0.3")
+
+
+def test_every_kind_of_setting_is_read_again_from_listed_cells(load: Load) -> None:
+    """Written and read, cells are equal: the strict types of a grid that lists its cells are those of its writer."""
+    grid = load(
+        """
+        methods: [plain, {name: toy, tau: 1, server: buffered}]
+        alphas: [1, 0.1]
+        seeds: [0, 3]
+        shifts: [rotation]
+        channel: [{name: top_k, share: 0.1}]
+        optimizer: {name: adam, betas: [0.9, 0.99]}
+        clock: {uplink: [1, 2], slow_clients: {clients: [0, 3], factor: 5}}
+        stragglers: {0: 1, 1: [2, 0]}
+        client_models: {by: size, models: [mlp, logistic]}
+        metrics: [auroc]
+        tests: [global, {name: corrupted, severity: 3, kinds: [fog]}]
+        timeline: [{round: 2, add_classes: 1}]
+        """
+    )
+    again = load(write_listed("again", "", [*grid.cells, *grid.cells])).cells
+    assert sorted(map(str, again)) == sorted(map(str, grid.cells))

@@ -41,9 +41,9 @@ def _assert_it_can_be_changed_and_says_what_is_wrong(best: Path) -> None:
     assert {(cell.lr, cell.seed) for cell in changed.cells} == {(0.25, 7)}
     content = yaml.safe_load(best.read_text())
     for entry, message in (
-        ({"lr": "fast"}, "lr: "),
+        ({"lr": "fast"}, 'lr = "fast" should be a number'),
         ({"hp": {"mo": 1}}, "unknown hyperparameter 'mo'"),
-        ({"rouds": 3}, "rouds: "),
+        ({"rouds": 3}, "unknown setting 'rouds'"),
     ):
         content["cells"][0].update(entry)
         best.write_text(yaml.safe_dump(content))
