@@ -107,7 +107,7 @@ def read_grid(document: Document, source: str, name: str, overrides: list[str], 
         override(document, text)
     listed = document.data.get("methods", [])
     if isinstance(listed, list) and "cells" not in document.data:
-        named = {entry.get("name") if isinstance(entry, dict) else entry for entry in listed}
+        named = [entry.get("name") if isinstance(entry, dict) else entry for entry in listed]
         if further := [method for method in methods if method not in named]:
             document.data["methods"] = [*listed, *further]
     texts = _texts(document, name)

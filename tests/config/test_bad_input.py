@@ -269,6 +269,14 @@ BAD = [  # the file, and the message after its name; lists of known names are le
         LISTED + "- {method: toy, partition: iid, seed: 5}\nseeds: [0, 1]",
         "3: 'seed' is varied by `seeds` of this grid; do not set it here too",
     ),
+    (
+        "methods: [[plain, toy]]\nalpha: 1",
+        '1: ["plain", "toy"] should be a name, or a mapping with `name`, as in [fedavg, {name: scd, tau: 0.4}]',
+    ),
+    (
+        "methods: [{name: [toy]}]\nalpha: 1",
+        '1: {"name": ["toy"]} should be a name, or a mapping with `name`, as in [fedavg, {name: scd, tau: 0.4}]',
+    ),
     (GOOD + "cases: [3]", "3: 3 should be a mapping of settings"),
     (
         GOOD + "datasets: [{name: digits, cases: [{name: a}, {name: a}]}]",
