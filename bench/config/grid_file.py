@@ -348,9 +348,13 @@ def _refuse_settings_of_axes(document: Document, plan: Plan) -> None:
 def _refuse_settings_of_cases(document: Document, plan: Plan) -> None:
     """Complain if a method's entry sets what differs between cases, because their columns would say a false value.
 
-    What they have in common it may set: it is then stronger than the case, as everywhere.
+    Entries of the same data are cases, too. What cases have in common it may set: it is then stronger, as everywhere.
     """
-    groups = [plan.cases, *(dataset.cases for dataset in plan.datasets)]
+    of_data: dict[str, list[GridEntry]] = {}
+    for dataset in plan.datasets:
+        options = {key: value for key, (value, _) in dataset.own.items()}
+        of_data.setdefault(json.dumps([dataset.name, options]), []).append(dataset)
+    groups = [plan.cases, *(dataset.cases for dataset in plan.datasets), *of_data.values()]
     for entry in plan.methods:
         layer = entry.settings | {f"{entry.name}.{key}": value for key, value in entry.own.items()}
         for key, (_, path) in layer.items():

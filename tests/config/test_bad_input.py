@@ -251,6 +251,10 @@ BAD = [  # the file, and the message after its name; lists of known names are le
         "methods: [{name: toy, tau: 0.5}]\ndatasets: [{name: digits, cases: [{alpha: 1}, {alpha: 2, toy.tau: 0.1}]}]",
         "1: 'toy.tau' differs between the cases of this grid; do not set it here too",
     ),
+    (
+        "methods: [{name: plain, set: {lr: 0.5}}]\nalpha: 1\ndatasets: [digits, {name: digits, set: {lr: 0.1}}]",
+        "1: 'lr' differs between the cases of this grid; do not set it here too",
+    ),
     ("cells: []", "1: cells should be a list of mappings, for instance [{method: fedavg, lr: 0.1}]"),
     (LISTED + "seeds: []", "3: seeds should be a list, for instance [0, 1, 2]"),
     (LISTED + "seeds: [0, 1, 0]", "3: the value 0 is given twice: the cells could not be told apart"),
