@@ -19,8 +19,8 @@ from bench.store.documents import read_json
 from bench.store.store import FURTHER
 
 _TOLERANCE, _WEIGHT, _CLASSES = 0.01, 3, 2
-"""How far rounding alone may move a score: by 0.01, and for each sample that is classified otherwise as three samples or
-as two whole classes, whatever is more (the only sample of a rare class is its whole recall)."""
+"""How far rounding alone may move a score: by 0.01, and for each sample that is classified otherwise as three samples
+or as two whole classes, whatever is more (the only sample of a rare class is its whole recall)."""
 
 _Row = dict[str, str]
 
