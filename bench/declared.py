@@ -82,7 +82,7 @@ def refuse_hidden(file: Path, *, loaded: bool) -> None:
         known = sys.modules.get(name)
         if loaded and known is None:
             continue
-        spec = known.__spec__ if known else importlib.util.find_spec(name)
+        spec = _spec_of(name)
         place = spec and (spec.origin or next(iter(spec.submodule_search_locations or []), None))
         if place and Path(place).resolve() != beside.resolve():
             raise UserError(
@@ -94,7 +94,8 @@ def refuse_hidden(file: Path, *, loaded: bool) -> None:
 def _modules_beside(file: Path) -> dict[str, Path]:
     """Find the modules in a plug-in's folder that it imports, even indirectly or within functions.
 
-    pFLeague's own packages are left out: those that run are meant, even where a copy of the source lies there.
+    pFLeague's own packages are left out: those that run are meant, even where a copy of the source lies there. So is a
+    folder without `__init__.py` where a package elsewhere has its name, which Python prefers: it may be a clone.
 
     Returns:
         Their names, each with its file, `__init__.py` for a package, or the folder of a package without that.
@@ -105,11 +106,19 @@ def _modules_beside(file: Path) -> dict[str, Path]:
         for name in _imported(queue.pop()).difference(beside, _OURS):
             folder = file.parent / name
             places = [place for place in (folder / "__init__.py", folder.with_suffix(".py")) if place.is_file()]
+            if not places and (not folder.is_dir() or ((spec := _spec_of(name)) and spec.origin)):
+                continue
             inside = sorted(folder.rglob("*.py"))
             if places or inside:
                 beside[name] = places[0] if places else folder
                 queue += places[:1] + inside
     return beside
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    """The specification of the module that Python takes for a name; None where there is none."""
+    known = sys.modules.get(name)
+    return known.__spec__ if known else importlib.util.find_spec(name)
 
 
 def _imported(file: Path) -> set[str]:

@@ -1,8 +1,7 @@
 """LGA and PLGA: "Personalized Heterogeneous Federated Learning with Gradient Similarity" (anonymous), Algorithm 2.
 
-At every tick of the round clock the server averages the models that have arrived. A straggler's model started from a
-generic model some rounds old; LGA estimates what it would be now, tensor by tensor. `plga` evaluates personalized
-models between the client's and the generic one.
+At every tick of the round clock the server averages what has arrived. LGA estimates what a straggler's model would be
+now, tensor by tensor; `plga` evaluates personalized models between the client's and the generic one.
 
 The others are the baselines of the paper's Table 2: `fedavg_async` uses late models unchanged, `fedavg_sync` drops
 them, `fedasync_mix` (its FedAsync) mixes them with the current generic model, and `perfedavg_async` (its Per-FedAvg)
@@ -113,10 +112,9 @@ class LGA(Method):
                 share = similarity(m.base["model"], first, m["model"])
                 models[m.client] = between(estimate["model"], current, share)
         state["personal"] = models
-        # A client that left has lost its round: it is forgotten, and begins another one should it come back.
         firsts = after | dict.fromkeys(server.selected, state["model"])
         waiting = sorted(firsts.keys() - {m.client for m in messages})
-        state["after_start"] = {i: firsts[i] for i in waiting if server.sizes[i]}
+        state["after_start"] = {i: firsts[i] for i in waiting if server.sizes[i]}  # who left begins anew
 
     def personal(self, server: Server, client: Client, down: State) -> Params:
         return server.state.get("personal", {}).get(client.id, down["model"])

@@ -3,17 +3,19 @@
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from bench.config.file_digests import digest
+from bench.config.identity import description
 from bench.federation.cell_identity import Identities
 from bench.results.reported_round import table_of
-from bench.results.results import load_run
 from bench.runs.plan import PlannedCell
-from bench.settings import PRESENTATION, Settings
+from bench.settings import Settings
 from bench.store import documents, store
 from bench.store.tables import read_table
 from sweeps.study import Arm, Study
@@ -21,6 +23,9 @@ from sweeps.study import Arm, Study
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
+
+Finder = Callable[[Settings], str | None]
+"""Gives the id of a cell; None where it is not known."""
 
 
 def data_digests(study: Study, identities: Identities) -> dict[str, str]:
@@ -59,16 +64,13 @@ def trial_ids(arm: Arm, trial: "FrozenTrial") -> list[str]:
     return ids if is_whole else []
 
 
-def listed_ids(folder: Path) -> dict[str, str]:
-    """Ids of the cells in `run.json`, by the key of their settings (`settings_key`)."""
-    if documents.read_run_file(folder) is None:
-        return {}
-    return {settings_key(cell.settings): cell.id for cell in load_run(folder).cells}
-
-
-def settings_key(settings: Settings) -> str:
-    """Text of all settings that are more than a name or a score: equal for two descriptions of one cell."""
-    return settings.model_dump_json(exclude=set(PRESENTATION))
+def listed_ids(folder: Path) -> Finder:
+    """Find ids of cells among those in `run.json`, for who has neither their data nor their code."""
+    ids: dict[str, str] = {}
+    for entry in (documents.read_run_file(folder) or {"cells": []})["cells"]:
+        with contextlib.suppress(ValidationError):  # written by another version
+            ids[description(Settings(**entry["settings"]))] = entry["id"]
+    return lambda settings: ids.get(description(settings))
 
 
 def list_cells(folder: Path, cells: Iterable[PlannedCell], *, others: bool = True) -> None:
@@ -80,14 +82,16 @@ def list_cells(folder: Path, cells: Iterable[PlannedCell], *, others: bool = Tru
         others: whether the cells that are there stay.
     """
     info = documents.read_run_file(folder) or {"cells": []}
-    entries = {entry["id"]: entry for entry in info["cells"]} if others else {}
+    entries = list(info["cells"]) if others else []
+    present = {(entry["id"], entry["label"]) for entry in entries}  # a cell of two labels stands there twice
     for cell in cells:
-        entry = {"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()}
-        entries.setdefault(cell.id, entry)
-    store.write_json(folder / "run.json", {**info, "cells": list(entries.values())})
+        if (cell.id, cell.settings.name) not in present:
+            present.add((cell.id, cell.settings.name))
+            entries.append({"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()})
+    store.write_json(folder / "run.json", {**info, "cells": entries})
 
 
-def present(folder: Path, cells: Sequence[Settings], identities: Identities) -> list[PlannedCell]:
+def begun(folder: Path, cells: Sequence[Settings], identities: Identities) -> list[PlannedCell]:
     """Plan those of some cells that have a folder."""
     planned = [PlannedCell(identities.of(settings), settings) for settings in cells]
     return [cell for cell in planned if (folder / cell.id).is_dir()]

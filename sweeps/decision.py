@@ -154,8 +154,9 @@ class DecisionRun:
     def chosen(self, plan: DecisionPlan) -> dict[str, dict[str, Any]]:
         """The searched settings that were chosen, by method; those without any result have none."""
         study = self.study(plan)
-        study = with_data(study, data_digests(study, Identities(self.options.data_root)))
-        choices = choose(study, open_studies(study, study_storage(self.folder)), self.folder)
+        identities = Identities(self.options.data_root)
+        study = with_data(study, data_digests(study, identities))
+        choices = choose(study, open_studies(study, study_storage(self.folder)), self.folder, identities.of)
         return {choice.arm.label: choice.best.params if choice.best else {} for choice in choices}
 
     def _study(self, plan: DecisionPlan, timeout: float, least: int = 0) -> None:

@@ -10,7 +10,7 @@ from bench.errors import UserError
 from bench.settings import Settings
 from bench.store import store
 from reports.tables.table import Column, Table, TableEntry, number, words
-from sweeps.cells import listed_ids, settings_key, trial_ids
+from sweeps.cells import Finder, listed_ids, trial_ids
 from sweeps.finals import final_cells, final_values, finalists
 from sweeps.run import STARTUP_TRIALS
 from sweeps.study import FINALISTS, Arm, Study, values_text
@@ -58,25 +58,31 @@ class Chosen:
         ]
 
 
-def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path) -> list[Chosen]:
-    """Choose a setting for each arm, from the trials and, where they are done, the finalists' further runs."""
+def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path, find: Finder | None = None) -> list[Chosen]:
+    """Choose a setting for each arm, from the trials and, where they are done, the finalists' further runs.
+
+    Args:
+        study, studies: what was tuned, and the result of `sweeps.run.open_studies`.
+        folder: the run's.
+        find: gives the ids of cells; None: `run.json` has them (`sweeps.cells.listed_ids`).
+    """
     from optuna.trial import TrialState
 
-    choices, listed = [], listed_ids(folder)
+    choices, find = [], find or listed_ids(folder)
     for arm in study.arms:
         trials = studies[arm.name].get_trials(deepcopy=False)
         ended = tuple(trial for trial in trials if trial.state.is_finished())
         best = finalists(ended)
         again = best if arm.final_seeds else []
-        values = {trial.number: final_values(study, arm, trial, folder, listed) for trial in again}
+        values = {trial.number: final_values(study, arm, trial, folder, find) for trial in again}
         finals = {number: figures for number, figures in values.items() if figures is not None}
         if finals:
             best = [trial for trial in best if trial.number in finals]
             best.sort(key=lambda trial: -sum(finals[trial.number]))
         counts = Counter(trial.state.name.lower() for trial in trials if trial.state != TrialState.WAITING)
-        further = [settings_key(cell) for trial in finalists(ended) for cell in final_cells(arm, trial)]
+        further = [find(cell) for trial in finalists(ended) for cell in final_cells(arm, trial)]
         ids = {id for trial in trials for id in trial_ids(arm, trial)}
-        spent = _spent([folder / id for id in (*ids, *(listed[key] for key in further if key in listed))])
+        spent = _spent([folder / id for id in (*ids, *filter(None, further))])
         choices.append(Chosen(arm, ended, best[0] if best else None, dict(counts), finals, *spent))
     return choices
 

@@ -14,7 +14,7 @@ from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
 from bench.settings import Settings
 from bench.store import store
-from sweeps.cells import settings_key, trial_ids
+from sweeps.cells import Finder, trial_ids
 from sweeps.run import best_value, mean_curve
 from sweeps.study import FINALISTS, Arm, Study
 
@@ -38,16 +38,16 @@ def final_cells(arm: Arm, trial: "FrozenTrial") -> list[Settings]:
     return [first.model_copy(update={"seed": seed}) for seed in arm.final_seeds]
 
 
-def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path, ids: dict[str, str]) -> list[float] | None:
+def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path, find: Finder) -> list[float] | None:
     """Validation scores over all tuning seeds, one per objective; None while a cell is not done, or diverged.
 
     Args:
         study, arm, trial: what was tuned, and one of its best trials.
         folder: the run's.
-        ids: of the cells in `run.json` (`sweeps.cells.listed_ids`).
+        find: gives the ids of cells.
     """
     again = final_cells(arm, trial)
-    further = [ids.get(settings_key(cell)) for cell in again]
+    further = [find(cell) for cell in again]
     if None in further:
         return None
     cells = [*arm.trial(trial.number, trial.params), *again]

@@ -81,7 +81,7 @@ def run_sections(run: Path, storage: str | None = None) -> list[Section]:
     address = storage or study_storage(run)
     studies = open_studies(study, address)
     with storage_problems(address):
-        if not any(choice.trials for choice in choose(study, studies, run)):
+        if not any(studies[arm.name].get_trials(deepcopy=False) for arm in study.arms):
             earlier = "The trials are of an earlier code of the methods, or of the grid: tune anew."
             return [Section("tuning", "Tuning", earlier)]
         return sections(study, studies, run)

@@ -26,7 +26,7 @@ from bench.settings import Settings
 from bench.store import inside, store
 from reports.page.page import write_report
 from reports.tables.table import Table, to_csv
-from sweeps.cells import data_digests, forget_unscored, list_cells, present, trial_cells, with_data
+from sweeps.cells import begun, data_digests, forget_unscored, list_cells, trial_cells, with_data
 from sweeps.fair import (
     budget_table,
     cells_again,
@@ -130,9 +130,9 @@ def run_study(
             if outcome.elsewhere:
                 print(f"other workers have {outcome.elsewhere} trials; the last one writes the report", file=sys.stderr)
                 return StudyEnd(bool(outcome.failed))
-            reported, failed = _finals(session, study, studies, runner)
+            reported, failed = _finals(session, study, studies, runner, identities)
         _write_best(folder, study, [cell.settings for cell in reported])
-        end = _report(folder, study, studies, page=page)
+        end = _report(folder, study, studies, identities, page=page)
     if not quiet:
         cells = load_run(folder).cells
         print_notes([*unused_fallbacks(session.options.allow_fallback, cells), *fallbacks(cells)])
@@ -143,23 +143,27 @@ def _cells_so_far(
     study: Study, studies: "dict[str, optuna.Study]", folder: Path, identities: Identities
 ) -> list[PlannedCell]:
     """The cells of all trials, and of the finalists' and reported runs that an earlier command has begun."""
-    choices = choose(study, studies, folder)
+    choices = choose(study, studies, folder, identities.of)
     further = [cell for choice in choices for cell in (*further_cells(choice), *chosen_cells(choice))]
-    return [*trial_cells(study, studies), *present(folder, further, identities)]
+    return [*trial_cells(study, studies), *begun(folder, further, identities)]
 
 
 def _finals(
-    session: Session, study: Study, studies: "dict[str, optuna.Study]", runner: CellRunner
+    session: Session, study: Study, studies: "dict[str, optuna.Study]", runner: CellRunner, identities: Identities
 ) -> tuple[list[PlannedCell], bool]:
-    """Run the finalists again and then the chosen settings; returns the cells of these, and whether any cell failed."""
+    """Run the finalists again and then the chosen settings; returns the cells of these, and whether any cell failed.
+
+    What an earlier command reported stays in `run.json` until it is known what is reported now.
+    """
     folder, cells, failed = session.folder, list[PlannedCell](), False
-    listed = trial_cells(study, studies)
     for wanted in (cells_again, reported_cells):  # the results of the first cells decide which the second are
-        choices = choose(study, studies, folder)
+        choices, again = choose(study, studies, folder, identities.of), cells
         cells = plan(wanted(study, choices), session.options.data_root, download=session.options.download)
-        listed += cells
         with store.locked(folder, wait=True):
-            list_cells(folder, listed, others=False)
+            if wanted is cells_again:
+                list_cells(folder, cells)
+            else:
+                list_cells(folder, [*trial_cells(study, studies), *again, *cells], others=False)
         forget_unscored(folder, cells)
         if cells and not session.work(runner, cells, session.cell_options(runner, len(cells)), None):
             raise Stopped
@@ -201,8 +205,10 @@ def _write_best(folder: Path, study: Study, cells: list[Settings]) -> None:
     print(f"the chosen settings as a grid: bench run --grid {shlex.quote(str(folder / 'best.yaml'))}", file=sys.stderr)
 
 
-def _report(folder: Path, study: Study, studies: "dict[str, optuna.Study]", *, page: bool) -> StudyEnd:
-    choices = choose(study, studies, folder)
+def _report(
+    folder: Path, study: Study, studies: "dict[str, optuna.Study]", identities: Identities, *, page: bool
+) -> StudyEnd:
+    choices = choose(study, studies, folder, identities.of)
     budget = budget_table(study, choices)
     if page:
         file = write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics)

@@ -37,9 +37,11 @@ _OWN_METHOD = "a method of a user's"
 _TIMELINE_VERSIONS = {"fedah": 2, "metafed": 2, "pefll": 2, _OWN_METHOD: 2}
 """Versions of methods' results with a `timeline`. Since 2, what a method trains for an evaluation before a change is
 planned anew after it."""
-_LOCAL_VERSIONS = {"ccvr": 2, "fedadmm": 2, "feddrift": 2, "metafed": 2, "pfedsim": 2, _OWN_METHOD: 2}
+_LOCAL_VERSIONS = {"ccvr": 2, "fedadmm": 2, "feddrift": 2, "fedex_lora": 2, "metafed": 2, "pfedsim": 2, _OWN_METHOD: 2}
 """Versions of methods' results with `batchnorm: local`. Since 2, running statistics stay with a client also where its
 model is sent under another name than it is received, or in an exchange."""
+_RATE_VERSION = 2
+"""The version of epsilon with noise on a sum and a `timeline`. Since 2, the sampling rate is that of each round."""
 _LEAP_VERSION = 2
 """The version of results of LGA and PLGA with late clients and a `timeline`. Since 2, a client that left while late
 begins anew when it comes back."""
@@ -128,6 +130,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         identity["timeline_version"] = _TIMELINE_VERSIONS[method]
     if settings.batchnorm == "local" and method in _LOCAL_VERSIONS:
         identity["local_version"] = _LOCAL_VERSIONS[method]
+    if settings.timeline and any(operation.get("on") == "sum" for operation in settings.channel):
+        identity["rate_version"] = _RATE_VERSION
     if settings.timeline and settings.stragglers and _leaps(settings.hp):
         identity["leap_version"] = _LEAP_VERSION
     return digest(json.dumps(identity, sort_keys=True, allow_nan=False))
@@ -176,15 +180,17 @@ def may_be_same(first: Settings, other: Settings) -> bool:
 
     Neither files nor code are read, so that settings from somebody else can be compared.
     """
-    if first == other:
-        return True
-    both = [scientific(settings) for settings in (first, other)]
-    for science in both:
-        if "path" in science["partition_options"]:
-            science["partition_options"]["path"] = "a file"
-        if "pretrained" in science:
-            science["pretrained"] = "a file"
-    return json.dumps(both[0], sort_keys=True) == json.dumps(both[1], sort_keys=True)
+    return first == other or description(first) == description(other)
+
+
+def description(settings: Settings) -> str:
+    """Text of what settings say of a cell, without names, scores and the paths of files: equal for equal cells."""
+    science = scientific(settings)
+    if "path" in science["partition_options"]:
+        science["partition_options"]["path"] = "a file"
+    if "pretrained" in science:
+        science["pretrained"] = "a file"
+    return json.dumps(science, sort_keys=True)
 
 
 def _drop_unidentifying(dataset: str, options: dict[str, Any]) -> None:

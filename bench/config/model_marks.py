@@ -21,6 +21,8 @@ def model_marks(settings: Settings) -> list[str]:
     - `statistics`: the code registers a persistent buffer, or asks InstanceNorm for statistics. Since the mark, what a
       network assigns to a buffer is kept, and batches that move it are not padded.
     - `padding`: the code gives an embedding a `padding_idx`. Since the mark, the row of that token starts at zero.
+
+    The code of other packages is not read: a network of theirs that the user's code wraps has no mark.
     """
     marks: set[str] = set()
     for name in {settings.model, *settings.architectures}:
@@ -39,10 +41,10 @@ def _marks(path: Path, mtime: int, size: int) -> frozenset[str]:
 
 def _marks_of(call: ast.Call) -> Iterator[str]:
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    options = {keyword.arg for keyword in call.keywords}
-    if (name == "register_buffer" and "persistent" not in options) or (
-        name.startswith("InstanceNorm") and "track_running_stats" in options
-    ):
+    options, count = {keyword.arg for keyword in call.keywords}, len(call.args)
+    buffer = {"register_buffer": 2, "Buffer": 1}.get(name)  # positional arguments before `persistent`
+    statistics = name.startswith("InstanceNorm") and ("track_running_stats" in options or count > 4)
+    if statistics or (buffer is not None and count <= buffer and "persistent" not in options):
         yield "statistics"
     if "padding_idx" in options or (name == "Embedding" and len(call.args) > 2):
         yield "padding"

@@ -111,6 +111,7 @@ class Trainer:
         self.device_data = device_data
         self.dtype = dtype
         self.steps = RecordedSteps(hp, recordings)
+        self._compared: set[tuple[Recipe, int]] = set()
 
     def sequential(self, group: list[Prepared], threads: int) -> Answers:
         """Train one client after the other; several at a time where threads are given."""
@@ -152,7 +153,8 @@ class Trainer:
     def check_losses(self, group: list[Prepared], trained: list[Trained]) -> None:
         """Refuse DP-SGD for a loss that is no mean over samples, by the first batch of the client whose is largest.
 
-        It is looked at after the training, as distances from what was downloaded are often 0 before.
+        It is looked at once a round, as a loss may have another term later, and after the training, as distances from
+        what was downloaded are often 0 before.
 
         Raises:
             UserError: the loss of the batch is not the mean of its samples' losses.
@@ -160,8 +162,10 @@ class Trainer:
         prepared, answer = max(
             zip(group, trained, strict=True), key=lambda pair: max([0, *pair[0].streams[MAIN].batches.sizes[:1]])
         )
-        if not prepared.steps or not computes():
+        seen = prepared.recipe, prepared.address.round
+        if seen in self._compared or not prepared.steps or not computes():
             return
+        self._compared.add(seen)
         arrays = upload_arrays([prepared._replace(noise={})], self._tensor)
         first = torch.zeros(1, 1, dtype=torch.int64, device=self.device_data.device)
         sizes = {MAIN: int(prepared.streams[MAIN].batches.sizes[0])}

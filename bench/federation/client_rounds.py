@@ -86,8 +86,7 @@ class ClientRounds:
         for part in (self._channel, self._forger):
             if part is not None and computed:
                 part.check()
-                if version == 0:  # so that a run that was stopped says it no second time, in other numbers
-                    part.note_rest()
+                part.note_rest()
         for round_ in computed:
             if round_.program.result is not None:
                 as_model(round_.program.result, f"{type(self._method).__name__}.client_round")

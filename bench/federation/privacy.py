@@ -181,9 +181,9 @@ class Releases:
         return {"sent": dict(self._sent), "versions": [[*of, count] for of, count in self._versions.items()]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from the counts of `state`."""
+        """Go on from the counts of `state`; those of earlier versions have no rates, and 1 is the safe one."""
         self._sent = Counter(state["sent"])
-        self._versions = Counter({(noise, rate): count for noise, rate, count in state["versions"]})
+        self._versions = Counter({(of[0], of[1] if len(of) > 1 else 1.0): count for *of, count in state["versions"]})
 
 
 def client_statement(settings: Settings, method: Method, releases: Releases, passed: Sequence[str]) -> dict[str, Any]:

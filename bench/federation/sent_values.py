@@ -46,7 +46,7 @@ class SentValues:
             self.note(
                 f"{beginning} {share:.0%} of the numbers that clients send are no model values ({names}), and {end}"
             )
-        self._counted = True
+        self._counted = self._counted or self._numbers.total() > 0
 
     def note(self, text: str) -> None:
         """Tell the user something once."""

@@ -60,9 +60,10 @@ def auroc(labels: Indices, logits: Floats) -> float:
 @METRICS.register("average_precision")
 def average_precision(labels: Indices, logits: Floats) -> float:
     """Average precision over the classes that `auroc` has; nan if the samples have one class only."""
+    if not len(classes := _scored_classes(labels, logits)):
+        return float("nan")
     odds = _log_odds(logits)
-    values = [_precision(labels == label, odds[:, label]) for label in _scored_classes(labels, logits)]
-    return float(np.mean(values)) if values else float("nan")
+    return float(np.mean([_precision(labels == label, odds[:, label]) for label in classes]))
 
 
 @METRICS.register("nll")
@@ -138,6 +139,7 @@ def _precision(member: npt.NDArray[np.bool_], score: Floats) -> float:
     """Average precision of a binary score: precision at each distinct value, weighted by what recall gains there."""
     order = np.argsort(-score, kind="stable")
     hits = np.cumsum(member[order])
-    ends = np.flatnonzero(np.append(np.diff(score[order]) != 0, True))  # the last of equal values
+    ordered = score[order]
+    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # the last of equal values, infinite ones too
     gains = np.diff(hits[ends], prepend=0) / hits[-1]
     return float((gains * hits[ends] / (ends + 1)).sum())

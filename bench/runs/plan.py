@@ -259,7 +259,8 @@ def select(cells: Sequence[Settings], only: str) -> list[Settings]:
         UserError: a condition is no `key=value`, its key is unknown, or no cell fits.
     """
     conditions = _conditions(cells, only)
-    chosen = [cell for cell in cells if all(_fits(cell, key, _meant(key, text)) for key, text in conditions)]
+    meant = [(key, _meant(key, text)) for key, text in conditions]
+    chosen = [cell for cell in cells if all(_fits(cell, key, values) for key, values in meant)]
     if not chosen:
         hint = "".join(_other_values(cells, key, text) for key, text in conditions)
         raise UserError(f"--only {only}: none of the {len(cells)} cells fits.{hint} `--dry-run` lists them.")

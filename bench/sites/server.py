@@ -104,7 +104,7 @@ class SiteRounds:
             if self._federation.method.everyone:
                 raise UserError(f"{self._job.settings.method} needs all sites in every round; {self.left_out[-1]}")
             ids = [i for i in ids if i not in missing]
-            if 2 * len(ids) < asked:
+            if asked > 1 and 2 * len(ids) < asked:
                 raise UserError(
                     f"round {version + 1}: fewer than half of {asked} sites are left, without {', '.join(absent)}. "
                     "Start the sites again, and then the server with the same command: it goes on in this round"

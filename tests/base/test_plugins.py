@@ -272,6 +272,10 @@ def test_plugins_may_share_a_module(tmp_path: Path) -> None:
     (first.parent / "bench.py").write_text("")
     for file in (first, second, first.parent / "two_c.py"):
         load_file(file)
+    (first.parent / "scipy" / "deep").mkdir(parents=True)  # as a clone, whose root is no package
+    (first.parent / "scipy" / "deep" / "setup.py").write_text("import two_absent\n")
+    (first.parent / "two_e.py").write_text("import scipy\n")
+    load_file(first.parent / "two_e.py")
     (first.parent / "two_d.py").write_text("import numpy\n")
     with pytest.raises(UserError, match=r"imports 'numpy', but Python would take .*__init__.py and not .*numpy.py"):
         load_file(first.parent / "two_d.py")

@@ -306,3 +306,10 @@ def test_without_the_accountant_noise_is_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UserError, match=r"pip install 'pfleague\[privacy\]'"):
         toy("fedavg", channel=noisy())
     toy("fedavg", channel=tuple(check_channel(["clip"])))
+
+
+def test_counts_of_an_earlier_version_go_on_with_the_largest_epsilon() -> None:
+    releases = Releases({"noise": 2.0, "on": "sum"}, None)
+    releases.restore({"sent": {0: 3}, "versions": [[2.0, 3]]})
+    assert releases.mechanisms() == [(2.0, 1.0, 3)]
+    assert releases.state()["versions"] == [[2.0, 1.0, 3]]

@@ -140,3 +140,12 @@ def test_a_calibrated_model_has_no_calibration_error_beyond_noise(classes: int) 
 def test_all_names_are_known_and_described() -> None:
     assert set(METRICS.names()) >= set(NAMES)
     assert all(METRICS.declaration(name).__doc__ for name in NAMES)
+
+
+def test_logits_without_end_are_tied() -> None:
+    """As of a model that masks classes; the order of the samples does not matter."""
+    labels = np.array([0, 1, 2, 0, 1, 2])
+    logits = np.array([[1.0, 0.5, -np.inf]] * 6)
+    for order in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]):
+        assert score("average_precision", labels[order], logits) == pytest.approx(1 / 3, rel=EXACT)
+    assert np.isnan(score("average_precision", np.zeros(3, int), np.zeros((3, 1))))

@@ -170,3 +170,16 @@ def test_means_and_flips_by_hand() -> None:
     means = _means_of({0: 0.5, 1: 1.0, 2: float("nan")}, [1, 3, 5], [1, 2])
     assert means == {"train_size": 0.875, "equal": 0.75, "benign": 1.0}
     assert [allowed_flips(n) for n in (41, 150, 359)] == [1, 2, 3]
+
+
+def test_a_sample_of_another_test_may_be_classified_otherwise(twice: Twice, tmp_path: Path) -> None:
+    """Though none of the cell's own tests is, where losses differ by rounding."""
+    settings, folder, here = twice
+    rounded = Path(shutil.copytree(folder, tmp_path / "rounded"))
+    round_otherwise(rounded)
+    rows = read_rows(rounded, "evaluated")
+    for row in rows:
+        if row["quantity"] == "accuracy":
+            row["value"] = repr(float(row["value"]) - 0.02)
+    write_evaluated(rounded, rows)
+    assert compare(view(settings, rounded), here).outcome == "near"

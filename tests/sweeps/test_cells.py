@@ -10,8 +10,9 @@ from bench.federation.cell_identity import Identities
 from bench.plugin import load_file
 from bench.results.results import load_run
 from bench.rng import generator
-from bench.store import store
-from sweeps.cells import data_digests, trial_cells, with_data
+from bench.runs.plan import PlannedCell
+from bench.store import documents, store
+from sweeps.cells import data_digests, list_cells, listed_ids, trial_cells, with_data
 from sweeps.fair import budget_table, choose
 from sweeps.report import run_sections
 from sweeps.run import open_studies
@@ -151,3 +152,28 @@ def test_a_score_asked_for_later_is_computed_and_no_trial_waits_for_ever(write: 
     assert {trial.state for trial in ended} == {TrialState.COMPLETE}
     ids = [id for trial in ended for id in trial.user_attrs["cells"]]
     assert {store.read_status(folder / id).state for id in ids} == {"done"}
+
+
+def test_a_cell_under_two_labels_is_listed_under_both_and_once_under_each(write: Write, tmp_path: Path) -> None:
+    cell = load_study(str(write()), []).arms[0].cells[0]
+    cells = [
+        PlannedCell("0" * 16, cell.model_copy(update={"label": label, "case": case}))
+        for label, case in (("a", "trial 0"), ("b", "trial 0"), ("a", "trial 7"))
+    ]
+    store.write_json(tmp_path / "run.json", {"grid": "small", "cells": []})
+    for _ in range(2):
+        list_cells(tmp_path, cells)
+    assert [entry["label"] for entry in documents.read_json(tmp_path / "run.json")["cells"]] == ["a", "b"]
+    list_cells(tmp_path, cells[1:2], others=False)
+    assert [entry["label"] for entry in documents.read_json(tmp_path / "run.json")["cells"]] == ["b"]
+
+
+def test_cells_are_found_in_a_run_whatever_their_files_are_called(write: Write, tmp_path: Path) -> None:
+    cell = load_study(str(write()), []).arms[0].cells[0]
+    elsewhere = cell.model_copy(update={"dataset_options": {**cell.dataset_options, "path": "/data/blobs.npz"}})
+    info = {"grid": "small", "cells": [{"id": "0" * 16, "label": "a", "settings": {"unknown": 1}}]}
+    store.write_json(tmp_path / "run.json", info)
+    list_cells(tmp_path, [PlannedCell("1" * 16, elsewhere)])
+    find = listed_ids(tmp_path)
+    assert find(cell) == find(cell.model_copy(update={"case": "another"})) == "1" * 16
+    assert find(cell.model_copy(update={"seed": 7})) is None

@@ -88,7 +88,7 @@ def beyond_rounding(cell: CellView, folder: Path, apart: int) -> str:
     Args:
         cell: the finished cell.
         folder: the same cell computed again.
-        apart: how many samples were classified otherwise.
+        apart: how many samples of the cell's own tests were classified otherwise; of others it is not known.
     """
     record = read_json(cell.folder / "partition.json")
     clients: Counter[tuple[str, ...]] = Counter()
@@ -98,7 +98,10 @@ def beyond_rounding(cell: CellView, folder: Path, apart: int) -> str:
         samples = sum(of_round[f"n_{row['split'] if row['split'] == 'validation' else 'test'}"])
         samples = samples or of_round["n_global_test"]
         of_a_sample = max(_WEIGHT / max(samples, 1), _CLASSES / len(of_round["counts"][0]))
-        if pair.moved or pair.apart <= _TOLERANCE + apart * of_a_sample:
+        possible = apart * of_a_sample
+        if not pair.place.startswith(FURTHER):
+            possible = max(possible, allowed_flips(samples) * _WEIGHT / max(samples, 1))
+        if pair.moved or pair.apart <= _TOLERANCE + possible:
             continue
         group = tuple(row.get(key, "") for key in ("round", "stage", "metric", "on", "split", "quantity"))
         clients[group] += 1

@@ -78,10 +78,9 @@ def _compare(cell: CellView, folder: Path) -> Recomputed:
     if new.path == old.path:
         if other:
             return Recomputed("wrong", f"other numbers on the same path: {_difference(cell.folder, folder, other[0])}")
-        for name in ("relations.json", "privacy.json"):
-            if not _same(cell.folder, folder, name):
-                return Recomputed("wrong", f"other numbers on the same path: {name}")
-        if further := other_score(cell, folder):
+        if not _same(cell.folder, folder, "relations.json"):
+            return Recomputed("wrong", "other numbers on the same path: relations.json")
+        if further := _other_privacy(cell.folder, folder) or other_score(cell, folder):
             return Recomputed("wrong", f"other numbers on the same path: {further}")
         return Recomputed("same", "the same bytes")
     paths = _paths(old.path, new.path)
@@ -209,16 +208,20 @@ def _moved(old: Path, new: Path) -> dict[_Group, float]:
     return differences
 
 
+_WORDS = ("accountant", "adjacency", "sampling", "unprotected")
+
+
 def _other_privacy(old: Path, new: Path) -> str:
     """Describe how the worth of the noise differs in two folders; empty where it does not.
 
-    It follows from the settings and from how often noise was released. Its last digit may be rounded otherwise.
+    It follows from the settings and from how often noise was released. Its last digit may be rounded otherwise, and
+    the words around the numbers are those of the version that wrote them.
     """
     first, here = ((read_json(folder / "privacy.json") or {}).get("statements", []) for folder in (old, new))
     if len(first) != len(here):
         return f"privacy.json: {len(first)} statements in the run, {len(here)} here"
     for statement, other in zip(first, here, strict=True):
-        for key in dict.fromkeys(key for key in (*statement, *other) if key != "accountant"):  # has its version
+        for key in dict.fromkeys(key for key in (*statement, *other) if key not in _WORDS):
             values = statement.get(key), other.get(key)
             if values[0] != values[1] and not (key == "epsilon" and None not in values and _round_alike(*values)):
                 return f"privacy.json: {key} {values[0]} in the run, {values[1]} here"
