@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.cluster.transfer import Receiver, Sender, names
+from bench.runs import attempt
 from bench.runs.cell import run_cell
 from bench.runs.events import Event
 from bench.runs.session_options import Options
@@ -31,9 +32,10 @@ def folders(cell: Path) -> list[str]:
 
 @pytest.mark.parametrize("tests", [(), ("others",)])
 def test_a_cell_that_keeps_models_is_the_same_after_every_report(
-    cell: Cell, tmp_path: Path, tests: tuple[str, ...]
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tests: tuple[str, ...]
 ) -> None:
     """Models of an earlier round are replaced by those of a better one, and none is ever seen damaged."""
+    monkeypatch.setattr(attempt, "EVENT_SECONDS", 0.0)  # a report of every round
     worker, run = tmp_path / "worker", tmp_path / "run"
     worker.mkdir()
     sender, receiver, versions = Sender(worker), Receiver(run), set()
