@@ -41,7 +41,7 @@ _LOCAL_VERSIONS = {"ccvr": 2, "fedadmm": 2, "feddrift": 2, "fedex_lora": 2, "met
 """Versions of methods' results with `batchnorm: local`. Since 2, running statistics stay with a client also where its
 model is sent under another name than it is received, or in an exchange."""
 _RATE_VERSION = 2
-"""The version of epsilon with noise on a sum and a `timeline`. Since 2, the sampling rate is that of each round."""
+"""The version of epsilon with noise on a sum of clients that come and go. Since 2, the rate is each round's."""
 _LEAP_VERSION = 2
 """The version of results of LGA and PLGA with late clients and a `timeline`. Since 2, a client that left while late
 begins anew when it comes back."""
@@ -130,7 +130,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         identity["timeline_version"] = _TIMELINE_VERSIONS[method]
     if settings.batchnorm == "local" and method in _LOCAL_VERSIONS:
         identity["local_version"] = _LOCAL_VERSIONS[method]
-    if settings.timeline and any(operation.get("on") == "sum" for operation in settings.channel):
+    moving = any(change.arrive or change.leave for change in settings.timeline)
+    if moving and any(operation.get("on") == "sum" for operation in settings.channel):
         identity["rate_version"] = _RATE_VERSION
     if settings.timeline and settings.stragglers and _leaps(settings.hp):
         identity["leap_version"] = _LEAP_VERSION

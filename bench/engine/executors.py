@@ -162,13 +162,14 @@ class Trainer:
         prepared, answer = max(
             zip(group, trained, strict=True), key=lambda pair: max([0, *pair[0].streams[MAIN].batches.sizes[:1]])
         )
-        seen = prepared.recipe, prepared.address.round
-        if seen in self._compared or not prepared.steps or not computes():
+        seen, sizes = (prepared.recipe, prepared.address.round), {MAIN: 0}
+        if prepared.steps:
+            sizes[MAIN] = int(prepared.streams[MAIN].batches.sizes[0])
+        if seen in self._compared or sizes[MAIN] < 2 or not computes():  # one sample mixes with no other
             return
         self._compared.add(seen)
         arrays = upload_arrays([prepared._replace(noise={})], self._tensor)
         first = torch.zeros(1, 1, dtype=torch.int64, device=self.device_data.device)
-        sizes = {MAIN: int(prepared.streams[MAIN].batches.sizes[0])}
         batch = without_padding(self._gather(prepared.streams, arrays, first), slice(0, 1), sizes)
         batch = filled(batch, (t[0] for t in tensors_of([batch])))
         parts, context = (

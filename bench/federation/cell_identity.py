@@ -50,25 +50,28 @@ class Identities:
         self._samples: dict[tuple[str, str], list[str]] = {}  # by name and options of a data set
         self._partitions: dict[str, str] = {}
 
-    def of(self, settings: Settings) -> str:
+    def of(self, settings: Settings, partition_hash: str = "") -> str:
         """Identity of a cell, 16 hex digits.
+
+        Args:
+            settings: the cell's.
+            partition_hash: of its partition before shifts, if that is known, so that it is not made again.
 
         Raises:
             UserError: its data are missing or damaged, or cannot be divided as asked for.
         """
-        return cell_id(settings, " ".join([declared_checksum(settings), *self.content(settings)]))
+        return cell_id(settings, " ".join([declared_checksum(settings), *self.content(settings, partition_hash)]))
 
-    def content(self, settings: Settings) -> list[str]:
+    def content(self, settings: Settings, partition_hash: str = "") -> list[str]:
         """Texts that distinguish what a cell reads where its settings and declared checksum do not; else empty.
 
-        Raises:
-            UserError: as of `of`.
+        The arguments and errors are those of `of`.
         """
         sets = data_of(settings)
         texts = self._content_of(*sets[0])
         texts += [f"public {text}" for public in sets[1:] for text in self._content_of(*public)]
         if is_own(PARTITIONS, settings.partition):
-            texts.append(self._partition_hash(settings))
+            texts.append(partition_hash or self._partition_hash(settings))
         return texts
 
     def _content_of(self, name: str, options: str) -> list[str]:

@@ -106,7 +106,8 @@ class _Planner:
         self._glance = glance
         self._identities = Identities(data_root, download=download)
         self._unreadable: dict[str, str] = {}  # data sets, and why
-        self._partitions: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {}  # of each its remarks and record
+        # of each partition its hash, remarks and record
+        self._partitions: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {}
 
     def plan(self, settings: Settings) -> PlannedCell:
         dataset = self._dataset(settings)
@@ -122,14 +123,14 @@ class _Planner:
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
             remarks = tuple(partition_remarks(cell_partition, cell_dataset))
-            self._partitions[key] = remarks, partition_record(cell_dataset, cell_partition, malicious)
-        remarks, record = self._partitions[key]
+            self._partitions[key] = partition.hash, remarks, partition_record(cell_dataset, cell_partition, malicious)
+        partition_hash, remarks, record = self._partitions[key]
         public = load_public(settings, self._data_root, download=self._download)
         notes = dataset.notes + (public.notes if public else ())
         notes += _check_models(settings, dataset, max(record["n_train"]))
         check_tests(settings, dataset)
         _check_messages(settings, dataset)
-        return PlannedCell(self._identities.of(settings), settings, notes, remarks, record)
+        return PlannedCell(self._identities.of(settings, partition_hash), settings, notes, remarks, record)
 
     def _dataset(self, settings: Settings) -> Dataset:
         """The data set of a cell; one that could not be read is not tried again.

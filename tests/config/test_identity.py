@@ -173,6 +173,26 @@ def test_a_version_of_late_models_counts_where_data_change_and_models_leap_only(
     assert changed == {"both", "another name", "interpolated"}
 
 
+def test_a_version_of_sampling_rates_counts_where_clients_come_under_noise_on_a_sum_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noise: dict[str, Any] = {"name": "gaussian", "noise": 1.0, "delta": 1e-5}
+    channels = {on: [{"name": "clip", "norm": 1.0}, {**noise, "on": on}] for on in ("sum", "each")}
+    timelines: dict[str, list[dict[str, Any]]] = {
+        "none": [], "arrive": [{"round": 1, "arrive": [0, 1]}], "leave": [{"round": 1, "leave": [0, 1]}],
+        "classes": [{"round": 1, "add_classes": 1}],
+    }  # fmt: skip
+    cells = {
+        (on, timeline): Settings.model_validate({"method": "fedavg", "channel": channels[on], "timeline": changes})
+        for on in channels
+        for timeline, changes in timelines.items()
+    }
+    before = {name: cell_id(one, "data") for name, one in cells.items()}
+    monkeypatch.setattr(identity, "_RATE_VERSION", 1)
+    changed = {name for name, one in cells.items() if cell_id(one, "data") != before[name]}
+    assert changed == {("sum", "arrive"), ("sum", "leave")}
+
+
 def test_order_of_keys_does_not_count() -> None:
     one = CELL.model_copy(update={"hp": {"a": 1, "b": {"c": 2, "d": 3}}})
     two = CELL.model_copy(update={"hp": {"b": {"d": 3, "c": 2}, "a": 1}})

@@ -73,6 +73,7 @@ def test_without_noise_and_with_a_large_norm_it_is_the_plain_cell_or_refused(met
     else:
         refused = ""
     assert refused.startswith("dp_sgd: " if refused else "")
+    assert ("mixes the samples of a batch" in refused) == (method in MIXING)
     if refused:
         return
     plain = toy(method)
@@ -82,9 +83,20 @@ def test_without_noise_and_with_a_large_norm_it_is_the_plain_cell_or_refused(met
 
 
 MIXING = {
-    "fedproto": "means_loss", "fedcp": "separating_loss", "fedkd": "mutual_loss", "fedphp": "inherited_loss",
-    "floco": "drawn_loss", "floco_plus": "drawn_loss", "flute": "whole_loss",
+    "fedproto": "means_loss", "fedas": "alignment_loss", "fedcp": "separating_loss", "fedkd": "mutual_loss",
+    "fedphp": "inherited_loss", "floco": "drawn_loss", "floco_plus": "drawn_loss", "flute": "whole_loss",
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("method", EVERY_METHOD)
+def test_rounding_is_not_taken_for_mixing(method: str) -> None:
+    """In the precision that people have."""
+    refused = ""
+    try:
+        run(toy(method, dp_sgd=NOTHING, dtype="float32"), 2)
+    except UserError as error:
+        refused = str(error)
+    assert ("mixes the samples of a batch" in refused) == (method in MIXING)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
@@ -94,11 +106,13 @@ MIXING = {
 def test_a_loss_that_mixes_the_samples_of_a_batch_is_refused(method: str, executor: str) -> None:
     """Class means, discrepancies, sums over a batch, one draw for all: samples one by one give another loss.
 
-    FedProto knows no prototypes in its first round. Batches of one sample are what they are.
+    FedProto knows no prototypes in its first round. Batches of one sample are what they are. FedAS' Fisher weights,
+    which are a step of its own, are refused anyway.
     """
+    options: dict[str, Any] = {"executor": executor, **({"hp": {"fisher": False}} if method == "fedas" else {})}
     with pytest.raises(UserError, match=f"dp_sgd: {MIXING[method]} is .* it mixes the samples of a batch"):
-        run(toy(method, dp_sgd=NOTHING, executor=executor), 2)
-    private, plain = (toy(method, batch_size=1, epochs=1, executor=executor, **dp) for dp in ({"dp_sgd": NOTHING}, {}))
+        run(toy(method, dp_sgd=NOTHING, **options), 2)
+    private, plain = (toy(method, batch_size=1, epochs=1, **options, **dp) for dp in ({"dp_sgd": NOTHING}, {}))
     run(private, 2)
     run(plain, 2)
     assert_same(everything(private), everything(plain), 1e-9)
