@@ -149,6 +149,15 @@ def test_an_outage_stops_the_server_and_the_same_command_goes_on(small: Callable
     assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
 
 
+def test_a_single_site_of_a_round_may_be_away(small: Callable[..., Small]) -> None:
+    """Its seeded selection would be the same after every start, so that the job could not go on without it."""
+    job = small("fedavg", participation=0.34)
+    server = job.server(Faulty(job.sites(), lambda body: Absent("gone"), {(1, i) for i in range(3)}))
+    server.run()
+    assert server.federation.version == job.settings.rounds
+    assert [text.partition(":")[0] for text in server.rounds.left_out] == ["round 2"]
+
+
 @pytest.mark.parametrize("method", ["ditto", *(pytest.param(m, marks=pytest.mark.long) for m in ("scaffold", "ccvr"))])
 def test_server_and_sites_that_start_again_lose_nothing(small: Callable[..., Small], method: str) -> None:
     """All processes end after each round, or within one after the sites had answered, and begin again from disks."""
