@@ -20,10 +20,13 @@ class Hyper(Hyperparameters):
     Attributes:
         eps1: norm of a cluster's mean update below which the cluster has converged.
         eps2: norm of a single update above which its client has not converged.
+        gamma_max: relative error of an update as a gradient of its cluster's distribution. Halves whose largest cosine
+            a across has sqrt((1 - a) / 2) <= gamma_max may be of one distribution and stay together.
     """
 
     eps1: float = hp(0.4, ge=0, search=Range(0.01, 1, log=True))
     eps2: float = hp(1.6, ge=0, search=Range(0.1, 10, log=True))
+    gamma_max: float = hp(0.0, ge=0, le=1)
 
     def degenerate(self) -> list[str]:
         return ["eps1 = 0: CFL never splits and is FedAvg"] if self.eps1 == 0 else []
@@ -66,8 +69,10 @@ class CFL(Method):
             average = mean(heard, "model")
             updates = torch.stack([m["model"].weights - w.weights for m in heard])
             norm = (average.weights - w.weights).norm()
+            halves = [0] * len(ids)
             if len(ids) > 1 and norm < self.hp.eps1 and updates.norm(dim=1).max() > self.hp.eps2:
-                halves = split(updates)
+                halves = split(updates, self.hp.gamma_max)
+            if any(halves):
                 clusters += [[i for i, h in zip(ids, halves, strict=True) if h == half] for half in (0, 1)]
                 models += [average, average]
             else:
@@ -85,10 +90,11 @@ class CFL(Method):
         return {"clusters": (row.unsqueeze(0) == row.unsqueeze(1)).double()}
 
 
-def split(updates: Tensor) -> list[int]:
+def split(updates: Tensor, gamma_max: float) -> list[int]:
     """The half, 0 or 1, of each row, chosen so that the largest cosine across the halves is smallest.
 
-    This is single linkage cut at two clusters: the pairs with the largest cosines are joined first.
+    This is single linkage cut at two clusters: the pairs with the largest cosines are joined first, the halves last, at
+    the largest cosine across them. All rows are in half 0 if that is too large for `gamma_max`.
     """
     from scipy.cluster.hierarchy import cut_tree, linkage  # imported here, as cells of other methods run without scipy
     from scipy.spatial.distance import squareform
@@ -97,5 +103,7 @@ def split(updates: Tensor) -> list[int]:
     unit = torch.where(norm > 0, updates / norm, 0.0).double().cpu()
     distance = (1 - unit @ unit.T).clamp(min=0)
     tree = linkage(squareform(distance.fill_diagonal_(0).numpy(), checks=False), "single")
+    if (tree[-1, 2] / 2) ** 0.5 <= gamma_max:
+        return [0] * len(updates)
     halves = cut_tree(tree, 2)[:, 0].tolist()  # gives two clusters even if distances are equal
     return [0 if half == halves[0] else 1 for half in halves]

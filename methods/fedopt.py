@@ -22,13 +22,14 @@ class Hyper(Hyperparameters):
     Attributes:
         kind: update of the second moment: FedAdam, FedYogi or FedAdagrad.
         eta: learning rate of the server.
-        beta1, beta2: decay of the first and (not for Adagrad) the second moment.
+        beta1: decay of the first moment; None: 0.9, but for FedAdagrad 0, as in the paper's experiments.
+        beta2: decay of the second moment, which FedAdagrad has not.
         tau: added to the root of the second moment, which starts at tau^2; smaller values are more adaptive.
     """
 
     kind: Literal["adam", "yogi", "adagrad"] = hp("adam", static=True, search=("adam", "yogi", "adagrad"))
     eta: float = hp(0.01, gt=0, search=Range(1e-3, 1, log=True))
-    beta1: float = hp(0.9, ge=0, lt=1)
+    beta1: float | None = hp(None, ge=0, lt=1, static=True)
     beta2: float = hp(0.99, ge=0, lt=1)
     tau: float = hp(1e-3, gt=0, search=Range(1e-5, 0.1, log=True))
 
@@ -45,7 +46,8 @@ class FedOpt(ServerRule):
         x, average = (v.weights if isinstance(v, Params) else v for v in (old, new))
         delta = average - x
         square, v = delta * delta, state["v"] if state else torch.full_like(x, h.tau**2)
-        m = h.beta1 * (state["m"] if state else torch.zeros_like(x)) + (1 - h.beta1) * delta
+        beta1 = (0.0 if h.kind == "adagrad" else 0.9) if h.beta1 is None else h.beta1
+        m = beta1 * (state["m"] if state else torch.zeros_like(x)) + (1 - beta1) * delta
         if h.kind == "adagrad":
             v = v + square
         elif h.kind == "yogi":

@@ -64,11 +64,15 @@ class FedProto(Method):
         return {"prototypes": server.state["prototypes"], "known": server.state["known"]}
 
     def client_round(self, client: Client, down: State) -> Program:
-        loss = means_loss if self.hp.distance == "means" else pull_loss
-        trained = yield Train({"w": client.state["personal"]}, loss=loss, context=down)
-        client.state["personal"] = trained["w"]
-        stats = yield ClassStats(trained["w"], of="features")
+        client.state["personal"] = trained = yield from self.train(client, down)
+        stats = yield ClassStats(trained, of="features")
         yield Upload({"means": stats.mean, "count": stats.count})
+        return trained
+
+    def train(self, client: Client, down: State, epochs: int | None = None) -> Program:
+        """Train the client's own model under the pull to the received prototypes."""
+        loss = means_loss if self.hp.distance == "means" else pull_loss
+        trained = yield Train({"w": client.state["personal"]}, loss=loss, epochs=epochs, context=down)
         return trained["w"]
 
     def aggregate(self, server: Server, messages: list[Message]) -> None:
@@ -77,8 +81,15 @@ class FedProto(Method):
         state["prototypes"], state["known"] = merged(state["prototypes"], state["known"], messages, equal=equal)
 
     def personal(self, server: Server, client: Client, down: State) -> Params:
-        w: Params = client.state["personal"]
+        return self.tested(client.state["personal"], down)
+
+    def tested(self, w: Params, down: State) -> Params:
+        """The model with its own head or with the nearest prototype in its place."""
         return w if self.hp.predict == "head" else nearest(w, down["prototypes"], down["known"])
+
+    def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
+        """A new client trains like the others, starting from the initial model."""
+        return self.tested((yield from self.train(client, down, epochs)), down)
 
 
 def means_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:

@@ -115,8 +115,16 @@ class FedTGP(Method):
         state["prototypes"] = functional_call(state["net"].spec.module, state["net"].tensors(), ())
 
     def personal(self, server: Server, client: Client, down: State) -> Params:
-        w: Params = client.state["personal"]
+        return self.tested(client.state["personal"], down)
+
+    def tested(self, w: Params, down: State) -> Params:
+        """The model with its own head or with the nearest prototype in its place."""
         return w if self.hp.predict == "head" else nearest(w, down["prototypes"], down["known"])
+
+    def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
+        """A new client trains like the others, starting from the initial model."""
+        trained = yield Train({"w": client.state["personal"]}, loss=pull_loss, epochs=epochs, context=down)
+        return self.tested(trained["w"], down)
 
 
 def margin(centers: Tensor) -> Tensor:

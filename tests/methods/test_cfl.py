@@ -30,7 +30,7 @@ def test_the_split_is_the_best_of_all() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         updates = rng.normal(size=(6, 3))
-        halves = split(torch.from_numpy(updates))
+        halves = split(torch.from_numpy(updates), 0.0)
         found = {frozenset(i for i in range(6) if halves[i] == half) for half in (0, 1)}
         assert found == best_halves(updates)
 
@@ -38,7 +38,15 @@ def test_the_split_is_the_best_of_all() -> None:
 def test_a_split_has_two_halves_where_all_are_equally_far_apart() -> None:
     """As clients are whose updates are 0."""
     for updates in (torch.zeros(2, 3), torch.zeros(5, 3), torch.eye(4)):
-        assert set(split(updates)) == {0, 1}
+        assert set(split(updates, 0.0)) == {0, 1}
+
+
+def test_halves_that_may_be_of_one_distribution_stay_together() -> None:
+    """The best halves of 0, 10 and 70 degrees are 60 apart, where sqrt((1 - cos 60) / 2) = sin 30 = 0.5."""
+    angles = torch.tensor([0.0, 10.0, 70.0]).double().deg2rad()
+    updates = torch.stack([angles.cos(), angles.sin()], 1) * torch.tensor([[1.0], [5.0], [0.2]])
+    assert split(updates, 0.49) == [0, 0, 1]
+    assert split(updates, 0.51) == [0, 0, 0]
 
 
 def test_follows_the_algorithm() -> None:
@@ -78,9 +86,15 @@ def test_without_splits_it_is_fedavg_and_with_all_of_them_local() -> None:
         near(w, descend(before[i].numpy(), local_batches(SIZES, 3, i)))
 
 
-def test_both_thresholds_count() -> None:
-    """No split while the mean still moves, none when nobody has anything left to gain."""
-    for hp, clusters in (({"eps1": 1e9, "eps2": 0.0}, 2), ({"eps1": 1e9, "eps2": 1e9}, 1), ({"eps1": 0.0}, 1)):
+def test_every_threshold_counts() -> None:
+    """No split while the mean still moves, none when nobody has anything left to gain or halves are near each other."""
+    together = {"eps1": 1e9, "eps2": 0.0, "gamma_max": 1.0}
+    for hp, clusters in (
+        ({"eps1": 1e9, "eps2": 0.0}, 2),
+        ({"eps1": 1e9, "eps2": 1e9}, 1),
+        ({"eps1": 0.0}, 1),
+        (together, 1),
+    ):
         federation = toy("cfl", sizes=SIZES, hp=hp)
         run(federation, 1)
         assert len(federation.server.state["clusters"]) == clusters

@@ -30,7 +30,7 @@ _FEDBUFF = _ASYNC | {
 _FEDOPT = {
     "kind": ("adam", "Reddi et al. 2021, FedAdam"),
     "eta": (0.01, "ours: the paper tunes it (card)"),
-    "beta1": (0.9, "Reddi et al. 2021 [0.9]"),
+    "beta1": (None, "Reddi et al. 2021 [0.9; FedAdagrad 0] (card)"),
     "beta2": (0.99, "Reddi et al. 2021 [0.99]"),
     "tau": (0.001, "Reddi et al. 2021 [0.001] (card)"),
 }
@@ -84,7 +84,11 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "apple": {"mu": (0.1, "ours (card)"), "fade": (10, "ours (card)"), "p_lr": (None, CELL)},
     "ccvr": {"calibration_steps": (500, "ours (card)"), "calibration_batch": (100, "ours (card)")},
     "centralized": {**_FINE_TUNING, "layers": (("",), "all layers (card)")},
-    "cfl": {"eps1": (0.4, "public example (card)"), "eps2": (1.6, "public example (card)")},
+    "cfl": {
+        "eps1": (0.4, "public example (card)"),
+        "eps2": (1.6, "public example (card)"),
+        "gamma_max": (0.0, "ours (card)"),
+    },
     "comet": {
         "c": (4, "COMET, Table III: one of 1 to 4"),
         "lam": (2.0, "COMET, best value"),

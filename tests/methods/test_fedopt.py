@@ -38,6 +38,15 @@ def test_follows_the_formulas(kind: str) -> None:
     near(generic(federation), x)
 
 
+@pytest.mark.parametrize(("kind", "momentum"), [("adam", 0.9), ("yogi", 0.9), ("adagrad", 0.0)])
+def test_by_default_adagrad_alone_has_no_momentum(kind: str, momentum: float) -> None:
+    """As in the paper's experiments."""
+    default, explicit = (toy("fedopt", hp={"kind": kind, **hp}) for hp in ({}, {"beta1": momentum}))
+    for federation in (default, explicit):
+        run(federation, 2)
+    assert torch.equal(generic(default), generic(explicit))
+
+
 def test_a_large_tau_is_fedavg() -> None:
     """sqrt(v) stays at its start tau, so that eta = 2 tau without first moments makes the step the mean update."""
     federation, fedavg = toy("fedopt", hp={"eta": 2e9, "tau": 1e9, "beta1": 0.0, "kind": "adagrad"}), toy("fedavg")

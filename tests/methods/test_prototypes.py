@@ -10,7 +10,8 @@ from bench.federation.federation import Federation
 from bench.method import Message
 from bench.model_call import Forward
 from bench.settings import Settings
-from methods.prototypes import merged, nearest
+from methods.fedproto import means_loss
+from methods.prototypes import merged, nearest, pull_loss
 from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data, toy_partition
 from tests.methods.by_autograd import Objective, descend_on, features, plain
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data, near
@@ -165,3 +166,23 @@ def test_on_equal_data_all_prototypes_are_equal() -> None:
     torch.testing.assert_close(federation.server.state["prototypes"], first["means"], rtol=1e-9, atol=1e-12)
     one, other = personal(federation).values()
     torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("method", "loss"), [("fedproto", means_loss), ("fedtgp", pull_loss)])
+def test_new_clients_train_like_the_others(method: str, loss: object) -> None:
+    """From their initial model, pulled to the received prototypes, by which they are tested."""
+    federation = toy(
+        method, hp={"predict": "prototype"}, model="test_norm", new_clients=1, new_client_epochs=(0, 2), rounds=2
+    )
+    scores = run(federation, 2)
+    assert {row["metric"] for row in scores.metrics} >= {"new0", "new2"}
+    newcomer = federation.clients.copy(federation.evaluator.new[0])
+    down = federation.method.broadcast(federation.server, newcomer)
+    assert down["known"].any()
+    program = federation.method.adapt(federation.server, newcomer, down, 2)
+    request = next(program)
+    assert torch.equal(request.values["w"].weights, newcomer.state["personal"].weights)
+    assert (request.loss, request.epochs, request.context) == (loss, 2, down)
+    with pytest.raises(StopIteration) as end:
+        program.send(request.values)
+    assert torch.equal(end.value.value.weights, nearest(request.values["w"], down["prototypes"], down["known"]).weights)
