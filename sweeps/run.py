@@ -314,7 +314,10 @@ class _Tuner:
                 optuna_study.sampler.sample_independent(optuna_study, earlier, dimension.key, stored)
 
     def _update(self, running: _RunningTrial) -> None:
-        """Report new rounds of the trial to Optuna, prune it if they are poor, complete it once all cells are done."""
+        """Report new rounds of the trial to Optuna, prune it if they are poor, complete it once all cells are done.
+
+        After the last round nothing is left to be spared, and the best round's mean may still be the best of all.
+        """
         folders, settings = [self.folder / cell.id for cell in running.cells], running.cells[0].settings
         if len(self.study.metrics) == 1:
             for round_, value in mean_curve(folders, self.study.metrics[0], settings).items():
@@ -324,7 +327,7 @@ class _Tuner:
                 running.checked = step
                 if step not in running.reported:
                     running.trial.report(value, step)
-                if running.trial.should_prune():
+                if step < settings.rounds and running.trial.should_prune():
                     self._prune(running, f"round {step}: {value:.4f} is poor beside other trials")
                     return
         if running.done == {cell.id for cell in running.cells}:

@@ -121,6 +121,19 @@ def test_a_study_with_a_poor_and_a_diverging_trial(write: Write, tmp_path: Path)
     assert {cell.seed for cell in reported_cells(study, [choice])} == {0, 1}
 
 
+@pytest.mark.long
+def test_a_trial_that_ran_to_its_end_is_complete(write: Write, tmp_path: Path) -> None:
+    """However poor its last round is: there is nothing left to spare, and an earlier mean may be the best of all."""
+    grid = {"methods": ["fedavg"], "eval_every": 5}
+    file = write(sampler="grid", pruner="median", trials=6, space={"lr": RATES[:6]}, grid=grid)
+    study, folder = load_study(str(file), []), tmp_path / "run"
+    run(study, folder)
+    last = trials(study, folder)[-1]
+    assert list(last.intermediate_values) == [5]
+    assert last.state == TrialState.COMPLETE
+    assert last.values == pytest.approx(list(last.intermediate_values.values()))
+
+
 def test_methods_take_turns_and_have_the_same_budget(write: Write, tmp_path: Path) -> None:
     file = write(grid={"methods": ["fedavg", "local"], "rounds": 1}, trials=2, objective="gm")
     study, folder = load_study(str(file), []), tmp_path / "run"
