@@ -11,13 +11,15 @@ if TYPE_CHECKING:
     from bench.settings import Settings
     from sweeps.study import Study
 
+SHARED = 900_000_000
+"""Approximate bytes of Python and its libraries that the command and its processes take together."""
 PYTHON = 300_000_000
-"""Approximate bytes that Python and its libraries take for a cell."""
+"""Approximate bytes of Python and its libraries that each cell's process takes beside them."""
 
 BASIS = """\
 Time: {basis}; a busy machine takes longer.
-Memory: data and models at the peak of a round; Python and its libraries, about 0.3 GB, come on top for each cell that
-runs. Disk: the cells' folders, and of each cell that runs two checkpoints and one being written."""
+Memory: data and models at the peak of a round; Python and its libraries come on top, about 0.9 GB and 0.3 GB for each
+cell that runs. Disk: the cells' folders, and of each cell that runs two checkpoints and one being written."""
 COUNTED = "not measured, but the operations of two rounds, counted, at this machine's speed (`--measure` times rounds)"
 MEASURED = "rounds of {measured} of {kinds} kinds of cells, timed here and now"
 REST = "; of the others the operations, counted, at this machine's speed"
@@ -143,7 +145,7 @@ def _shortages(memory: int, gpu: int, disk: int, folder: Path, side_by_side: int
     place = next(place for place in (folder, *folder.resolve().parents) if place.is_dir())
     hint = f"try --jobs {side_by_side // 2}" if side_by_side > 1 else "take fewer clients or a smaller model"
     needs = [
-        ("memory, Python's own with it", memory + PYTHON * side_by_side, memory_here(), hint),
+        ("memory, Python's own with it", memory + SHARED + PYTHON * side_by_side, memory_here(), hint),
         ("the GPU's memory", gpu, torch.cuda.mem_get_info()[1] if gpu else 0, hint),
         ("disk", disk, shutil.disk_usage(place).free, "give another --out"),
     ]

@@ -103,7 +103,7 @@ def run(
     download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
     fresh: Annotated[bool, typer.Option(help="Forget the cells' earlier results.")] = False,
     take_over: Annotated[bool, typer.Option(help="Use the folder of another grid; its cells are kept.")] = False,
-    dry_run: Annotated[bool, typer.Option(help="Only list the cells and estimate their cost.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only count the cells and estimate their cost.")] = False,
     measure: Annotated[bool, typer.Option(help="In a dry run: time rounds, for a minute at most.")] = False,
     checkpoint_seconds: CheckpointSeconds = 300.0,
     keep: Annotated[

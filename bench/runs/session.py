@@ -238,7 +238,7 @@ def _print_other_cells(folder: Path) -> None:
         place = shlex.quote(str(folder))
         print(
             f"{count} finished cells here belong to other settings, code or data: kept, not shown. "
-            f"`bench status {place} --all` lists them, `bench clean {place}` removes them.",
+            f"`bench status {place} --all` lists them, `bench clean {place} --yes` removes them.",
             file=sys.stderr,
         )
 
