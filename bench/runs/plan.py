@@ -264,7 +264,9 @@ def select(cells: Sequence[Settings], only: str) -> list[Settings]:
     chosen = [cell for cell in cells if all(_fits(cell, key, values) for key, values in meant)]
     if not chosen:
         hint = "".join(_other_values(cells, key, text) for key, text in conditions)
-        raise UserError(f"--only {only}: none of the {len(cells)} cells fits.{hint} `--dry-run -v` without it lists them.")
+        raise UserError(
+            f"--only {only}: none of the {len(cells)} cells fits.{hint} `--dry-run -v` without it lists them."
+        )
     return chosen
 
 

@@ -106,7 +106,7 @@ BAD = {
     "only: no pair": (["--only", "fedavg"], "write key=value"),
     "only: unknown key": (["--only", "metod=fedavg"], "Did you mean 'method'?"),
     "only: nothing fits": (["--only", "method=local"], "none of the 1 cells fits"),
-    "only: nearly fits": (["--only", "method=fedagv,seed=0"], "Did you mean 'fedavg'? `--dry-run`"),
+    "only: nearly fits": (["--only", "method=fedagv,seed=0"], "Did you mean 'fedavg'? `--dry-run -v`"),
     "too many clients": (["--set", "clients=1000"], "clients"),
     "no data": (["--set", "datasets=[{name: npz, path: gone.npz}]"], "gone.npz"),
     "no such option": (["--jbos", "2"], "--jobs"),
