@@ -25,6 +25,7 @@ def test_the_numbers_in_the_docs_are_those_of_the_code(found: dict[str, structur
     assert structure.table(found) in structure.PAGE.read_text(encoding="utf-8"), AGAIN
 
 
+@pytest.mark.long
 def test_what_is_kept_of_earlier_commits_is_what_the_repository_has(found: dict[str, structure.Structure]) -> None:
     """Where the history was fetched, too."""
     command = ["git", "cat-file", "-e", f"{structure.COMMITS['before']}^{{commit}}"]

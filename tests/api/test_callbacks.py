@@ -194,6 +194,7 @@ def test_a_callback_that_fails_is_named_and_the_cell_goes_on(cell: Cell, tmp_pat
     assert len(warnings) == 2
 
 
+@pytest.mark.long
 def test_scores_in_one_file_survive_a_stop(cell: Cell, tmp_path: Path) -> None:
     """With a torn last line, too; the file is that of a run without a stop."""
     settings = cell(method="fedavg", rounds=5)

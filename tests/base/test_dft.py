@@ -99,6 +99,7 @@ def test_scd_s_magnitudes_and_their_gradients_are_the_same_there(
         torch.testing.assert_close(one, right, rtol=0, atol=1e-9)
 
 
+@pytest.mark.long
 def test_float32_is_as_exact_as_the_library() -> None:
     x = vectors(397 * 4691)
     right = torch.fft.rfft(x)

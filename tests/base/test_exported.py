@@ -63,6 +63,7 @@ class Counting(Small):
         return self.head(self.norm(self.conv(x)).relu().view(len(x), 108))
 
 
+@pytest.mark.long
 def test_a_network_that_counts_its_samples() -> None:
     network = Counting().eval()
     written = exported(network, torch.randn(4, 1, 8, 8), normalisation=[], bf16=False, header=HEADER)

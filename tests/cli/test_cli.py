@@ -229,6 +229,7 @@ def test_dry_run_needs_no_data(bench_here: Bench, grid: Grid, tmp_path: Path) ->
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_dry_run_has_a_line_per_task_and_counts_what_is_done(bench_here: Bench, bench: Bench, grid: Grid) -> None:
     file = grid(methods=["fedavg", "local"], seeds=[0, 1], alphas=[1.0, 0.3], rounds=2)
     common = ("run", "--grid", file, "--out", "run", "--device", "cpu")
@@ -267,6 +268,7 @@ def test_catalogues(bench_here: Bench, what: str, name: str) -> None:
     assert all(name in text for name in names)
 
 
+@pytest.mark.long
 def test_protocols(bench_here: Bench) -> None:
     """Each scenario has its standings, and the short command is one that the command line takes."""
     assert "pfllib_table1 (504 cells), pfllib_table2 (504 cells)" in bench_here("protocol", "list").stdout
@@ -354,6 +356,7 @@ def test_finished_cells_of_other_settings_are_named_and_can_be_removed(
     assert "belong to other settings" not in again.stderr
 
 
+@pytest.mark.long
 def test_the_folder_of_another_grid_is_refused_unless_asked_for(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
     """Its cells would leave results and reports."""
     run = tmp_path / "run"

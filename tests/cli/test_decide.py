@@ -108,6 +108,7 @@ def test_what_is_wrong_with_a_table_is_said_before_training(bench_here: Bench, t
     assert [path.name for path in tmp_path.iterdir()] == ["bad.csv"]
 
 
+@pytest.mark.long
 def test_a_table_in_memory_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     frame = pd.DataFrame({"site": ["a", "b"] * 20, "when": ["2020-01-02"] * 40, "ill": ["no", "yes"] * 20})
     with pytest.raises(UserError, match="date"):

@@ -41,6 +41,7 @@ def files_left(run: Path, cell: str) -> int:
     return 0
 
 
+@pytest.mark.long
 def test_a_removal_that_is_stopped_is_finished_by_the_next(
     start: Start, bench_here: Bench, two_grids: Path, tmp_path: Path
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_removal_that_is_stopped_is_finished_by_the_next(
     assert "nothing to remove" in bench_here("clean", two_grids).stdout
 
 
+@pytest.mark.long
 def test_a_cell_that_somebody_works_on_is_not_removed(bench_here: Bench, two_grids: Path) -> None:
     (cell,) = cells(two_grids).values()
     (other,) = {file.parent for file in two_grids.glob("*/settings.json")} - {cell.folder}
@@ -223,6 +225,7 @@ def test_too_few_open_files_are_one_line(grid: Grid, tmp_path: Path, environment
     assert code == 0, said
 
 
+@pytest.mark.long
 def test_a_long_preparation_says_what_it_does(start: Start, grid: Grid, tmp_path: Path) -> None:
     """A data set that needs its time."""
     (tmp_path / "slow.py").write_text(

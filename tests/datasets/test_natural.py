@@ -51,6 +51,7 @@ def owners(dataset: Dataset, lists: Any) -> list[set[str]]:
 TOY = of_groups([0] * 10 + [1] * 20 + [2] * 6 + [3] * 14, [0] * 4 + [1] * 4 + [3] * 2)
 
 
+@pytest.mark.long
 @given(
     st.lists(st.integers(0, 7), min_size=1, max_size=80), st.lists(st.integers(0, 7), min_size=1, max_size=40),
     st.integers(1, 8), st.integers(1, 4), st.booleans(), st.sampled_from([None, [0.6, 0.2, 0.2]]), st.integers(0, 3),

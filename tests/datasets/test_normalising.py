@@ -54,6 +54,7 @@ def units(data: Dataset, partition: Partition, scales: list[float], offsets: lis
     return moved, replace(partition, test=places, global_test=_NONE)
 
 
+@pytest.mark.long
 @given(
     st.integers(0, 5),
     st.lists(st.sampled_from([0.25, 1.0, 8.0, 1024.0]), min_size=3, max_size=3),
@@ -166,6 +167,7 @@ def cell(path: Path, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_cell_records_it_and_a_kept_model_takes_raw_samples(tmp_path: Path) -> None:
     grid = cell(tmp_path / "sites.npz", normalise="per_client")
     run = bench.run(grid, tmp_path / "run", keep="best", tracking=False, quiet=True, jobs=1)

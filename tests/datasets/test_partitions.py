@@ -133,6 +133,7 @@ def test_local_tests_have_the_label_mix_of_all_local_training_data(case: tuple[D
         assert (test >= dataset.n_train).all()
 
 
+@pytest.mark.long
 @given(st.one_of(shared_cases(), class_cases()))
 @settings(max_examples=150, deadline=None)
 def test_samples_with_a_local_place_have_only_one(case: tuple[Dataset, dict[str, Any]]) -> None:
@@ -337,6 +338,7 @@ def test_the_seed_decides_training_lists_validation_shares_and_local_tests(name:
     assert seeds[3].hash == make(TOY, name, seed=3).hash
 
 
+@pytest.mark.long
 def test_partition_is_the_same_in_another_process() -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import test_partitions as t; print(t.make(t.TOY, seed=4).hash)"
     run = subprocess.run(

@@ -402,6 +402,7 @@ def test_ids_depend_on_content_and_options(tmp_path: Path) -> None:
     assert len({identity(path), identity(path, site_column=""), *others}) == 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [None, "pooled", "per_client"])
 def test_a_grid_on_a_csv_runs(how: str | None, tmp_path: Path) -> None:
     path = write(tmp_path, frame(120), sep=";", decimal=",")

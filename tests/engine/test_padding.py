@@ -13,7 +13,7 @@ from bench import placement
 from bench.engine.backends.backends import Recorded
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload
 from tests.engine.problems import EVERY_METHOD, ONE_OF_A_KIND, assert_same, everything, needed, run, toy
-from tests.engine.second_device import NAME, SecondDevice
+from tests.engine.second_device import NAME, SecondDevice, There
 
 SEVERAL_STREAMS = ("comet", "perfedavg")
 SIZES = [13, 7, 1, 0, 10, 6]  # in batches of four; the short batches have three, two and two samples
@@ -41,6 +41,8 @@ def test_every_method_trains_with_padding_as_without(method: str) -> None:
     with SecondDevice():
         there = toy(method, model="test_norm", sizes=SIZES, device=NAME)
         found = scores(there)
+        assert all(isinstance(tensor, There) for tensor in everything(there).values())
+        assert not there.engine.fallbacks
         for federation, these in zip(here, expected, strict=True):
             assert_same(everything(there), everything(federation))
             assert found == pytest.approx(these)
@@ -103,6 +105,7 @@ def test_what_padding_cannot_be_told_from_is_not_padded(monkeypatch: pytest.Monk
         assert not there.engine.fallbacks
 
 
+@pytest.mark.long
 def test_without_the_mask_it_would_be_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.engine.lanes.norm.masked", lambda net, mask: contextlib.nullcontext())
     here = toy("fedavg", model="test_norm", sizes=SIZES)

@@ -137,6 +137,7 @@ def test_steps_are_recorded() -> None:
     assert federation.warnings == []
 
 
+@pytest.mark.long
 def test_a_stop_in_the_middle_changes_no_byte_and_no_count() -> None:
     undisturbed, first, second = (toy("ditto", dp_sgd=NOISY, participation=0.5) for _ in range(3))
     run(undisturbed, 4)
@@ -149,6 +150,7 @@ def test_a_stop_in_the_middle_changes_no_byte_and_no_count() -> None:
     assert undisturbed.engine.private.state() == second.engine.private.state()
 
 
+@pytest.mark.long
 def test_steps_are_counted_for_each_client_and_sampling_rate() -> None:
     """Ditto trains twice a round: 13 samples are 4 batches of 4, 2 epochs each; 1 sample is a whole batch."""
     federation = toy("ditto", dp_sgd=NOISY)

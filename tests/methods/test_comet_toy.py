@@ -59,6 +59,7 @@ def test_a_round_of_the_engine_ends_at_the_closed_form(toy: Any, clusters: int, 
             np.testing.assert_allclose(found[i], expected, rtol=1e-8)
 
 
+@pytest.mark.long
 def test_figure_2(toy: Any) -> None:
     """One cluster drags clients 1 and 2 tens of times as far from their lines as two do; the stranger stays alone."""
     found = toy.figure(seed=0)

@@ -134,6 +134,7 @@ def went_on(federation: Federation, client: int) -> bool:
     return not torch.equal(before.weights, federation.server.initial_model().weights)
 
 
+@pytest.mark.long
 def test_worse_models_move_nothing_but_the_affinity(alone: str) -> None:
     """Their weights are negative: clipped for the model, not for the affinity."""
     federation, other = toy("fedfomo", hp=GREEDY, epochs=30), toy(alone, epochs=30)

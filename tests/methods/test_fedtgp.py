@@ -99,6 +99,7 @@ def test_clients_do_what_fedprotos_do() -> None:
     assert_same_personal(tgp, proto)
 
 
+@pytest.mark.long
 def test_the_server_keeps_prototypes_apart() -> None:
     """How much nearer a mean is to its own prototype than to the next, in the mean; without the margin it is less."""
     room = {}

@@ -90,5 +90,6 @@ def test_own_models_start_from_values_of_their_own() -> None:
     assert not torch.equal(starts[0], federation.server.state["model"].weights)
 
 
+@pytest.mark.long
 def test_it_passes_the_conformance_checks_while_it_mixes() -> None:
     assert not [one for one in check("superfed", {"start": 0, "mixing": "layer"}) if one.problem]

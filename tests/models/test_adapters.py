@@ -330,6 +330,7 @@ def test_pytorch_s_fast_path_does_not_pass_by_an_adapter() -> None:
         assert not torch.allclose(adapted, without(net).encoder(x))  # type: ignore[operator]
 
 
+@pytest.mark.long
 def test_layers_with_adapters_stay_what_they_are_on_a_gpu() -> None:
     """Convolutions for lanes know no adapters, and would leave them out."""
     net = filled(build("resnet18", (3, 8, 8), 3, {}, LORA.model_copy(update={"layers": ("conv2",)})))

@@ -108,6 +108,7 @@ def test_seeds_of_one_partition_are_one_unit(store_writer, tmp_path):
     assert {entries[2].value for _, entries in differences.rows} == {3}
 
 
+@pytest.mark.long
 def test_a_task_without_validation_data_beside_one_that_has_some(store_writer, tmp_path):
     """Its last round stands there; it blanks neither itself nor the aggregates."""
     store = load([store_writer(tmp_path, alphas=(1.0, 0.1))])

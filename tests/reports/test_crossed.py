@@ -51,6 +51,7 @@ def draws(rng: np.random.Generator, samples: int, seeds: int, spread: float) -> 
     return np.clip(np.where(rng.random(shape) < np.abs(effect), np.sign(effect), values), -1, 1) * 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("samples", "seeds", "spread"), [(12, 3, 0.0), (60, 5, 0.01), (400, 3, 0.03), (400, 10, 0.01)])
 def test_it_covers_what_it_claims(samples: int, seeds: int, spread: float) -> None:
     """Over samples and seeds drawn anew, at 95 % and 99.9 %; a normal interval of the samples alone does not."""

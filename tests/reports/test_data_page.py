@@ -63,6 +63,7 @@ def test_the_page_needs_nothing_else_and_has_each_anchor_once(described: dict[st
     assert set(re.findall(r'href="#([^"]+)"', page)) <= set(anchors)
 
 
+@pytest.mark.long
 def test_many_sites_and_many_classes_fit(described: dict[str, Any]) -> None:
     """Classes are counted then, and no column or colour stands for each."""
     site = {**described["sites"][1], "classes": [3] * 9 + [0]}

@@ -46,6 +46,7 @@ def test_methods_are_told_apart_by_colour_and_style():
     assert len(set(styles)) == 28
 
 
+@pytest.mark.long
 def test_one_panel_per_figure_and_task(store, curves):
     """The y labels name the figure, the titles the task."""
     picture = figures.convergence(store, curves)

@@ -60,6 +60,7 @@ def test_a_method_beats_fine_tuning_where_its_interval_says_so(tuned: Path) -> N
     assert sentence.startswith(f"{len(sure)} of 2 methods surely beat fine-tuning over all tasks")
 
 
+@pytest.mark.long
 def test_who_leads_on_a_task_is_shown_with_its_distance(tuned: Path) -> None:
     store = by_case(load([tuned]))
     shown = table(store, "for_which")
@@ -81,6 +82,7 @@ def test_tuning_is_worth_nothing_where_it_changed_nothing(tuned: Path, tmp_path:
     assert all(values(same, row)[0] == pytest.approx(0.0, abs=1e-9) for row in METHODS)
 
 
+@pytest.mark.long
 def test_only_methods_of_both_divisions_are_compared(tuned: Path, tmp_path: Path) -> None:
     defaults = by_case(load([write(tmp_path / "default", methods=("ditto", "fedavg"))]))
     assert {row for row, _ in table(by_case(load([tuned])), "worth", defaults).rows} == {"ditto", "fedavg"}

@@ -40,6 +40,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long
 def test_every_file_is_described_with_its_size_and_checksum(archive: Path) -> None:
     files = content(archive)
     sums = dict(line.split("  ")[::-1] for line in files["SHA256SUMS"].decode().splitlines())

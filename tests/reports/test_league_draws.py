@@ -58,6 +58,7 @@ def test_two_settings_within_a_draw_are_two_rows(tuned: Path) -> None:
     assert "ditto, lr=0.7" in load([tuned]).rows
 
 
+@pytest.mark.long
 def test_the_page_answers_and_shows_the_setting_of_each_draw(tuned: Path, tmp_path: Path) -> None:
     defaults = write_store(tmp_path / "default", seeds=8, methods=METHODS)
     name_cases(defaults)
@@ -72,6 +73,7 @@ def test_the_page_answers_and_shows_the_setting_of_each_draw(tuned: Path, tmp_pa
     assert all(table.rows for table in tables)
 
 
+@pytest.mark.long
 def test_nothing_is_said_of_gains_without_both_references(tuned: Path) -> None:
     """Above FedAvg with fine-tuning alone a method may gain that training alone would beat."""
     from reports.league.gain import gains
@@ -87,6 +89,7 @@ def test_nothing_is_said_of_gains_without_both_references(tuned: Path) -> None:
         (tuned / "run.json").write_text(json.dumps(info), encoding="utf-8")
 
 
+@pytest.mark.long
 def test_trials_are_averaged_over_draws(tuned: Path) -> None:
     """By hand: the best so far of each draw, then their mean."""
     lines = ["row,column,value,note"]

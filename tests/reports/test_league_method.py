@@ -43,6 +43,7 @@ def by_seed(store: Store, row: str) -> list[float]:
     return [sum(weight * found[task][seed] for task, weight in WEIGHTS.items()) for seed in "01234"]
 
 
+@pytest.mark.long
 def test_differences_are_student_s_over_the_means_of_seeds(league: Store) -> None:
     """By SciPy; the smallest of four p values is multiplied by four, and a clone of the method is only named."""
     [pm, _] = method_section(league, "ditto", "validation").tables

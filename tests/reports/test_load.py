@@ -146,6 +146,7 @@ def test_what_is_remembered_of_a_store_is_of_that_store_and_of_what_was_asked(st
     assert calls == [("a",), ("b",), ("a",)]
 
 
+@pytest.mark.long
 def test_cells_read_together_have_the_figures_of_each_cell_alone(tmp_path):
     """Also where their tables have different lengths, some have models right after training and some are not done."""
     run = write_store(tmp_path / "run", seeds=2, states={("ditto", 0.1, 0): "failed", ("scd", 1.0, 1): "missing"})

@@ -95,6 +95,7 @@ def entries_of(run: Path, label: str) -> dict[str, object]:
     return {name: dict(table.rows)[label][k] for name, k in columns.items()}
 
 
+@pytest.mark.long
 def test_cells_with_the_protocol_s_settings_stand_beside_its_number(store_writer, tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", store_writer)
     beside = entries_of(run, "Ditto")

@@ -62,6 +62,7 @@ def test_rows_that_do_not_differ_have_no_width() -> None:
     assert together.p_values() == [1.0, 1.0]
 
 
+@pytest.mark.long
 def test_a_league_of_draws_corrects_the_leader_s_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With draws the units are four, and a corrected interval is wider than one by itself, around the same mean."""
     monkeypatch.setitem(conftest.LEVELS, "finetune", conftest.LEVELS["fedavg"])

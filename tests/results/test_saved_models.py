@@ -94,6 +94,7 @@ def test_the_reported_round_need_not_be_the_last(cell: Cell, tmp_path: Path) -> 
     assert_predicts(done, rounds(done))
 
 
+@pytest.mark.long
 def test_a_stopped_cell_keeps_the_same_models(cell: Cell, tmp_path: Path) -> None:
     """The cell is stopped twice; kept models of a round after the last checkpoint, as a kill leaves them, are
     replaced."""

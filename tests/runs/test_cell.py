@@ -82,6 +82,7 @@ def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, met
     ("fedprox", {"mu": 0.2}, False),  # a loss receives it as a tensor
     pytest.param("apfl", {"adaptive": False}, True, marks=pytest.mark.long),
 ])  # fmt: skip
+@pytest.mark.long
 def test_a_later_cell_of_the_process_records_no_step_again(
     method: str, other: dict[str, Any], recorded: bool, cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +259,7 @@ def test_missing_data_is_one_sentence(cell: Cell, tmp_path: Path) -> None:
     assert "Traceback" not in (tmp_path / "cell" / "error.txt").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keep", ["none", "server", "all"])
 def test_what_is_kept_at_the_end(cell: Cell, tmp_path: Path, keep: str) -> None:
     settings = cell(method="fedper", hp={"personal": ["head"]}, model="mlp", model_options={"hidden": 8})

@@ -186,6 +186,7 @@ def test_a_rehearsal_takes_the_steps_that_the_cell_would(method: str) -> None:
     assert sorted(found.few.round.calls.values()) == sorted([2 * 2 * 12, 2 * 2] * trained)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hidden", [50, 5000])
 def test_private_training_is_rehearsed(hidden: int) -> None:
     """What is compared of its losses has no numbers then, and nothing is refused by invented ones."""
@@ -237,6 +238,7 @@ def test_who_waits_for_an_invented_number_to_change_is_told_from_one_who_ends(mo
         rehearse(settings, SIZE, SHARES._replace(train=77))
 
 
+@pytest.mark.long
 def test_a_cells_folder_is_forecast_as_it_is_written(tmp_path: Path) -> None:
     settings = Settings(
         method="ditto", dataset="digits", partition="iid", clients=6, model="logistic", rounds=12, eval_every=2,

@@ -115,6 +115,7 @@ FORGERIES = [
 ]
 
 
+@pytest.mark.long
 def test_every_forged_table_is_wrong_on_another_path(twice: Twice, tmp_path: Path) -> None:
     """With the same losses, and with losses that only rounding moved."""
     settings, folder, here = twice

@@ -81,6 +81,7 @@ def test_models_that_were_trained_on_features_are_tested_on_samples(arrays: Path
         assert others[i] == pytest.approx(np.mean(elsewhere))
 
 
+@pytest.mark.long
 def test_every_kind_of_test_is_what_a_user_would_compute(run: Path, arrays: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in run.glob("*/*") if path.is_file()}
     shifts = [{"name": "rotation", "groups": 2}]

@@ -76,6 +76,7 @@ def test_the_error_by_hand() -> None:
     assert error(frame([0.5, 0.25, 0.25], [1, 1, 0])) == pytest.approx(100 * np.sqrt(1.5 * (left**2).sum()))
 
 
+@pytest.mark.long
 def test_the_error_is_the_spread_over_pools() -> None:
     """For the difference of two methods that agree on most of 300 photographs, drawn 2,000 times."""
     rng = np.random.default_rng(0)

@@ -35,6 +35,7 @@ NAME = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="
 )
 
 
+@pytest.mark.long
 @given(NAME)
 def test_the_address_of_a_file_leads_to_that_file(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     """And what is written there lies nowhere else."""

@@ -58,6 +58,7 @@ def test_tables_without_metrics_are_the_same_bytes_and_the_id_is_one(cell: Cell,
     assert again[0].id == planned[0].id
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), [((), ("auroc",)), (("auroc",), ()), (("ece",), ("auroc", "ece"))])
 def test_a_half_done_cell_goes_on_with_other_metrics(
     cell: Cell, tmp_path: Path, before: tuple[str, ...], after: tuple[str, ...]
@@ -88,6 +89,7 @@ def test_a_stopped_cell_ends_with_the_same_scores(cell: Cell, tmp_path: Path) ->
     assert all((tmp_path / "parts" / n).read_bytes() == (tmp_path / "whole" / n).read_bytes() for n in names)
 
 
+@pytest.mark.long
 def test_any_score_chooses_the_reported_round_on_validation(cell: Cell, tmp_path: Path) -> None:
     """And the models that are kept are of that round."""
     common = {"method": "ditto", "lr": 1.5, "alpha": 0.2, "rounds": 8, "seed": 2, "metrics": ["auroc", "nll"]}
@@ -136,6 +138,7 @@ def test_results_have_the_scores(scored_run: Path, bench_here: Bench) -> None:
     assert "accuracy (%)" in bench_here("results", scored_run).stdout
 
 
+@pytest.mark.long
 def test_finished_cells_that_lack_a_score_are_named(scored_run: Path, arrays: Path, bench_here: Bench) -> None:
     """The second run of a grid with other metrics does nothing again, and fails nowhere."""
     info = store.read_json(scored_run / "run.json")

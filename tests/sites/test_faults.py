@@ -134,6 +134,7 @@ def test_a_method_that_needs_all_sites_stops_and_says_who_is_missing(small: Call
     assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("left", [0, 1])
 def test_an_outage_stops_the_server_and_the_same_command_goes_on(small: Callable[..., Small], left: int) -> None:
     """With no site, or one of three, no round counts: the outage costs no rounds, and the end has the same bytes."""
@@ -182,6 +183,7 @@ def test_server_and_sites_that_start_again_lose_nothing(small: Callable[..., Sma
     assert len({(row["round"], row["site"], row["direction"], row["kind"]) for row in rows}) == len(rows)
 
 
+@pytest.mark.long
 def test_a_site_that_ends_while_it_waits_for_a_reply_goes_on_from_its_disk(small: Callable[..., Small]) -> None:
     job = small("ccvr", rounds=2)
 
@@ -198,6 +200,7 @@ def test_a_site_that_ends_while_it_waits_for_a_reply_goes_on_from_its_disk(small
     assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
 
 
+@pytest.mark.long
 def test_a_site_whose_state_is_lost_says_so(small: Callable[..., Small]) -> None:
     job = small("ditto", rounds=2)
     job.server(Threads(job.sites())).advance()

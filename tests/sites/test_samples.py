@@ -68,6 +68,7 @@ def other_samples(job: Small, site: int, **changes: Any) -> None:
     job.samples[site] = {**job.samples[site], **changes}
 
 
+@pytest.mark.long
 def test_a_site_that_comes_back_with_other_samples_is_left_out(small: Callable[..., Small]) -> None:
     """Also with as many; once it has the old ones again it takes part."""
     job = small("fedavg", rounds=3)

@@ -121,6 +121,7 @@ def test_files_are_unused_when_all_of_their_cells_are_gone(tmp_path: Path) -> No
     assert unused_files(tmp_path / "nowhere", []) == []
 
 
+@pytest.mark.long
 def test_features_of_removed_cells_are_removed(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
     """Cells of another seed have another body; a cell without frozen layers has no features at all."""
     run = tmp_path / "run"

@@ -33,6 +33,7 @@ def unreadable_tests(**options: object) -> Dataset:
     return unreadable
 
 
+@pytest.mark.long
 def test_without_a_readable_test_split_a_trial_has_the_same_bytes(write: Write, arrays: Path, tmp_path: Path) -> None:
     for method in ("fedprox", "ditto"):  # a generic and a personalized model of their own
         (cell, _) = load_study(str(write(grid={"methods": [method]})), []).arms[0].cells

@@ -123,6 +123,7 @@ def test_a_finalist_that_fails_is_named_and_the_command_fails(write: Write, star
     assert ended(start, *command)[0] == 0
 
 
+@pytest.mark.long
 def test_settings_that_a_method_refuses_together_are_a_pruned_trial(write: Write, tmp_path: Path) -> None:
     space = {"fedrod.head": ["linear", "hyper"], "fedrod.head_phase": ["joint", "after"]}
     file = write(grid={"methods": ["fedrod"], "rounds": 1}, sampler="grid", trials=None, space=space)
@@ -140,6 +141,7 @@ def test_settings_that_a_method_refuses_together_are_a_pruned_trial(write: Write
     assert run(study, folder)[2] == []
 
 
+@pytest.mark.long
 def test_a_score_asked_for_later_is_computed_and_no_trial_waits_for_ever(write: Write, tmp_path: Path) -> None:
     grid = {"methods": ["fedavg"], "rounds": 1}
     arguments = {"sampler": "grid", "trials": None, "space": {"lr": [0.1, 0.3]}}

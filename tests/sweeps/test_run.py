@@ -134,6 +134,7 @@ def test_a_trial_that_ran_to_its_end_is_complete(write: Write, tmp_path: Path) -
     assert last.values == pytest.approx(list(last.intermediate_values.values()))
 
 
+@pytest.mark.long
 def test_methods_take_turns_and_have_the_same_budget(write: Write, tmp_path: Path) -> None:
     file = write(grid={"methods": ["fedavg", "local"], "rounds": 1}, trials=2, objective="gm")
     study, folder = load_study(str(file), []), tmp_path / "run"
@@ -415,6 +416,7 @@ def test_what_chooses_rounds_tells_studies_apart_and_the_accuracy_changes_no_nam
     assert len({*names}) == 3
 
 
+@pytest.mark.long
 def test_the_best_three_run_again_and_the_mean_over_all_seeds_decides(write: Write, tmp_path: Path) -> None:
     rates = [1e-3, 0.03, 0.1, 0.3]
     file = write(sampler="grid", trials=None, space={"lr": rates}, grid={"methods": ["fedavg"], "rounds": 2})
