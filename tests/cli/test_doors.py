@@ -35,7 +35,6 @@ def study(tmp_path: Path, arrays: Path) -> Callable[[str], Path]:
     return write
 
 
-@pytest.mark.long
 def test_python_refuses_the_folder_of_another_grid_as_the_command_does(grid: Grid, tmp_path: Path) -> None:
     """An edited grid goes into its own folder again; another one only where the caller says so."""
     folder = tmp_path / "run"

@@ -48,7 +48,6 @@ def test_no_checkpoint(tmp_path: Path) -> None:
     assert list(checkpoint.load(tmp_path / "checkpoint")) == []
 
 
-@pytest.mark.long
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_generation_is_passed_over(tmp_path: Path, data: st.DataObject) -> None:
