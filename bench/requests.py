@@ -280,7 +280,7 @@ class ClassSums:
 
 
 class Upload(NamedTuple):  # not a dataclass for the same reason as `Train`
-    """A message to the server; the program continues at once. Plain numbers are not counted as traffic.
+    """A message to the server; the program continues at once. Plain numbers and texts are not counted as traffic.
 
     Attributes:
         values: model values, tensors and plain numbers by name.

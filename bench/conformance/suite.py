@@ -144,7 +144,8 @@ CHECKS = (
     Check(
         "ledger adds up",
         checks.ledger,
-        "Send model values, tensors and a few plain numbers, or lists and dicts of them.",
+        "Send model values, tensors, a few plain numbers and short texts, or lists and dicts of them; make a tensor of "
+        "what is longer.",
     ),
     Check(
         "weights sum to 1",

@@ -218,15 +218,15 @@ def advance(federation: Federation, rounds: int, *, evaluate: bool = True, log: 
         evaluate: after every round, not only after the last one.
         log: where to note what is changed in place.
     """
-    log = log or Log()
+    log, results = log or Log(), dict[str, Any]()
     for k in range(rounds):
         log.remember(federation.server.state, "server.state")
         log.remember(federation.clients.states(), "client.state")
         federation.advance()
-        if evaluate and k < rounds - 1:
-            federation.evaluate()
+        if evaluate or k == rounds - 1:
+            results = outcome(federation)
         log.note_changes()
-    return outcome(federation)
+    return results
 
 
 def outcome(federation: Federation) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Bytes on the wire, counted at the message boundary from the tensors themselves.
 
 Two conventions for downlinks: each distinct tensor once however many clients receive it (the count of the COMET paper),
-and once per receiver. BatchNorm buffers are counted apart; plain numbers travel free.
+and once per receiver. BatchNorm buffers are counted apart. Plain numbers, texts and names of values travel free:
+a method needs few of them beside its tensors, and `bench check-method` refuses messages that have more.
 """
 
 from typing import Any, NamedTuple

@@ -1,6 +1,7 @@
 """Methods that break one promise each, for the conformance suite to find."""
 
 import functools
+import json
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -101,6 +102,37 @@ class HiddenMomentum(Sound):
         w, average = server.state["model"], mean(messages, "model")
         self.velocity = 0.9 * self.velocity + average.weights - w.weights
         server.state["model"] = average.with_weights(w.weights + self.velocity)
+
+
+@METHODS.register("broken_odd_rounds")
+class OddRounds(Sound):
+    """An anchor lies on the method's object, is set in odd rounds and used in even ones."""
+
+    def init(self, server: Server) -> None:
+        super().init(server)
+        self.anchor = server.state["model"].weights
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        super().aggregate(server, messages)
+        model = server.state["model"]
+        if server.round % 2 == 0:  # counted from 0
+            self.anchor = model.weights
+        else:
+            server.state["model"] = model.with_weights((model.weights + self.anchor) / 2)
+
+
+@METHODS.register("broken_scored_memory")
+class ScoredMemory(Sound):
+    """Scores are of a model that lies on the method's object, anew after every round."""
+
+    trains = "both"
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        super().aggregate(server, messages)
+        self.scored = server.state["model"]
+
+    def personal(self, server: Server, client: Client, down: State) -> Params:
+        return getattr(self, "scored", server.initial_model())
 
 
 @METHODS.register("broken_hidden_model")
@@ -281,6 +313,21 @@ class Numbers(Sound):
         client.state["like"] = server.initial_model()
 
 
+@METHODS.register("broken_text")
+class Text(Sound):
+    """Texts are not counted either."""
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        yield Upload({"model": json.dumps(trained["w"].weights.tolist())})
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        w = server.state["model"]
+        sent = [w.with_weights(w.weights.new_tensor(json.loads(m["model"]))) for m in messages]
+        read = [replace(m, values={"model": model}) for m, model in zip(messages, sent, strict=True)]
+        server.state["model"] = mean(read, "model")
+
+
 # -- weights ----------------------------------------------------------------------------------------------------------
 
 
@@ -362,6 +409,36 @@ class NewLoss(_Pulled):
 
     def loss_for(self, received: Tensor) -> Any:
         return lambda model, values, batch, ctx: _pull(model, values, batch, ctx, 0.0)
+
+
+@METHODS.register("broken_new_partial")
+class NewPartial(_Pulled):
+    """No tensor in it either."""
+
+    def loss_for(self, received: Tensor) -> Any:
+        return functools.partial(_pull, center=0.0)
+
+
+def scaled_loss(factor: float) -> Any:
+    """A loss out of a factory."""
+
+    def loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+        return factor * cross_entropy(model, values, batch, ctx)
+
+    return loss
+
+
+WARM, LATE = scaled_loss(1.0), scaled_loss(0.5)
+
+
+@METHODS.register("sound_pair")
+class Pair(Sound):
+    """Nothing wrong: two fixed losses of the module."""
+
+    def client_round(self, client: Client, down: State) -> Program:
+        warm = yield Train({"w": down["model"]}, loss=WARM)
+        late = yield Train({"w": warm["w"]}, loss=LATE)
+        yield Upload({"model": late["w"]})
 
 
 # -- the rest ---------------------------------------------------------------------------------------------------------

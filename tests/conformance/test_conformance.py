@@ -2,10 +2,13 @@
 
 import functools
 import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +31,8 @@ BROKEN = {
     "entropy": {"deterministic"},
     "seeding": {"deterministic"},
     "hidden_momentum": {"survives a checkpoint"},
+    "odd_rounds": {"survives a checkpoint"},
+    "scored_memory": {"survives a checkpoint"},
     "hidden_model": {"survives a checkpoint", "messages say all"},
     "odd_state": {"survives a checkpoint"},
     "late_start": {"evaluation leaves no trace"},
@@ -41,6 +46,7 @@ BROKEN = {
     "writes_client": {"messages say all"},
     "array": {"ledger adds up"},
     "numbers": {"ledger adds up"},
+    "text": {"ledger adds up"},
     "weights": {"weights sum to 1"},
     "closure": {"losses hold no tensor"},
     "default": {"losses hold no tensor"},
@@ -48,6 +54,7 @@ BROKEN = {
     "global": {"losses hold no tensor"},
     "bound": {"losses hold no tensor"},
     "new_loss": {"losses hold no tensor"},
+    "new_partial": {"losses hold no tensor"},
     "branch": {"executors agree"},
     "no_number": {"runs"},
     "hidden_nan": {"executors agree"},
@@ -62,7 +69,8 @@ BROKEN = {
 
 QUICK = {
     "array", "branch", "closure", "counts", "default_value", "degenerate", "favourite", "global", "hidden_model",
-    "hidden_nan", "in_place", "late_start", "no_number", "numbers", "outbox", "range", "seeding", "weights",
+    "hidden_nan", "in_place", "late_start", "no_number", "numbers", "odd_rounds", "outbox", "range", "seeding",
+    "weights",
 }  # fmt: skip
 """Every check has one of them; `make test-all` tries all."""
 
@@ -98,6 +106,50 @@ def test_sound_is_what_the_broken_ones_are_but_for_one_thing(broken: None) -> No
     assert problems("nothing") == {}
 
 
+def test_scores_directly_after_a_restore_are_compared(broken: None) -> None:
+    said = checks.checkpoint(Case("broken_scored_memory"))
+    assert said.startswith("stopped and resumed after every round, the last one round 1, metrics['pm")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("sound_pair", ""),
+        ("broken_new_loss", "is made anew by every program"),
+        ("broken_new_partial", "a `partial` of _pull is made anew by every program"),
+    ],
+)
+def test_losses_out_of_one_factory_are_fixed_if_the_rounds_ask_for_the_same_again(
+    broken: None, name: str, says: str
+) -> None:
+    said = checks.losses(Case(name))
+    assert said.endswith(says)
+    assert bool(said) == bool(says)
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({"phase": "warm-up", "clients": [1, 2], "seen": None, "large": 2**63, "models": {7: 0.5}}, ""),
+        ({"model": json.dumps([0.125] * 67)}, "469 plain numbers and letters"),
+        ({"model": ["0.125"] * 67}, "335 plain numbers and letters"),
+        ({"model": [None] * 67}, "67 plain numbers"),
+        ({"model": {"a": [[0.125] * 16] * 2}}, "32 plain numbers"),
+        ({"model": 10**3000}, "a whole number of 9966 bits under ['model']"),
+        ({"model": [b"0.125"]}, "a bytes under ['model'][0]"),
+        ({"model": 1j}, "a complex under ['model']"),
+        ({"model": Decimal("0.125")}, "a Decimal under ['model']"),
+        ({"model": {"0.125 " * 6: None}}, "the name '0.125 0.125 0.125 0.125 0.125 '"),
+        ({"model": [{10**30: 1}]}, "the name '1000"),
+        ({0.125: 1}, "the name '0.125'"),
+    ],
+)
+def test_what_a_message_may_hold_beside_tensors(message: dict[Any, Any], says: str) -> None:
+    said = checks._uncounted(message)
+    assert says in said
+    assert bool(said) == bool(says)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in BROKEN]
 )
@@ -106,7 +158,9 @@ def test_broken_ones_fail_by_the_check_meant_for_it(broken: None, name: str) -> 
 
 
 def test_every_broken_method_is_tried_and_every_check_fails_for_one_but_that_of_nothing(broken: None) -> None:
-    assert {f"broken_{name}" for name in BROKEN} | {"broken_nothing"} == set(load(HERE / "broken_methods.py"))
+    assert {f"broken_{name}" for name in BROKEN} | {"broken_nothing", "sound_pair"} == set(
+        load(HERE / "broken_methods.py")
+    )
     assert set().union(*(BROKEN[name] for name in QUICK)) == {one.name for one in CHECKS}
 
 
@@ -117,6 +171,7 @@ def test_every_broken_method_is_tried_and_every_check_fails_for_one_but_that_of_
         ("in_place", "changed in place: down['model'].weights, server.state['model'].weights"),
         ("array", "what a client uploads has a ndarray under ['model']"),
         ("numbers", "what a client downloads has 67 plain numbers"),
+        ("text", " plain numbers and letters, whose bytes are not counted"),
         ("closure", "<lambda> holds a tensor: closed-over 'received'"),
         ("global", "taught_loss holds a tensor: module variable 'TEACHER'"),
         ("seeding", "the global random generator of torch moves"),
