@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 _KEY = "pfleague_model"
+_MEAN, _STD = "normalisation.mean", "normalisation.std"
 
 
 class Predictions(NamedTuple):
@@ -81,16 +82,15 @@ class ExportedModel:
 
         Args:
             x: as in the data set: bytes 0 .. 255 of images, arrays as in the file, token numbers.
-            at: the model of the site whose normalisation a model takes that has none.
+            at: for a model that `needs_site`, and for no other: that of the site, out of the same export.
 
         Raises:
-            UserError: the samples have another shape, or it is not said which site normalises them.
+            UserError: the samples have another shape or scale, or `at` is missing or another than that.
         """
         if tuple(x.shape[1:]) != self.shape:
             raise UserError(f"samples of shape {list(x.shape[1:])}: the model takes {list(self.shape)}")
         self._check_values(x)
-        if self.needs_site and at is None:
-            raise UserError("the generic model takes rows as a site normalises them: give the file of the site, too")
+        self._check_site(at)
         seen = self.normalised(x) if at is None else at.normalised(x)
         if not len(seen):
             return seen.new_zeros(0, len(self.classes))
@@ -98,19 +98,41 @@ class ExportedModel:
 
     def _check_values(self, x: Tensor) -> None:
         """Refuse samples on another scale than those of training, as far as the file says it."""
-        if self._header.get("bytes") and x.is_floating_point():
+        of_bytes, vocabulary = self._header.get("bytes"), self._header.get("vocabulary")
+        if of_bytes and x.is_floating_point():
             raise UserError(f"samples of {x.dtype}: the model takes whole numbers from 0 to 255, as it was trained on")
-        vocabulary = self._header.get("vocabulary")
         if vocabulary and x.is_floating_point():
             raise UserError(f"samples of {x.dtype}: the model takes tokens, which are whole numbers")
-        if vocabulary and len(x) and not 0 <= int(x.min()) <= int(x.max()) < vocabulary:
-            raise UserError(f"tokens from {x.min()} to {x.max()}: the model has a vocabulary of {vocabulary}")
+        if not x.numel() or not (of_bytes or vocabulary):
+            return
+        low, high = (int(end) for end in x.long().aminmax())
+        if of_bytes and not 0 <= low <= high <= 255:
+            raise UserError(f"samples from {low} to {high}: the model takes whole numbers from 0 to 255")
+        if vocabulary and not 0 <= low <= high < vocabulary:
+            raise UserError(f"tokens from {low} to {high}: the model has a vocabulary of {vocabulary}")
+
+    def _check_site(self, at: "ExportedModel | None") -> None:
+        """Refuse what could normalise samples otherwise than in training, without a word."""
+        if not self.needs_site:
+            if at is not None:
+                name = self.site or "all sites"
+                raise UserError(f"the model of {name} takes rows as they are: give no file of a site beside it")
+            return
+        if at is None:
+            raise UserError("the generic model takes rows as a site normalises them: give the file of the site, too")
+        if at.site is None or _MEAN not in at._tensors:
+            raise UserError("the second file has no normalisation: give the file of the site that the rows are from")
+        if (at.cell["id"], at.shape, at.table) != (self.cell["id"], self.shape, self.table):
+            raise UserError(
+                f"the file of {at.site} is of another export (cell {at.cell['id']}) than the generic model (cell "
+                f"{self.cell['id']}): give that of the site which `bench export` wrote beside it"
+            )
 
     def normalised(self, x: Tensor) -> Tensor:
         """Raw samples as the network takes them; a missing number is the mean, which becomes 0."""
-        if "normalisation.mean" not in self._tensors:
+        if _MEAN not in self._tensors:
             return x.to(self.dtype) if x.is_floating_point() else x.long()
-        mean, std = (self._tensors[f"normalisation.{name}"] for name in ("mean", "std"))
+        mean, std = self._tensors[_MEAN], self._tensors[_STD]
         return ((x.to(mean.dtype) - mean) / std).nan_to_num(nan=0.0).to(self.dtype)
 
     def network(self, x: Tensor) -> Tensor:
@@ -175,11 +197,18 @@ def _array(file: Path) -> Any:
         raise UserError(f"{file} is no array of numbers (.npy, or .npz with an array 'x'): {error}") from None
     if content.dtype.kind not in "uif" or not content.ndim:
         raise UserError(f"{file} holds values of type {content.dtype}; samples are arrays of numbers [n, ...]")
-    if content.dtype.kind == "f" and not np.isfinite(content).all():
-        raise UserError(
-            f"{file}: sample {int(np.argwhere(~np.isfinite(content))[0][0])} holds a number that is not finite"
-        )
-    return content.astype(np.float32) if content.dtype.kind == "f" else content
+    if content.dtype == np.uint8:
+        return content
+    if content.dtype.kind != "f":  # torch knows one order of bytes, and few types without a sign
+        if content.size and content.max() > np.iinfo(np.int64).max:
+            raise UserError(f"{file} holds {content.max()}; a model takes whole numbers below 2^63")
+        return content.astype(np.int64)
+    with np.errstate(over="ignore"):  # becomes infinite
+        floats = content.astype(np.float32)
+    if not np.isfinite(floats).all():
+        sample = int(np.argwhere(~np.isfinite(floats))[0][0])
+        raise UserError(f"{file}: sample {sample} holds a number that is not finite in float32")
+    return floats
 
 
 def load_model(file: Path | str) -> ExportedModel:
@@ -263,7 +292,7 @@ def _of_recording(
 ) -> ExportedModel:
     """The model of a recorded network."""
     dtype = str(next(network.parameters()).dtype).removeprefix("torch.")
-    named = dict(zip(("normalisation.mean", "normalisation.std"), normalisation, strict=False))
+    named = dict(zip((_MEAN, _STD), normalisation, strict=False))
     whole = {
         **header, "operations": recording.operations, "at_once": recording.at_once, "dtype": dtype, "bf16": bf16
     }  # fmt: skip

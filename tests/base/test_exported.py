@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -118,6 +119,12 @@ def test_values_on_another_scale_are_refused(network: nn.Module) -> None:
     assert of_bytes(torch.full((2, 1, 8, 8), 200, dtype=torch.uint8)).shape == (2, 2)
     with pytest.raises(UserError, match="takes whole numbers from 0 to 255"):
         of_bytes(torch.rand(2, 1, 8, 8))
+    for value, dtype in ((40000, torch.int32), (-5, torch.int64), (256, torch.uint16)):
+        with pytest.raises(
+            UserError, match=f"samples from {value} to {value}: the model takes whole numbers from 0 to"
+        ):
+            of_bytes(torch.full((2, 1, 8, 8), value, dtype=dtype))
+    assert of_bytes(torch.zeros(0, 1, 8, 8, dtype=torch.int32)).shape == (0, 2)
     of_tokens = exported(network, example, normalisation=normalisation, bf16=False, header=HEADER | {"vocabulary": 50})
     assert of_tokens(torch.full((2, 1, 8, 8), 49)).shape == (2, 2)
     for x, said in (
@@ -127,6 +134,48 @@ def test_values_on_another_scale_are_refused(network: nn.Module) -> None:
     ):
         with pytest.raises(UserError, match=said):
             of_tokens(x)
+
+
+def test_a_site_s_file_normalises_rows_for_a_model_without_a_normalisation_of_the_same_export(
+    network: nn.Module,
+) -> None:
+    def of(normalised: bool, **changes: Any) -> ExportedModel:
+        moments = [torch.full((1, 1, 1, 1), value, dtype=torch.float64) for value in (3.0, 2.0)] if normalised else []
+        return exported(
+            network, torch.randn(4, 1, 8, 8), normalisation=moments, bf16=False, header={**HEADER, **changes}
+        )
+
+    generic, site, x = of(False, site=None, needs_site=True), of(True), torch.randn(5, 1, 8, 8)
+    assert torch.equal(generic(x, site), site(x))
+    with pytest.raises(UserError, match="give the file of the site, too"):
+        generic(x)
+    other_cell = HEADER["cell"] | {"id": "1"}
+    table = {"columns": [{"name": "age", "kind": "number"}]}
+    for model, at, said in (
+        (generic, generic, "no normalisation: give the file of the site"),
+        (generic, of(False), "no normalisation: give the file of the site"),
+        (generic, of(True, site=None), "no normalisation: give the file of the site"),
+        (generic, of(True, cell=other_cell), r"Bonn is of another export \(cell 1\) than the generic model \(cell 0\)"),
+        (generic, of(True, shape=[1, 4, 16]), "of another export"),
+        (generic, of(True, table=table), "of another export"),
+        (site, site, "the model of Bonn takes rows as they are: give no file"),
+        (of(True, site=None), site, "the model of all sites takes rows as they are: give no file"),
+    ):
+        with pytest.raises(UserError, match=said):
+            model(x, at)
+
+
+def test_arrays_of_any_number_type_and_order_of_bytes(model: ExportedModel, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 200, (4, 1, 8, 8))
+    expected = model(torch.from_numpy(x)).double().softmax(1)[:, 1].numpy()
+    for dtype in (">i4", ">f8", "<f2", ">u2", "u1", ">u8"):
+        np.save(tmp_path / "x.npy", x.astype(dtype))
+        table = model.predict(tmp_path / "x.npy").table
+        np.testing.assert_allclose(table["probability of yes"], expected, rtol=1e-6)
+    for large, said in ((np.uint64(2**63), "below 2\\^63"), (1e300, "not finite in float32"), (np.nan, "not finite")):
+        np.save(tmp_path / "x.npy", np.full((1, 1, 8, 8), large))
+        with pytest.raises(UserError, match=said):
+            model.predict(tmp_path / "x.npy")
 
 
 class Scaled(Small):

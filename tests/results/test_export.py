@@ -165,6 +165,8 @@ def test_the_command_and_the_script_from_elsewhere(
     bad = predict("Köln.pt", "../bad.csv", code=1)
     assert bad.stderr.startswith("predict.py: ../bad.csv: row 1, column 'glucose': 'high' is no number")
     predict("generic.pt", "../t.csv", code=1)
+    assert "no normalisation" in predict("generic.pt", "../t.csv", "generic.pt", code=1).stderr
+    assert "give no file of a site beside it" in predict("Köln.pt", "../t.csv", "Köln.pt", code=1).stderr
     assert predict("generic.pt", "../t.csv", "Köln.pt").stdout
 
 
