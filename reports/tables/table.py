@@ -222,7 +222,8 @@ def _latex(entry: TableEntry) -> str:
 
 
 def _tex_row(cells: list[str]) -> str:
-    return " & ".join(cells) + r" \\"
+    r"""A line of a `tabular`; braces keep TeX from reading `[` or `*` as an argument of the `\\` or the rule before."""
+    return ("{}" if cells[0].lstrip().startswith(("[", "*")) else "") + " & ".join(cells) + r" \\"
 
 
 def _group_heads(groups: list[tuple[str, int]]) -> list[str]:

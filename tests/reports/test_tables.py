@@ -71,8 +71,23 @@ def test_a_long_table_can_be_filtered_and_a_short_one_need_not_be():
     assert 'type="search"' in to_html(TABLE, filter_rows=1)
 
 
+STARRED = ("[ours] plain", "*star", " [2pt]")
+
+
+def _named(label: str) -> Table:
+    return Table("t", label, label, label, (Column(label, label),), ((label, (words(label),)),) * 2, (label,))
+
+
+@pytest.mark.parametrize("label", STARRED)
+def test_a_label_is_no_argument_of_the_line_break_or_rule_before(label):
+    r"""`\\ [ours]` asks for a space of the length "ours", `\\ *` for no page break."""
+    lines = [line.strip() for line in to_latex(_named(label)).splitlines()]
+    assert [line for line in lines if line.startswith(("[", "*"))] == []
+    assert sum(line.startswith("{}" + label) for line in lines) == 3
+
+
 def test_latex_compiles(pdflatex):
-    pdflatex(to_latex(TABLE))
+    pdflatex("\n".join(map(to_latex, (TABLE, *map(_named, STARRED)))))
 
 
 def _numbers(text: str) -> list[str]:
