@@ -70,22 +70,23 @@ def main_table(
         tuned: metrics that the settings were tuned for: they alone are marked; empty: nothing was tuned, all are.
         tasks: the tasks; empty: all.
     """
-    columns = [(task, figure) for task in tasks or store.tasks for figure in figures]
+    tasks = tasks or store.tasks
+    columns = [(task, figure) for task in tasks for figure in figures]
     usual = max((len(scores(store, row, *column, chosen)) for row in store.rows for column in columns), default=0)
-    noise = epsilons(store)
+    noise = {column: entries for column, entries in epsilons(store).items() if column.group in tasks}
     by_column: dict[Column, dict[str, TableEntry]] = {}
-    for task in store.tasks:
+    for task in tasks:
         for figure in figures:
             marked = not tuned or figure.metric in tuned
             by_column[Column(figure.name, task)] = _column(store, task, figure, chosen, usual, marked=marked)
         by_column |= {column: entries for column, entries in noise.items() if column.group == task}
     rows = tuple((row, tuple(entries[row] for entries in by_column.values())) for row in store.rows)
     caption = (
-        f"Test accuracy in percent, mean ± standard deviation (ddof 1) over {_units(store, usual)} unless another n is "
-        "printed; a diverged cell counts as chance level. "
+        f"Test accuracy in percent, mean ± standard deviation (ddof 1) over {_units(store, usual, tasks)} unless "
+        "another n is printed; a diverged cell counts as chance level. "
         f"{'; '.join(figure.text for figure in figures)}. {_EPSILON if noise else ''}"
-        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}{_exceptions(store, chosen)}. Data and settings: "
-        f"{described(store)}."
+        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}{_exceptions(store, chosen, tasks)}. Data and "
+        f"settings: {described(store)}."
     )
     note = f"Tuned for {' and '.join(metric.upper() for metric in tuned)}: only these are marked."
     return Table(name, title, caption, "Method", tuple(by_column), rows, (LEGEND, note) if tuned else (LEGEND,))
@@ -205,17 +206,17 @@ def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int, *,
     return column
 
 
-def _units(store: Store, usual: int) -> str:
+def _units(store: Store, usual: int, tasks: Sequence[str]) -> str:
     """Name what n counts: seeds, or partitions where several seeds share one."""
-    repeats = max(map(store.repeats, store.tasks))
+    repeats = max(map(store.repeats, tasks))
     if repeats > 1:
         return f"{usual} partition{'s' * (usual != 1)}, each the mean of up to {repeats} seeds,"
     return f"{usual} seed{'s' * (usual != 1)}"
 
 
-def _exceptions(store: Store, chosen: str) -> str:
+def _exceptions(store: Store, chosen: str, tasks: Sequence[str]) -> str:
     """The tasks that cannot report the chosen round."""
-    others = [task for task in store.tasks if store.selected(task, chosen) != chosen]
+    others = [task for task in tasks if store.selected(task, chosen) != chosen]
     return f" (the last round on {' and '.join(others)}: no validation data)" if others else ""
 
 

@@ -36,6 +36,13 @@ def test_columns_are_tasks_and_rows_are_labels(store):
     assert [label for label, _ in table.rows] == ["fedavg", "local", "fedper", "ditto", "scd"]
 
 
+def test_a_table_of_some_tasks_has_no_columns_of_others(store):
+    table = accuracy.main_table(store, "validation", tasks=["digits, α=0.1"])
+    whole = accuracy.main_table(store, "validation")
+    assert table.groups == [("digits, α=0.1", 2)]
+    assert _row(table, "scd") == _row(whole, "scd")[2:]
+
+
 def test_what_is_not_done_is_shown(store):
     table = accuracy.main_table(store, "validation")
     assert [entry.note for entry in _row(table, "fedper")[2:]] == ["3 failed", "3 failed"]
@@ -117,6 +124,7 @@ def test_a_task_without_validation_data_beside_one_that_has_some(store_writer, t
     mixed = replace(store, figures=figures[~without])
     table = accuracy.main_table(mixed, accuracy.selection(mixed))
     assert "the last round on digits, α=0.1: no validation data" in table.caption
+    assert "no validation data" not in accuracy.main_table(mixed, "validation", tasks=["digits, α=1"]).caption
     last = mixed.scores("scd", "digits, α=0.1", "pm", "local", "train_size", "last")
     assert _row(table, "scd")[3].value == pytest.approx(np.mean(list(last.values())))
     assert len(accuracy.aggregate_table(mixed, "validation").rows) == 5
