@@ -296,11 +296,13 @@ def within_percent(value: float, half: float) -> tuple[float, float]:
     from scipy import special
 
     share = value / 100
+    if half == 0:
+        return value, value
     if not 0 < share < 1 or math.isnan(half):
-        return (value, value) if half == 0 else (math.nan, math.nan)
+        return math.nan, math.nan
     reach = half / 100 / (share * (1 - share))
     low, high = 100 * special.expit(special.logit(share) + np.array([-reach, reach]))
-    return float(low), float(high)
+    return min(float(low), value), max(float(high), value)  # there and back, rounding may pass the value
 
 
 def _differences(values: Mapping[str, float], reference: Mapping[str, float]) -> Floats:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -235,10 +235,13 @@ def test_bootstrap_is_stratified():
 
 
 @given(st.floats(0.5, 99.5), st.floats(0, 60))
-def test_intervals_of_percentages_stay_within_0_and_100(value, half):
+@example(100 / 449, 0.0)
+@example(100 / 449, 1e-15)
+def test_intervals_of_percentages_stay_within_0_and_100_and_have_the_value_inside(value, half):
     low, high = ours.within_percent(value, half)
-    assert 0 <= low <= value * (1 + 1e-9)
-    assert value * (1 - 1e-9) <= high <= 100
+    assert 0 <= low <= value <= high <= 100
+    if half == 0:
+        assert low == high
 
 
 def _mean_of_tasks(tasks):
