@@ -79,7 +79,8 @@ def _panel(
             face = "white" if hollow else colours[task]
             axis.plot(summary.mean, place, "o", color=colours[task], markerfacecolor=face, markersize=4)
             dots.append((summary.mean, place, colours[task]))
-            reach += [summary.mean] if hollow else [summary.mean - summary.std, min(100, summary.mean + summary.std)]
+            spread = 0.0 if hollow or math.isnan(summary.std) else summary.std  # of one seed there is none
+            reach += [summary.mean - spread, min(100, summary.mean + spread)]
         if len(by_task) == len(tasks) > 1:
             axis.plot([_mean(by_task)] * 2, [at - 0.36, at + 0.36], color="#111111", linewidth=1.3)
         if at % 2:

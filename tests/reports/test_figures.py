@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from reports.page import method_portraits
-from reports.pictures import canvas, figures, headline, profiles, tradeoff
+from reports.pictures import canvas, figures, headline, price, profiles, tradeoff
 from reports.reading.load import load
 from reports.statistics import inference
 from reports.tables import accuracy, cost, fairness
@@ -106,7 +106,7 @@ def drawn(monkeypatch):
         canvas.arrange(11, 4, beside=True)
         found.append(canvas)
 
-    for module in (figures, method_portraits, headline, tradeoff, profiles):
+    for module in (figures, method_portraits, headline, tradeoff, profiles, price):
         monkeypatch.setattr(module, "finish", keep)
     return found
 
@@ -168,6 +168,28 @@ def test_of_many_methods_only_the_best_and_the_reference_have_colours(store, mon
     figure = canvas.Canvas()
     canvas.legend(figure, styles)
     assert list(figure.key) == ["fedavg", "local", "scd", "2 others"]
+
+
+def test_equal_accuracies_of_all_seeds_have_a_point_without_a_bar(store, drawn):
+    """Its interval was one bit above the mean, and a bar of negative length is refused."""
+    columns = ["row", "task", "unit", "metric", "test", "value"]
+    values = {"own": 60.0, "global": 100 / 449}
+    lines = [("scd", "digits, α=1", seed, "pm", test, value) for test, value in values.items() for seed in "01"]
+    price.price(store, pd.DataFrame(lines, columns=columns))
+    (point,) = (line for line in drawn[0].axes[0].lines if len(line.get_xdata()) == 1)
+    assert (point.get_xdata()[0], point.get_ydata()[0]) == (60.0, 100 / 449)
+
+
+def test_with_one_seed_the_headline_shows_all_trained_models(store_writer, tmp_path, drawn):
+    """A standard deviation of one seed is nan: the axis ended at 100 and began there, and every dot was an arrow."""
+    store = load([store_writer(tmp_path, seeds=1, alphas=(1.0,))])
+    headline.headline(store, "validation")
+    personal = drawn[0].axes[1]
+    low, high = personal.get_xlim()
+    dots = [line.get_xdata()[0] for line in personal.lines if line.get_marker() == "o"]
+    assert len(dots) == 5
+    assert all(low < dot < high for dot in dots)
+    assert high - low < 1.5 * (max(dots) - min(dots))
 
 
 def test_the_headline_has_every_method_once_a_panel_and_the_best_on_top(store, drawn):
