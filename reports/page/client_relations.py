@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.data import Floats
 from reports.page.sections import Section
-from reports.pictures.canvas import COLOURS, Picture, drawing, finish, legend
+from reports.pictures.canvas import COLOURS, MARKERS, Picture, drawing, finish, legend
 from reports.reading.load import Cell, Store
 
 _PANEL = (3.1, 2.7)  # inches: a square and its colour bar
@@ -68,7 +68,8 @@ def _means(at: int, row: str, shown: list[tuple[Cell, dict[str, Any]]]) -> Pictu
     by_size = any(max(content["n_train"]) > _UNEQUAL * min(content["n_train"]) for _, content in shown)
     names = list(dict.fromkeys(name for _, content in shown for name in content["matrices"]))
     styles: dict[str, dict[str, Any]] = {
-        name: {"color": COLOURS[k % len(COLOURS)], "marker": "o", "ls": ""} for k, name in enumerate(names)
+        name: {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)], "ls": ""}
+        for k, name in enumerate(names)
     }
     with drawing([cell.task for cell, _ in shown], 1, _PANEL) as (canvas, axes):
         for axis, (cell, content) in zip(axes, shown, strict=True):

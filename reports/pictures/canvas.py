@@ -10,13 +10,14 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
+from matplotlib.ticker import LogFormatterMathtext, LogFormatterSciNotation
 
 from reports.reading.load import Store
 from reports.tables.accuracy import PM, reference
@@ -28,6 +29,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#0
 DASHES = ("-", "--", "-.", ":")
 """Line styles: seven colours by four styles tell 28 methods apart, neighbours even without colour."""
 MARKERS = "osD^vP*X<>ph"
+HATCHES = ("", "/////")
+"""Of bars: seven colours plain, then the same hatched."""
 QUIET = "#b9c0c8"
 """The colour of methods that are many and not among the best."""
 
@@ -51,6 +54,7 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "figure.facecolor": "white",
+    "text.parse_math": False,  # labels are somebody else's, and a dollar in one is a dollar
     "svg.fonttype": "none",  # text stays text: a third of the size, and it can be searched and edited
     "svg.hashsalt": "pfleague",  # else names inside the SVG are random
 }
@@ -83,12 +87,20 @@ class Picture:
     share: float = 1.0
 
 
+class PlainNumbers(LogFormatterSciNotation):
+    """Numbers of a logarithmic axis without a formula: matplotlib says which ticks have one."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """The number, or nothing."""
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
 class Canvas(MatplotlibFigure):
     """A figure that knows its panels, so that they can be laid out twice.
 
     Attributes:
         blocks, panel, shared: arguments of `drawing`.
-        key: lines of the legend, by label (`legend`).
+        key: styles of the legend's entries, by label (`legend`).
         least: inches that it must have, on a phone too: there it is scaled down.
     """
 
@@ -101,6 +113,7 @@ class Canvas(MatplotlibFigure):
     def arrange(self, width: float, across: int, *, beside: bool) -> None:
         """Lay the panels out, `across` side by side at most, on `width` inches at most, and put the legend there."""
         self.set_layout_engine("constrained")
+        self._number_logarithms()
         width = max(width, self.least)
         for old in list(self.legends):
             old.remove()
@@ -129,6 +142,13 @@ class Canvas(MatplotlibFigure):
         engine.execute(self)
         self.set_layout_engine(None)  # "none" would leave a placeholder, for which each file is drawn twice
 
+    def _number_logarithms(self) -> None:
+        for side in (side for axis in self.axes for side in (axis.xaxis, axis.yaxis)):
+            if isinstance(side.get_major_formatter(), LogFormatterMathtext):
+                side.set_major_formatter(PlainNumbers())
+            if isinstance(side.get_minor_formatter(), LogFormatterMathtext):
+                side.set_minor_formatter(PlainNumbers())
+
     def _fold_titles(self, letters: int) -> None:
         """Break titles that are wider than their panels, which would run into each other."""
         for axis in (axis for block in self.blocks for axis in block):
@@ -154,8 +174,15 @@ class Canvas(MatplotlibFigure):
 
     def _handles(self) -> list[Any]:
         from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
 
-        return [Line2D([], [], **style) for style in self.key.values()]
+        return [Patch(**style) if "hatch" in style else Line2D([], [], **style) for style in self.key.values()]
+
+
+def style_context() -> AbstractContextManager[None]:
+    """Matplotlib's settings under which every picture is drawn and kept: a reader's matplotlibrc changes no byte."""
+    values: Any = {**mpl.rcParamsDefault, **STYLE}
+    return mpl.rc_context(values)
 
 
 @contextmanager
@@ -170,15 +197,18 @@ def drawing(
         panel: width and height of one, in inches, about.
         share: whether the panels of a block have the same y axis.
     """
-    settings: Any = {**mpl.rcParamsDefault, **STYLE}  # a reader's matplotlibrc changes no byte
-    with mpl.rc_context(settings):
+    with style_context():
         canvas = Canvas(layout="constrained")
         canvas.panel, canvas.shared, canvas.least = panel, share, 0.6 * panel[0]
         canvas.key, canvas.blocks = {}, []
+        places = iter(range(1, 1 + blocks * len(panels)))
         for _ in range(blocks):
             block: list[Axes] = []
-            for _ in panels:
-                block.append(canvas.add_subplot(sharey=block[0] if share and block else None))
+            for (
+                _
+            ) in panels:  # below each other at first: a colour bar as high as the sheet would be too wide to lay out
+                sharey = block[0] if share and block else None
+                block.append(canvas.add_subplot(blocks * len(panels), 1, next(places), sharey=sharey))
             canvas.blocks.append(block)
         yield canvas, [axis for block in canvas.blocks for axis in block]
 
@@ -200,10 +230,15 @@ def saved(canvas: MatplotlibFigure, name: str, title: str, caption: str, narrow:
     return Picture(name, title, caption, _svg(canvas), png.getvalue(), narrow, round(share, 3))
 
 
-def legend(canvas: Canvas, lines: dict[str, dict[str, Any]]) -> None:
-    """Give all panels one legend, by label; what is grey is one entry."""
-    quiet = [style for style in lines.values() if style.get("color") == QUIET]
-    canvas.key = {label: style for label, style in lines.items() if style.get("color") != QUIET}
+def legend(canvas: Canvas, entries: dict[str, dict[str, Any]]) -> None:
+    """Give all panels one legend, by label; what is grey is one entry.
+
+    Args:
+        canvas: the drawing.
+        entries: styles of lines, of points or of bars.
+    """
+    quiet = [style for style in entries.values() if QUIET in style.values()]
+    canvas.key = {label: style for label, style in entries.items() if QUIET not in style.values()}
     if quiet:
         canvas.key[f"{len(quiet)} others"] = quiet[0]
 
@@ -214,27 +249,50 @@ def style_of(k: int) -> dict[str, Any]:
 
 
 def styles(store: Store) -> dict[str, dict[str, Any]]:
-    """Every row's style, the same in all pictures; of many rows only the best and the reference have colours."""
+    """Every row's line, the same in all pictures; of many rows only the best and the reference have colours."""
+    quiet = {"color": QUIET, "linestyle": "-", "linewidth": 0.7, "zorder": 1.5}
+    return {row: quiet if colour == QUIET else style_of(k) for row, (k, colour) in _coloured(store).items()}
+
+
+def point_styles(store: Store) -> dict[str, dict[str, Any]]:
+    """Every row's point: the colour of its line, and a marker that no other row with a colour has."""
+    return {
+        row: {"color": colour, "marker": "." if colour == QUIET else MARKERS[k], "ls": ""}
+        for row, (k, colour) in _coloured(store).items()
+    }
+
+
+def bar_styles(store: Store) -> dict[str, dict[str, Any]]:
+    """Every row's bar: the colour of its line, hatched where that colour comes again."""
+    return {
+        row: {"facecolor": colour, "hatch": HATCHES[k // len(COLOURS)], "edgecolor": "white", "linewidth": 0}
+        for row, (k, colour) in _coloured(store).items()
+    }
+
+
+def _coloured(store: Store) -> dict[str, tuple[int, str]]:
+    """Number and colour of every row; those in grey are not counted, and have 0."""
     rows = store.rows
-    if len(rows) <= MOST_COLOURED:
-        return {row: style_of(k) for k, row in enumerate(rows)}
     means = {row: _mean(store, row) for row in rows}
     first = sorted(rows, key=lambda row: -means[row])[: MOST_COLOURED - 1]
-    coloured = [row for row in rows if row in (*first, reference(store))]
-    quiet = {"color": QUIET, "linestyle": "-", "linewidth": 0.7, "zorder": 1.5}
-    return {row: style_of(coloured.index(row)) if row in coloured else quiet for row in rows}
+    chosen = [row for row in rows if len(rows) <= MOST_COLOURED or row in (*first, reference(store))]
+    numbers = {row: (k, COLOURS[k % len(COLOURS)]) for k, row in enumerate(chosen)}
+    return {row: numbers.get(row, (0, QUIET)) for row in rows}
 
 
 def task_colours(store: Store) -> dict[str, str]:
-    """A colour per task; tasks that differ in alpha only are shades of one map, the darker the smaller alpha."""
+    """A colour per task; tasks that differ in alpha only are shades of one map, the darker the smaller alpha.
+
+    There are six maps: of more kinds of tasks, each task has a colour by itself.
+    """
     groups: dict[str, list[str]] = {}
     for task in sorted(store.tasks, key=lambda task: -_alpha(task)):
         groups.setdefault(re.sub(r", α=[^,]*", "", task), []).append(task)
-    if all(len(group) == 1 for group in groups.values()):
+    if all(len(group) == 1 for group in groups.values()) or len(groups) > len(_MAPS):
         return dict(zip(store.tasks, _unordered(len(store.tasks)), strict=True))
     colours: dict[str, str] = {}
     for k, group in enumerate(groups.values()):
-        shades = mpl.colormaps["viridis_r" if len(groups) == 1 else _MAPS[k % len(_MAPS)]]
+        shades = mpl.colormaps["viridis_r" if len(groups) == 1 else _MAPS[k]]
         low, high = (0.22, 0.97) if len(groups) == 1 else (0.4, 0.95)
         places = np.linspace(low, high, len(group)) if len(group) > 1 else [high]
         colours |= {task: mpl.colors.to_hex(shades(x)) for task, x in zip(group, places, strict=True)}

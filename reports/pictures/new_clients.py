@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from bench.data import Floats
-from reports.pictures.canvas import Picture, drawing, finish, legend, styles
+from reports.pictures.canvas import Picture, bar_styles, drawing, finish, legend
 from reports.reading.load import Store
 from reports.statistics import inference
 from reports.tables.accuracy import PM
@@ -50,7 +50,7 @@ def _with_new(store: Store, accuracies: pd.DataFrame) -> list[str]:
 
 def newcomer_bars(store: Store, accuracies: pd.DataFrame) -> Picture:
     """A panel per task that has new clients: for each number of epochs a group of bars, one per method."""
-    lines = styles(store)
+    bars = bar_styles(store)
     epochs = sorted(accuracies["epochs"].unique())
     width, tasks = 0.8 / len(store.rows), _with_new(store, accuracies)
     with drawing(tasks, 1) as (canvas, axes):
@@ -60,10 +60,10 @@ def newcomer_bars(store: Store, accuracies: pd.DataFrame) -> Picture:
                 means = np.array([seeds.mean() if len(seeds) else np.nan for seeds in values])
                 spread = np.array([seeds.std(ddof=1) if len(seeds) > 1 else 0.0 for seeds in values])
                 places = np.arange(len(epochs)) + (k - (len(store.rows) - 1) / 2) * width
-                axis.bar(places, means, width, yerr=spread, color=lines[row]["color"], error_kw={"linewidth": 0.8})
+                axis.bar(places, means, width, yerr=spread, error_kw={"linewidth": 0.8}, **bars[row])
             axis.set_xticks(range(len(epochs)), [_after(k) for k in epochs])
             axis.set(title=task, ylabel="accuracy (%)")
-        legend(canvas, {row: {"color": line["color"], "linewidth": 5} for row, line in lines.items()})
+        legend(canvas, bars)
         caption = (
             "Accuracy of clients held out of training, by epochs of adapting; lines: standard deviation over seeds."
         )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.pictures.canvas import MARKERS, QUIET, Picture, drawing, finish, legend, styles
+from reports.pictures.canvas import Picture, drawing, finish, legend, point_styles
 from reports.reading.further_tests import OWN, TRIGGERED, by_unit
 from reports.reading.load import Store
 from reports.statistics import inference
@@ -23,24 +23,21 @@ def price(store: Store, tested: pd.DataFrame) -> Picture | None:
     tasks = [task for task in store.tasks if (personal["task"] == task).any()]
     if not tests or not tasks:
         return None
-    lines = styles(store)
-    points: dict[str, dict[str, Any]] = {}
+    points = point_styles(store)
+    drawn: dict[str, dict[str, Any]] = {}
     with drawing(tests, len(tasks), panel=(3.2, 2.6)) as (canvas, axes):
         for axis, (task, test) in zip(axes, [(task, test) for task in tasks for test in tests], strict=True):
-            for k, row in enumerate(store.rows):
+            for row in store.rows:
                 values = [list(by_unit(personal, row, task, "pm", place).values()) for place in (OWN, test)]
                 if not all(values):
                     continue
                 (x, across), (y, up) = map(_with_bar, values)
-                quiet = lines[row]["color"] == QUIET
-                points[row] = {
-                    "color": lines[row]["color"], "marker": "." if quiet else MARKERS[k % len(MARKERS)], "ls": "",
-                }  # fmt: skip
+                drawn[row] = points[row]
                 axis.errorbar(x, y, xerr=across, yerr=up, elinewidth=0.8, **points[row])
             axis.axline((0, 0), (100, 100), color="#888888", linewidth=0.8, linestyle=":", zorder=0)
             name = test if len(tasks) == 1 else f"{test} ({task})"
             axis.set(title=name, xlabel="on own tests (%)", ylabel="on the test above (%)")
-        legend(canvas, points)
+        legend(canvas, drawn)
         caption = (
             "Personalized models of the reported round: accuracy on another test against that on their own clients' "
             "tests, mean over seeds with Student's 95 % interval. On the dotted line both are the same; how far a "

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reports.pictures.canvas import Picture, saved
+from reports.pictures.canvas import Picture, saved, style_context
 from reports.reading.load import Store
 
 _INCH = 0.5  # of an image on paper
@@ -33,17 +33,18 @@ def _picture(task: str, number: int, content: dict[str, Any]) -> Picture:
 
     rows = content["clients"]
     columns = max(len(row["labels"]) for row in rows)
-    canvas = Figure(figsize=(1.2 + _INCH * columns, 0.4 + 1.5 * _INCH * len(rows)), layout="constrained")
-    grid = canvas.subplots(len(rows), columns, squeeze=False)
-    for axes, row in zip(grid, rows, strict=True):
-        for axis in axes:
-            axis.axis("off")
-        shown = zip(axes, images(content["shape"], row["images"]), row["labels"], strict=False)
-        for axis, image, label in shown:
-            axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-            axis.set_title(label[:10], fontsize=7, pad=1)
-        axes[0].text(-0.3, 0.5, f"client {row['client']}", transform=axes[0].transAxes, ha="right", fontsize=7)
     caption = f"Training samples of {len(rows)} clients with their labels, after the shifts of {task}; its first cell."
-    canvas.draw_without_rendering()
-    canvas.set_layout_engine("none")
-    return saved(canvas, f"samples_{number}", f"What clients see: {task}", caption)
+    with style_context():
+        canvas = Figure(figsize=(1.2 + _INCH * columns, 0.4 + 1.5 * _INCH * len(rows)), layout="constrained")
+        grid = canvas.subplots(len(rows), columns, squeeze=False)
+        for axes, row in zip(grid, rows, strict=True):
+            for axis in axes:
+                axis.axis("off")
+            shown = zip(axes, images(content["shape"], row["images"]), row["labels"], strict=False)
+            for axis, image, label in shown:
+                axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+                axis.set_title(label[:10], fontsize=7, fontweight="normal", pad=1)
+            axes[0].text(-0.3, 0.5, f"client {row['client']}", transform=axes[0].transAxes, ha="right", fontsize=7)
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine("none")
+        return saved(canvas, f"samples_{number}", f"What clients see: {task}", caption)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reports.pictures.canvas import MARKERS, QUIET, Picture, drawing, finish, legend, styles
+from reports.pictures.canvas import Picture, drawing, finish, legend, point_styles
 from reports.reading.figure import scores
 from reports.reading.load import Store
 from reports.tables.accuracy import HEADLINE
@@ -29,23 +29,21 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
     shown = [name for name in _COSTS if means[name].notna().any()]
     if not shown:
         return None
-    lines = styles(store)
+    points = point_styles(store)
     derived = {figure: derived_rows(store, store.tasks, figure) for figure in HEADLINE}
-    points: dict[str, dict[str, Any]] = {}
+    drawn: dict[str, dict[str, Any]] = {}
     with drawing(shown, len(HEADLINE), panel=(4.2, 2.6)) as (canvas, axes):
         for axis, (figure, name) in zip(axes, [(f, n) for f in HEADLINE for n in shown], strict=True):
-            for k, row in enumerate(store.rows):
+            for row in store.rows:
                 by_task = [list(scores(store, row, task, figure, chosen).values()) for task in store.tasks]
                 cost = float(means[name].get(row, np.nan))
                 if not all(by_task) or np.isnan(cost) or row in derived[figure]:
                     continue
-                quiet = lines[row]["color"] == QUIET
-                marker = "." if quiet else MARKERS[k % len(MARKERS)]
-                points[row] = {"color": lines[row]["color"], "marker": marker, "ls": ""}
+                drawn[row] = points[row]
                 axis.plot(cost, float(np.mean([np.mean(units) for units in by_task])), **points[row])
             axis.set(title="", xlabel=_COSTS[name], ylabel=f"{figure.name} accuracy (%)")
             axis.margins(0.08)
-        legend(canvas, points)
+        legend(canvas, drawn)
         caption = (
             "Mean accuracy over tasks, every task counting the same, against what a round takes of all clients "
             "together, of the methods that train this model and have a figure on every task: bytes (every receiver of "

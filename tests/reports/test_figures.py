@@ -1,13 +1,15 @@
 """Pictures: the same bytes every time, and what they draw."""
 
+import base64
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from reports.page import method_portraits
-from reports.pictures import canvas, figures, headline, price, profiles, tradeoff
+from reports.pictures import canvas, figures, headline, price, profiles, samples, tradeoff
 from reports.reading.load import load
 from reports.statistics import inference
 from reports.tables import accuracy, cost, fairness
@@ -155,6 +157,12 @@ def test_tasks_that_differ_in_alpha_only_are_shades_of_one_map(store_writer, tmp
     assert light == sorted(light, reverse=True)
 
 
+def test_of_more_kinds_of_tasks_than_maps_each_task_has_a_colour(store):
+    names = [f"data {k}, α={alpha}" for k in range(7) for alpha in (1, 0.1)]
+    tasks = replace(store, cells=tuple(replace(store.cells[0], task=name) for name in names))
+    assert len(set(canvas.task_colours(tasks).values())) == 14
+
+
 def test_eight_unlike_tasks_have_eight_colours():
     assert len(set(canvas._unordered(8))) == 8
 
@@ -168,6 +176,23 @@ def test_of_many_methods_only_the_best_and_the_reference_have_colours(store, mon
     figure = canvas.Canvas()
     canvas.legend(figure, styles)
     assert list(figure.key) == ["fedavg", "local", "scd", "2 others"]
+
+
+@pytest.fixture
+def thirty(store):
+    """Five methods under six names each."""
+    cells = tuple(replace(cell, row=f"{cell.row} {k}") for k in range(6) for cell in store.cells)
+    renamed = [store.figures.assign(row=store.figures["row"] + f" {k}") for k in range(6)]
+    return replace(store, cells=cells, figures=pd.concat(renamed, ignore_index=True))
+
+
+def test_points_and_bars_of_one_colour_differ_otherwise(thirty, drawn):
+    """Twelve methods have seven colours; a point has no dash to tell it by."""
+    tradeoff.tradeoff(thirty, cost.totals(thirty), "validation")
+    markers = [style["marker"] for label, style in drawn[0].key.items() if not label.endswith("others")]
+    assert len(set(markers)) == len(markers) == canvas.MOST_COLOURED
+    bars = [style for style in canvas.bar_styles(thirty).values() if style["facecolor"] != canvas.QUIET]
+    assert len({(style["facecolor"], style["hatch"]) for style in bars}) == len(bars) == canvas.MOST_COLOURED
 
 
 def test_equal_accuracies_of_all_seeds_have_a_point_without_a_bar(store, drawn):
@@ -260,6 +285,39 @@ def test_panels_above_each_other_have_their_own_x_labels():
         axes[0].set(xlabel="steps")
         drawn.arrange(4.0, 1, beside=False)
         assert [axis.xaxis.label.get_visible() for axis in axes] == [False, True]
+
+
+def test_a_dollar_in_a_label_is_a_dollar():
+    """Two of them began and ended a formula, which failed where it was none."""
+    name = "cost $^5$"
+    with canvas.drawing([name], 1) as (page, (axis,)):
+        axis.plot([0, 1], [2, 3])
+        axis.text(0, 2, name)
+        axis.set(title=name, xlabel=name, ylabel=name)
+        axis.set_xticks([0, 1], [name, "x"])
+        canvas.legend(page, {name: canvas.style_of(0)})
+        picture = canvas.finish(page, "x", "X", "")
+    assert picture.svg.decode().count(f">{name}<") == 6
+
+
+def test_a_logarithmic_axis_has_plain_numbers(store):
+    """What matplotlib writes there is a formula, 10^-2."""
+    with canvas.drawing(["wide", "narrow"], 1) as (page, (wide, narrow)):
+        wide.set(xscale="log", xlim=(0.01, 10))
+        narrow.set(xscale="log", xlim=(0.011, 0.039))
+        page.arrange(11.0, 4, beside=True)
+        assert [label.get_text() for label in wide.get_xticklabels()][1:-1] == ["0.01", "0.1", "1", "10"]
+        within = [label.get_text() for label in narrow.get_xticklabels(minor=True)]
+        assert [text for text in within if text][:3] == ["0.02", "0.03", "0.04"]
+    assert b"$" not in figures.partitions(store).svg
+
+
+def test_images_are_the_same_bytes_every_time_whatever_classes_are_called():
+    image = base64.b64encode(bytes(range(16))).decode()
+    content = {"shape": [1, 4, 4], "clients": [{"client": 0, "labels": ["$^$"], "images": image}]}
+    first, second = (samples._picture("digits", 0, content) for _ in range(2))
+    assert first.svg == second.svg
+    assert first.svg.decode().count(">$^$<") == 1
 
 
 def test_a_picture_is_drawn_once_for_each_file():

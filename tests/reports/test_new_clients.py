@@ -1,8 +1,11 @@
 """New clients: the table by hand, and the bars."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
+from reports.pictures import new_clients
 from reports.pictures.new_clients import newcomer_bars, newcomer_table, newcomers
 from reports.reading.load import load
 from tests.reports.conftest import cell_id
@@ -36,6 +39,18 @@ def test_a_column_for_each_number_of_epochs(held_out):
 
 def test_bars_are_drawn(held_out):
     assert newcomer_bars(held_out, newcomers(held_out)).png.startswith(b"\x89PNG")
+
+
+def test_bars_of_one_colour_differ_in_their_hatches(held_out, monkeypatch):
+    """Seven colours are not enough for twelve methods, and the legend shows what the bars have."""
+    drawn = []
+    monkeypatch.setattr(new_clients, "finish", lambda canvas, *_: drawn.append(canvas))
+    twelve = replace(held_out, cells=tuple(replace(c, row=f"{c.row} {k}") for k in range(6) for c in held_out.cells))
+    newcomer_bars(twelve, newcomers(twelve))
+    drawn[0].arrange(11.0, 4, beside=True)
+    looks = [[(bar.get_facecolor(), bar.get_hatch()) for bar in drawn[0].axes[0].patches[at::2]] for at in (0, 1)]
+    assert looks[0] == looks[1] == [(bar.get_facecolor(), bar.get_hatch()) for bar in drawn[0].legends[0].get_patches()]
+    assert len(set(looks[0])) == 12
 
 
 def test_a_run_without_newcomers_has_no_such_part(store):
