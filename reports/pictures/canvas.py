@@ -204,9 +204,8 @@ def drawing(
         places = iter(range(1, 1 + blocks * len(panels)))
         for _ in range(blocks):
             block: list[Axes] = []
-            for (
-                _
-            ) in panels:  # below each other at first: a colour bar as high as the sheet would be too wide to lay out
+            # Below each other at first: a colour bar as high as the sheet would be too wide to lay out.
+            for _ in panels:
                 sharey = block[0] if share and block else None
                 block.append(canvas.add_subplot(blocks * len(panels), 1, next(places), sharey=sharey))
             canvas.blocks.append(block)
