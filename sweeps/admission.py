@@ -26,10 +26,12 @@ from sweeps.study_reader import searched_dimensions
 LIST = "SHA256SUMS"
 """Beside the entries that come with the harness: their checksums."""
 NOTHING_CHOSEN = "none: no trial came to its end"
-"""What `tuning.csv` says of a task on which tuning chose no setting."""
+"""What `tuning.csv` says of a draw of a task in which tuning chose no setting."""
 _BOUND = "centralized"
 Division = Literal["tuned", "default"]
 """Tuned with the league's budget, or the method's own defaults and the cell's one learning rate."""
+Trial = tuple[tuple[str, ...], str, str]
+"""A trial's setting as its table has it, its state, and its PM."""
 
 
 def standing(study: str, division: Division) -> str:
@@ -116,18 +118,26 @@ class Admission:
         """Check that all cells are there, with the setting that the tables of trials choose, or with the defaults."""
         dimensions = self._dimensions(file, run.cells, label)
         if not self._tuned:
-            self._check_complete(file, run.cells, [(arm, {"chosen": ""}) for arm in self._expected(run.cells)])
+            self._check_complete(file, run.cells, set())
             for cell in run.cells:
                 self._check_defaults(f"{file}: {cell.name}", cell.settings)
             return
         self._check_settings(file, run.cells)
         budgets = self._check_budget(file, run, dimensions)
-        self._check_complete(file, run.cells, budgets)
+        untuned = {_task(arm.cells[0]) for arm, budget in budgets if budget["chosen"] == NOTHING_CHOSEN}
+        self._check_complete(file, run.cells, untuned)
+        expected = self._expected(run.cells)
         for number, (arm, budget) in enumerate(budgets):
+            if arm not in expected:
+                continue
+            where, table = f"{file}: {arm.title}", run.path / f"trials_{number}.csv"
+            trials = _checked_trials(where, table, len(dimensions), budget)
             settings = next((cell.settings for cell in run.cells if self._arm(cell.settings) is arm), None)
             if settings is not None:
-                self._check_chosen(f"{file}: {arm.title}", settings, dimensions, budget)
-                self._check_trials(f"{file}: {arm.title}", run.path, number, settings, dimensions, budget)
+                self._check_chosen(where, settings, dimensions, budget)
+                self._check_best(where, table.name, settings, dimensions, trials)
+            elif budget["chosen"] == NOTHING_CHOSEN and any(state == "complete" for _, state, _ in trials):
+                raise UserError(f"{where}: it has no cell, and {table.name} has trials that came to their end")
 
     def _arm(self, settings: Settings) -> Arm | None:
         return self._arms.get((_task(settings), settings.seed))
@@ -213,20 +223,21 @@ class Admission:
                 if (range_text := f"{dimension.name}: {dimension.text}") not in row["range"].split("; "):
                     raise UserError(f"{file}: {arm.title}: tuned over {row['range']}; {self._name} has {range_text}")
         arms = {name: arm for arm in self._seeds for name in _names(arm)}
-        return [(arms[name], row) for name, row in budgets.items() if name in arms]
+        lines = [(arms[name], row) for name, row in budgets.items() if name in arms]
+        if len({arm for arm, _ in lines}) < len(lines):
+            raise UserError(f"{file}: {TUNING.name} has a task twice, under two names")
+        return lines
 
-    def _check_complete(self, file: Path, cells: list[CellView], budgets: list[tuple[Arm, dict[str, str]]]) -> None:
-        """Check that each cell is there once; only a task on which no trial came to its end may be left out."""
+    def _check_complete(self, file: Path, cells: list[CellView], untuned: set[tuple[str, str]]) -> None:
+        """Check that each cell is there once; an untuned task, with a draw that chose nothing, is left out whole."""
         for cell in cells:
             if cell.status.state not in FINISHED:
                 reason = f"{cell.status.state}; {cell.status.reason}".rstrip("; ")
                 raise UserError(f"{file}: {cell.name} is not done ({reason}); `bench league run` again computes it")
-        tasks = {_task(cell.settings) for cell in cells}
-        for arm, budget in budgets:
+        left_out = untuned - {_task(cell.settings) for cell in cells}
+        for arm in self._expected(cells):
             seeds = sorted(cell.settings.seed for cell in cells if self._arm(cell.settings) is arm)
-            not_exported = not self._whole and _task(arm.cells[0]) not in tasks
-            left_out = not seeds and (not_exported or budget["chosen"] == NOTHING_CHOSEN)
-            if seeds != self._seeds[arm] and not left_out:
+            if seeds != self._seeds[arm] and _task(arm.cells[0]) not in left_out:
                 raise UserError(
                     f"{file}: {arm.title}: it has {f'the seeds {_list(seeds)}' if seeds else 'no cell'}; an entry of "
                     f"{self._name} has the seeds {_list(self._seeds[arm])} of every task"
@@ -250,20 +261,10 @@ class Admission:
         ]:
             raise UserError(f"{where}: its cells have {setting}, and {TUNING.name} chooses {budget['chosen']}")
 
-    def _check_trials(
-        self, where: str, run: Path, number: int, cell: Settings, dimensions: list[Dimension], budget: dict[str, str]
+    def _check_best(
+        self, where: str, name: str, cell: Settings, dimensions: list[Dimension], trials: list[Trial]
     ) -> None:
-        """Check that the setting is that of one of the best trials, and that there are as many as the budget says."""
-        name = f"trials_{number}.csv"
-        if not (run / name).exists():
-            raise UserError(f"{where}: {name}, the table of its trials, is not in the entry")
-        trials = _trials(run / name, len(dimensions))
-        pruned = sum(state == "pruned" for _, state, _ in trials)
-        if (str(len(trials)), str(pruned)) != (budget["trials"], budget["pruned"]):
-            raise UserError(
-                f"{where}: {name} has {len(trials)} trials, {pruned} of them pruned; {TUNING.name} says "
-                f"{budget['trials']} and {budget['pruned']}"
-            )
+        """Check that the setting is that of one of the best trials of the table with this name."""
         values = [_value(cell, dimension) for dimension in dimensions]
         complete = [(setting, float(pm)) for setting, state, pm in trials if state == "complete"]
         figures = [pm for setting, pm in complete if all(map(_same, setting, values))]
@@ -333,7 +334,21 @@ def _budgets(table: Path) -> dict[str, dict[str, str]]:
     return budgets
 
 
-def _trials(table: Path, searched: int) -> list[tuple[tuple[str, ...], str, str]]:
+def _checked_trials(where: str, table: Path, searched: int, budget: dict[str, str]) -> list[Trial]:
+    """Read a table of trials, and check that it has as many as the budget says."""
+    if not table.exists():
+        raise UserError(f"{where}: {table.name}, the table of its trials, is not in the entry")
+    trials = _trials(table, searched)
+    pruned = sum(state == "pruned" for _, state, _ in trials)
+    if (str(len(trials)), str(pruned)) != (budget["trials"], budget["pruned"]):
+        raise UserError(
+            f"{where}: {table.name} has {len(trials)} trials, {pruned} of them pruned; {TUNING.name} says "
+            f"{budget['trials']} and {budget['pruned']}"
+        )
+    return trials
+
+
+def _trials(table: Path, searched: int) -> list[Trial]:
     """Read each trial's setting (the first columns, of which two may have one name), state and PM."""
     trials: dict[str, list[tuple[str, str]]] = {}
     with open(table, encoding="utf-8", newline="") as file:

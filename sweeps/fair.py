@@ -103,9 +103,18 @@ def further_cells(choice: Chosen) -> list[Settings]:
     return [cell for trial in finalists(choice.trials) for cell in final_cells(choice.arm, trial)]
 
 
-def chosen_cells(choice: Chosen) -> list[Settings]:
-    """The chosen setting of an arm on its reporting seeds; none where no trial came to its end."""
-    return choice.arm.reported(choice.best.params, choice.arm.report_seeds) if choice.best else []
+def chosen_cells(choices: Sequence[Chosen]) -> list[Settings]:
+    """The chosen settings on their reporting seeds, of each method on the tasks on which every draw chose one.
+
+    The other draws of a task would show the method with its luck alone.
+    """
+    left_out = {(choice.arm.label, choice.arm.task) for choice in choices if choice.best is None}
+    return [
+        cell
+        for choice in choices
+        if choice.best and (choice.arm.label, choice.arm.task) not in left_out
+        for cell in choice.arm.reported(choice.best.params, choice.arm.report_seeds)
+    ]
 
 
 def _spent(folders: Sequence[Path]) -> tuple[int, float]:
@@ -119,9 +128,14 @@ def reported_cells(study: Study, choices: Sequence[Chosen]) -> list[Settings]:
     """The chosen settings on the reporting seeds.
 
     Raises:
-        UserError: no trial of any method came to its end.
+        UserError: no trial of any method came to its end, or in every task there is a draw of which that is true.
     """
-    return _some(study, [cell for choice in choices for cell in chosen_cells(choice)])
+    cells = chosen_cells(choices)
+    if not cells and any(choice.best for choice in choices):
+        raise UserError(
+            f"each task of the study {study.name!r} has a draw in which no trial came to its end, so none is reported"
+        )
+    return _some(study, cells)
 
 
 def _some(study: Study, cells: list[Settings]) -> list[Settings]:
@@ -192,6 +206,10 @@ def _caveats(study: Study, choices: Sequence[Chosen]) -> list[str]:
         notes.append("Where no finalist ran again, the best trial is chosen by the trials' own seeds.")
     if any(0 < len(choice.finals) < len(finalists(choice.trials)) for choice in choices):
         notes.append("Finalists whose further runs diverged or failed are left out of the choice.")
+    if study.file.draws > 1 and any(choice.best is None for choice in choices):
+        notes.append(
+            "Where a draw chose no setting, its method is not reported on that task, in the other draws either."
+        )
     return notes
 
 

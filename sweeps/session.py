@@ -144,7 +144,7 @@ def _cells_so_far(
 ) -> list[PlannedCell]:
     """The cells of all trials, and of the finalists' and reported runs that an earlier command has begun."""
     choices = choose(study, studies, folder, identities.of)
-    further = [cell for choice in choices for cell in (*further_cells(choice), *chosen_cells(choice))]
+    further = [*(cell for choice in choices for cell in further_cells(choice)), *chosen_cells(choices)]
     return [*trial_cells(study, studies), *begun(folder, further, identities)]
 
 

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from optuna.distributions import FloatDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 import bench
 from bench.config.grid import load_grid
 from bench.config.identity import cell_id, declared_checksum
 from bench.config.listed import write_listed
 from bench.errors import UserError
+from bench.federation.cell_identity import Identities
 from bench.results.pack import pack, unpack
 from bench.results.results import RunView, load_run
 from reports.league.export import write_export
@@ -25,7 +28,11 @@ from reports.league.submitted import changed_entries, plugins_of
 from reports.reading.load import load
 from reports.tables.accuracy import PM
 from reports.tables.standings import by_unit
-from sweeps.admission import Admission
+from sweeps.admission import NOTHING_CHOSEN, Admission
+from sweeps.cells import data_digests, with_data
+from sweeps.fair import Chosen, chosen_cells, reported_cells
+from sweeps.run import open_studies
+from sweeps.storage import study_storage
 from sweeps.study import Study, parts
 from sweeps.study_reader import load_study
 from tests.conftest import ROOT
@@ -38,6 +45,7 @@ DRAWN: dict[str, Any] = {
     "trials": 2,
 }  # fmt: skip
 FILE = Path("fedprox.tar.xz")
+OPTIONS: dict[str, Any] = {"device": "cpu", "tracking": False, "quiet": True, "jobs": 1}
 
 
 def test_each_draw_has_its_own_seeds(write: Write) -> None:
@@ -106,6 +114,29 @@ def test_the_chosen_settings_as_a_grid_are_those_of_each_draw(write: Write, tmp_
     ]
 
 
+def ended(state: TrialState = TrialState.COMPLETE) -> FrozenTrial:
+    """A trial of a learning rate."""
+    value = 0.9 if state == TrialState.COMPLETE else None
+    distributions = {"lr": FloatDistribution(0.01, 1.0, log=True)}
+    return create_trial(state=state, value=value, params={"lr": 0.2}, distributions=distributions)
+
+
+def test_a_task_is_reported_where_every_draw_chose_a_setting(write: Write) -> None:
+    """Without the draw that had no luck a method would stand on its other draws."""
+    study = load_study(str(write({"alphas": [1.0, 0.5]}, own_ranges=False, **DRAWN)), [])
+    choices = [Chosen(arm, (ended(),), ended(), {}) for arm in study.arms]
+    assert [(cell.alpha, cell.seed) for cell in chosen_cells(choices)] == [
+        (alpha, seed) for alpha in (1.0, 0.5) for seed in (0, 1, 10, 11)
+    ]
+    choices[-1] = replace(choices[-1], best=None)
+    assert [(cell.alpha, cell.seed) for cell in reported_cells(study, choices)] == [
+        (1.0, seed) for seed in (0, 1, 10, 11)
+    ]
+    choices[0] = replace(choices[0], best=None)
+    with pytest.raises(UserError, match="each task of the study 'small' has a draw in which no trial came to its end"):
+        reported_cells(study, choices)
+
+
 def with_draws(run: Path, draws: list[list[int]]) -> Path:
     info = json.loads((run / "run.json").read_text(encoding="utf-8"))
     (run / "run.json").write_text(json.dumps(info | {"draws": draws}), encoding="utf-8")
@@ -134,16 +165,20 @@ def test_runs_with_other_draws_are_not_merged(tmp_path: Path) -> None:
 def computed(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     """A study of two draws, and the folder with its run `fedprox` and its default division's run `defaults`."""
     folder = tmp_path_factory.mktemp("draws")
+    study = league(arrays, {"alphas": [1.0]})
+    bench.sweep(study, folder / "fedprox", page=False, **OPTIONS)
+    bench.run(load_study(study, []).default_grid("mine_default"), folder / "defaults", **OPTIONS)
+    return study, folder
+
+
+def league(arrays: Path, tasks: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A league of one method and two draws."""
     grid = {
-        "methods": ["fedprox"], "datasets": [{"name": "npz", "path": str(arrays)}], "alphas": [1.0],
-        "clients": 4, "model": "logistic", "lr": 0.1, "batch_size": 10, "rounds": 2,
+        "methods": ["fedprox"], "datasets": [{"name": "npz", "path": str(arrays)}],
+        "clients": 4, "model": "logistic", "lr": 0.1, "batch_size": 10, "rounds": 2, **tasks,
     }  # fmt: skip
     space = {"lr": {"low": 0.01, "high": 1.0, "log": True}}
-    study = {"name": "mine", "grid": grid, "space": space, "pruner": "none", **DRAWN}
-    options: dict[str, Any] = {"device": "cpu", "tracking": False, "quiet": True, "jobs": 1}
-    bench.sweep(study, folder / "fedprox", page=False, **options)
-    bench.run(load_study(study, []).default_grid("mine_default"), folder / "defaults", **options)
-    return study, folder
+    return {"name": "mine", "grid": grid, "space": space, "pruner": "none", **DRAWN, **changes}
 
 
 @pytest.fixture
@@ -253,6 +288,55 @@ def test_an_export_may_lack_tasks_and_no_draws(study: Study, entry: RunView) -> 
     lacking = replace(entry, cells=[cell for cell in entry.cells if cell.settings.seed < 10])
     with pytest.raises(UserError, match="draw 2: it has no cell; an entry of mine has the seeds 10, 11 of every task"):
         Admission(study, {}, whole=False).admit(FILE, lacking)
+
+
+@pytest.mark.long
+def test_a_draw_is_not_left_out_by_itself(study: Study, entry: RunView) -> None:
+    """Whatever `tuning.csv` says of it: the task is left out in all draws, or in none."""
+    lines = (entry.path / "tuning.csv").read_text(encoding="utf-8").splitlines()
+    at = max(number for number, line in enumerate(lines) if ",chosen," in line)
+    lines[at] = f"fedprox,,chosen,,,,,{NOTHING_CHOSEN}"
+    (entry.path / "tuning.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (entry.path / "trials_1.csv").unlink()
+    lacking = replace(entry, cells=[cell for cell in entry.cells if cell.settings.seed < 10])
+    with pytest.raises(UserError, match="draw 2: it has no cell; an entry of mine has the seeds 10, 11 of every task"):
+        Admission(study, {}).admit(FILE, lacking)
+
+
+@pytest.mark.long
+def test_an_entry_lacks_the_task_of_which_a_draw_chose_nothing(arrays: Path, tmp_path: Path) -> None:
+    """No trial of the second task's second draw came to its end: its first draw is not run, and the entry admitted.
+
+    Each table of trials is there, and that of the draw says so, too.
+    """
+    data = {
+        "name": "npz",
+        "path": str(arrays),
+        "cases": [{"name": "even", "alpha": 1.0}, {"name": "odd", "alpha": 0.5}],
+    }
+    content = league(arrays, {"datasets": [data]}, own_ranges=False)
+    run = tmp_path / "run"
+    study = load_study(content, [])
+    tuned = with_data(study, data_digests(study, Identities(Path("data"), download=False)))
+    run.mkdir()
+    optuna_study = open_studies(tuned, study_storage(run))[tuned.arms[-1].name]
+    optuna_study.add_trials([ended(TrialState.PRUNED), ended(TrialState.PRUNED)])
+    bench.sweep(content, run, page=False, **OPTIONS)
+    pack(run, tmp_path / FILE)
+    entry = unpack(tmp_path / FILE, tmp_path / "entry")
+    assert [(cell.settings.case, cell.settings.seed) for cell in entry.cells] == [
+        ("even", seed) for seed in (0, 1, 10, 11)
+    ]
+    Admission(study, {}).admit(FILE, entry)
+    table = entry.path / "trials_3.csv"
+    text = table.read_text(encoding="utf-8")
+    table.write_text(text.replace("pruned", "complete", 1), encoding="utf-8")
+    with pytest.raises(UserError, match=r"odd alpha=0.5, draw 2: trials_3.csv has 2 trials, 1 of them pruned"):
+        Admission(study, {}).admit(FILE, entry)
+    table.write_text(text, encoding="utf-8")
+    (entry.path / "trials_2.csv").unlink()
+    with pytest.raises(UserError, match=r"draw 1: trials_2.csv, the table of its trials, is not in the entry"):
+        Admission(study, {}).admit(FILE, entry)
 
 
 def test_a_rate_of_the_methods_own_is_not_the_cells() -> None:

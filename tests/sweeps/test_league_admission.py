@@ -185,7 +185,8 @@ def test_an_entry_without_a_cell_is_refused(
 def test_only_an_untuned_task_may_be_left_out(
     trusting: Callable[[RunView], None], study: Study, entry: RunView, tmp_path: Path
 ) -> None:
-    """It leaves the method without a rank; to publish, any whole task may be left out, but no seed of one."""
+    """And its trials say so, none of which came to its end. It leaves the method without a rank; to publish, any whole
+    task may be left out, but no seed of one."""
     few = without(entry, is_first_task)
     Admission(study, {"fedper": SHIPPED_ENTRY}, whole=False).admit(SHIPPED_ENTRY, few)
     with pytest.raises(UserError, match="it has the seeds 0, 1, 2, 3; an entry"):
@@ -194,7 +195,32 @@ def test_only_an_untuned_task_may_be_left_out(
         trusting(few)
     shutil.copytree(entry.path, tmp_path / "entry", ignore=lambda _, names: [n for n in names if "." not in n])
     edit_table(tmp_path / "entry" / "tuning.csv", "fedper,,chosen,,,,,lr=0.208", f"fedper,,chosen,,,,,{NOTHING_CHOSEN}")
-    trusting(replace(few, path=tmp_path / "entry"))
+    untuned = replace(few, path=tmp_path / "entry")
+    with pytest.raises(
+        UserError, match=r"skew 1 alpha=1: it has no cell, and trials_0.csv has trials that came to their"
+    ):
+        trusting(untuned)
+    table = tmp_path / "entry" / "trials_0.csv"
+    table.write_text(table.read_text(encoding="utf-8").replace("complete", "pruned"), encoding="utf-8")
+    edit_table(tmp_path / "entry" / "tuning.csv", "fedper,,pruned,2", "fedper,,pruned,8")
+    trusting(untuned)
+    table.unlink()
+    with pytest.raises(UserError, match=r"trials_0.csv, the table of its trials, is not in the entry"):
+        trusting(untuned)
+
+
+def test_a_task_has_one_line_of_tuning(trusting: Callable[[RunView], None], entry: RunView, tmp_path: Path) -> None:
+    """Under its old and its new name it could have two, of which one chooses nothing."""
+    shutil.copytree(entry.path, tmp_path / "entry", ignore=lambda _, names: [n for n in names if "." not in n])
+    edit_table(tmp_path / "entry" / "tuning.csv", "digits skew 1 alpha=1", "digits skew 1")
+    renamed = replace(entry, path=tmp_path / "entry")
+    trusting(renamed)
+    lines = (entry.path / "tuning.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    second = lines[1 : 1 + next(at for at, line in enumerate(lines[2:], start=1) if ",task," in line)]
+    with open(tmp_path / "entry" / "tuning.csv", "a", encoding="utf-8") as file:
+        file.writelines(second)
+    with pytest.raises(UserError, match=r"tuning.csv has a task twice, under two names"):
+        trusting(renamed)
 
 
 def edit_table(path: Path, old: str, new: str) -> None:
