@@ -16,7 +16,7 @@ from reports.statistics.inference import LEVEL, summarise
 from reports.statistics.reference import Differences, differences
 from reports.tables.accuracy import PM
 from reports.tables.cost import budget_table, totals
-from reports.tables.standings import by_unit, complete, derived_rows, family
+from reports.tables.standings import by_unit, complete, derived_rows, each_once, family
 from reports.tables.table import Column, Table, TableEntry, number, words
 
 SIMPLE = "finetune"
@@ -74,11 +74,12 @@ def answers(store: Store, chosen: str, defaults: Store | None = None) -> Section
 
 def _compared(store: Store, chosen: str) -> _Compared | None:
     group = family(store, store.tasks, PM, chosen)
-    scores = {row: units for row, units in group.scores.items() if row != SIMPLE}
-    if SIMPLE not in group.scores or not scores or len(group.scores[SIMPLE][0]) < 2:
+    simple = group.clones.get(SIMPLE, SIMPLE)
+    scores = {row: units for row, units in group.scores.items() if row != simple}
+    if simple not in group.scores or not scores or len(group.scores[simple][0]) < 2:
         return None
     tasks = [np.array(rows) for rows in zip(*scores.values(), strict=True)]
-    return _Compared(list(scores), tasks, group.scores[SIMPLE], task_weights(store, store.tasks))
+    return _Compared(list(scores), tasks, group.scores[simple], task_weights(store, store.tasks))
 
 
 def _beating(store: Store, compared: _Compared) -> Table:
@@ -134,12 +135,15 @@ def _needed(store: Store, chosen: str) -> Table:
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
     rows = []
     for task in store.tasks:
-        personal = family(store, [task], PM, chosen).scores
-        generic = {
+        derived = derived_rows(store, [task], PM)
+        trained = family(store, [task], PM, chosen).scores
+        whole = {
             row: by_unit(store, row, [task], PM, chosen)
-            for row in derived_rows(store, [task], PM)
-            if methods[row] != BOUND and complete(store, row, task, PM, chosen)
+            for row in store.rows
+            if row in derived and methods[row] != BOUND and complete(store, row, task, PM, chosen)
         }
+        models, _ = each_once(whole | trained)  # so what is a generic model counts as one
+        generic, personal = ({row: models[row] for row in models if row in group} for group in (whole, trained))
         if not personal or not generic or len(next(iter(personal.values()))[0]) < 2:
             continue
         best = [max(group, key=lambda row: float(group[row][0].mean())) for group in (generic, personal)]
@@ -152,8 +156,8 @@ def _needed(store: Store, chosen: str) -> Table:
         means = table.mean(axis=1)
         rows.append((task, (*map(words, best), *_interval(means[pair[0]] - means[pair[1]], half))))
     caption = (
-        "The best generic model minus the best personalized one, on the clients' own tests. Where the interval, "
-        "corrected for all such pairs, holds 0, one model for all may do as well."
+        "The best generic model minus the best personalized one, on the clients' own tests, each model once. Where the "
+        "interval, corrected for all such pairs, holds 0, one model for all may do as well."
     )
     heads = (Column("generic"), Column("personalized"), *_INTERVAL)
     return Table("needed", "Is a personalized model needed?", caption, "Task", heads, tuple(rows))
@@ -162,47 +166,54 @@ def _needed(store: Store, chosen: str) -> Table:
 def _worth(store: Store, defaults: Store, chosen: str) -> tuple[Table, str] | None:
     """Table of what tuning brings each method, on the seeds that both divisions have, and the sentence about it."""
     units = {(cell.task, cell.seed): cell.unit for cell in store.cells}
-    by_row = {row: _tuned_minus_default(store, defaults, row, units, chosen) for row in store.rows}
-    gains = {row: tables for row, tables in by_row.items() if tables is not None}
-    if len(gains) < 2:
+    bounds = {cell.row for cell in store.cells if cell.view.settings.method == BOUND}
+    by_row = {row: _both(store, defaults, row, units, chosen) for row in store.rows if row not in bounds}
+    models, _ = each_once({row: figures for row, figures in by_row.items() if figures is not None})
+    if len(models) < 2:
         return None
-    tables = [np.array(rows) for rows in zip(*gains.values(), strict=True)]
+    by_table = [np.array(rows) for rows in zip(*models.values(), strict=True)]
+    count = len(store.tasks)
+    tables = [tuned - plain for tuned, plain in zip(by_table[:count], by_table[count:], strict=True)]
     weights = task_weights(store, store.tasks)
     together = differences(tables, [np.zeros(table.shape[1]) for table in tables], weights)
-    halves, names = together.half(LEVEL / len(gains)), list(gains)
+    halves, names = together.half(LEVEL / len(models)), list(models)
     order = np.argsort(-together.mean, kind="stable")
     rows = tuple((names[at], _interval(together.mean[at], halves[at])) for at in order)
     overall = summarise(np.tensordot(weights, np.array([table.mean(axis=0) for table in tables]), 1))
     caption = (
         "Points of PM accuracy (of derived ones, too) that tuning with the league's budget adds to a method's own "
-        f"defaults and the one learning rate, on the seeds that both divisions have. {_AT_ONCE}"
+        "defaults and the one learning rate, on the seeds that both divisions have; each model once, without "
+        f"`{BOUND}`. {_AT_ONCE}"
     )
     sentence = (
         f"Tuning is worth {overall.mean:+.2f} points [{overall.low:.2f}, {overall.high:.2f}] to the mean method "
-        f"({len(gains)} methods, {overall.n} draws of tuning), most to {names[order[0]]} "
+        f"({len(models)} methods, {overall.n} draws of tuning), most to {names[order[0]]} "
         f"({together.mean[order[0]]:+.2f} [{together.mean[order[0]] - halves[order[0]]:.2f}, "
         f"{together.mean[order[0]] + halves[order[0]]:.2f}])."
     )
     return Table("worth", "What is tuning worth?", caption, "Method", _INTERVAL, rows), sentence
 
 
-def _tuned_minus_default(
+def _both(
     store: Store, defaults: Store, row: str, units: dict[tuple[str, str], str], chosen: str
 ) -> list[Floats] | None:
-    """Differences by task, `[draws]`; None where a task or a draw has none."""
+    """Accuracies of the seeds that both divisions have, `[draws]` for each task: tuned, and then the defaults'.
+
+    None where a task or a draw has none.
+    """
     by_task = []
     for task in store.tasks:
         tuned, plain = (
             of.by_seed(row, task, PM.metric, PM.on, PM.mean, chosen) if row in of.rows and task in of.tasks else {}
             for of in (store, defaults)
         )
-        draws: dict[str, list[float]] = {}
+        draws: dict[str, list[tuple[float, float]]] = {}
         for seed in sorted(tuned.keys() & plain.keys()):
-            draws.setdefault(units[task, seed], []).append(tuned[seed] - plain[seed])
+            draws.setdefault(units[task, seed], []).append((tuned[seed], plain[seed]))
         if len(draws) < max(2, len({unit for (of_task, _), unit in units.items() if of_task == task})):
             return None
-        by_task.append(np.array([np.mean(draws[unit]) for unit in sorted(draws)]))
-    return by_task
+        by_task.append(np.array([np.mean(draws[unit], axis=0) for unit in sorted(draws)]))
+    return [figures[:, division] for division in (0, 1) for figures in by_task]
 
 
 def _beating_text(compared: _Compared) -> Iterator[str]:

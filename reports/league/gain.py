@@ -73,7 +73,8 @@ def gains(store: Store, chosen: str) -> Gains | None:
     best = pd.DataFrame({task: accuracies[str(row)][task] for task, row in means.idxmax(axis="columns").items()})
     above = {row: accuracy - best for row, accuracy in accuracies.items() if row not in simple}
     compared = family(store, store.tasks, PM, chosen)
-    tested = [row for row in above if row in compared.scores]
+    stands_for = {compared.clones.get(row, row) for row in simple}
+    tested = [row for row in above if row in compared.scores and row not in stands_for]
     if not tested:
         return None
     gain = _measure(store, above, tested)

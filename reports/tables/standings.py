@@ -1,6 +1,6 @@
 """Rows that may be compared, and how they stand against the best: per column of a table, and over all tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -57,8 +57,7 @@ def family(store: Store, tasks: Sequence[str], figure: Figure, chosen: str) -> F
 @remembered
 def _family(store: Store, tasks: tuple[str, ...], figure: Figure, chosen: str) -> Family:
     derived = derived_rows(store, tasks, figure)
-    compared: dict[str, list[Floats]] = {}
-    clones: dict[str, str] = {}
+    whole: dict[str, list[Floats]] = {}
     left_out: dict[str, str] = {}
     for row in store.rows:
         if row in derived:
@@ -66,12 +65,27 @@ def _family(store: Store, tasks: tuple[str, ...], figure: Figure, chosen: str) -
         elif not all(complete(store, row, task, figure, chosen) for task in tasks):
             left_out[row] = "incomplete"
         else:
-            units = by_unit(store, row, tasks, figure, chosen)
-            if (first := next((other for other, rival in compared.items() if _same(units, rival)), None)) is not None:
-                clones[row] = first
-            else:
-                compared[row] = units
-    return Family(compared, clones, left_out)
+            whole[row] = by_unit(store, row, tasks, figure, chosen)
+    return Family(*each_once(whole), left_out)
+
+
+def each_once(scores: Mapping[str, list[Floats]]) -> tuple[dict[str, list[Floats]], dict[str, str]]:
+    """Tell models from their clones, of which a difference of variance 0 would distort what is said of all others.
+
+    Args:
+        scores: of each row, arrays with the same units in all rows.
+
+    Returns:
+        The scores of each model, by its first name; and that name by each further one.
+    """
+    models: dict[str, list[Floats]] = {}
+    clones: dict[str, str] = {}
+    for row, units in scores.items():
+        if (first := next((other for other, rival in models.items() if _same(units, rival)), None)) is not None:
+            clones[row] = first
+        else:
+            models[row] = units
+    return models, clones
 
 
 def derived_rows(store: Store, tasks: Sequence[str], figure: Figure) -> set[str]:

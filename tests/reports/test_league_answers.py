@@ -2,18 +2,20 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from reports.league.answers import answers
+from reports.league.gain import gains
 from reports.league.page import write_league
 from reports.league.rule import by_case
 from reports.reading.load import Store, load
 from reports.tables.accuracy import selection
 from reports.tables.table import Table
 from tests.reports import conftest
-from tests.reports.conftest import name_cases, write_store
+from tests.reports.conftest import cell_id, name_cases, write_store
 
 METHODS = ("finetune", "ditto", "scd", "fedavg")
 DRAWS = [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -36,6 +38,28 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def table(section_of: Store, name: str, defaults: Store | None = None) -> Table:
     section = answers(section_of, selection(section_of), defaults)
     return next(table for table in section.tables if table.id == name)
+
+
+def clone(run: Path, row: str, name: str, *, trains: bool | None = None) -> Path:
+    """A run beside `run` with the cells of one row under another name, which say or do not say to train PM."""
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    folder, cells = run.with_name(f"{run.name}_{name}"), []
+    for cell in info["cells"]:
+        if cell["label"] == row:
+            settings = cell["settings"] | {"method": name, "label": name}
+            copied = {"id": cell_id(name + cell["id"]), "label": name, "settings": settings}
+            shutil.copytree(run / cell["id"], folder / copied["id"])
+            (folder / copied["id"] / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+            status = json.loads((run / cell["id"] / "status.json").read_text(encoding="utf-8"))
+            status["derived"] = status["derived"] if trains is None else [] if trains else ["pm"]
+            (folder / copied["id"] / "status.json").write_text(json.dumps(status), encoding="utf-8")
+            cells.append(copied)
+    (folder / "run.json").write_text(json.dumps(info | {"cells": cells}), encoding="utf-8")
+    return folder
+
+
+def shown(section_of: Table) -> list[tuple[str, list[float | str | None]]]:
+    return [(row, [entry.note or entry.value for entry in entries]) for row, entries in section_of.rows]
 
 
 def values(shown: Table, row: str) -> list[float]:
@@ -86,6 +110,52 @@ def test_tuning_is_worth_nothing_where_it_changed_nothing(tuned: Path, tmp_path:
 def test_only_methods_of_both_divisions_are_compared(tuned: Path, tmp_path: Path) -> None:
     defaults = by_case(load([write(tmp_path / "default", methods=("ditto", "fedavg"))]))
     assert {row for row, _ in table(by_case(load([tuned])), "worth", defaults).rows} == {"ditto", "fedavg"}
+
+
+def test_a_generic_model_under_several_names_counts_once(tuned: Path) -> None:
+    """Clones have no spread between them, and widened every interval; one may say that it trains what it has."""
+    alone = shown(table(by_case(load([tuned])), "needed"))
+    clones = [
+        clone(tuned, "fedavg", "afl"),
+        clone(tuned, "fedavg", "fedprox"),
+        clone(tuned, "fedavg", "cfl", trains=True),
+    ]
+    assert [row[0] for _, row in alone] == ["fedavg"] * 2
+    assert shown(table(by_case(load([tuned, *clones])), "needed")) == alone
+    renamed = shown(table(by_case(load([*clones, tuned])), "needed"))
+    assert [(row, entries[1:]) for row, entries in renamed] == [(row, entries[1:]) for row, entries in alone]
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_fine_tuning_under_another_name_is_fine_tuning(tuned: Path, first: bool) -> None:
+    """Whichever of the two entries is read first."""
+    whole = write(tuned.with_name("whole"), methods=(*METHODS, "local"), draws=DRAWS)
+    before, runs = by_case(load([whole])), [whole, clone(whole, "finetune", "apfl")]
+    store = by_case(load(runs[::-1] if first else runs))
+    for name in ("beats", "for_which"):
+        assert shown(table(store, name)) == shown(table(before, name))
+    expected, comparison = gains(before, selection(before)), gains(store, selection(store))
+    assert expected is not None
+    assert comparison is not None
+    assert comparison.gain.corrected == expected.gain.corrected
+
+
+def test_tuning_is_worth_what_it_brings_methods(tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is no method, and a method under two names is one."""
+    for row, level in (("ditto", 0.7), ("scd", 0.8)):
+        monkeypatch.setitem(conftest.LEVELS, row, (0.7, level))
+    defaults = write(tmp_path / "default")
+    before = answers(by_case(load([tuned])), "validation", by_case(load([defaults])))
+    monkeypatch.setitem(conftest.LEVELS, "centralized", (0.9, 0.95))
+    bound = write(tmp_path / "bound", methods=("centralized",), draws=DRAWS)
+    monkeypatch.setitem(conftest.LEVELS, "centralized", (0.5, 0.55))
+    runs = [tuned, clone(tuned, "scd", "apfl"), bound]
+    plain = [defaults, clone(defaults, "scd", "apfl"), write(tmp_path / "other", methods=("centralized",))]
+    after = answers(by_case(load(runs)), "validation", by_case(load(plain)))
+    worth = [next(shown(table) for table in section.tables if table.id == "worth") for section in (before, after)]
+    assert worth[0] == worth[1]
+    assert before.points[-1] == after.points[-1]
+    assert "to the mean method (4 methods, 4 draws of tuning), most to ditto (+" in after.points[-1]
 
 
 @pytest.mark.long
