@@ -268,7 +268,7 @@ def _ahead(standing: Standing | None) -> list[TableEntry]:
 
 def _clients(store: Store, chosen: str) -> list[Section]:
     """Section of the share of clients that are worse off than alone."""
-    clients = fairness.gains(fairness.client_accuracies(store, chosen), store)
+    clients = fairness.gains(fairness.with_diverged(fairness.client_accuracies(store, chosen), store), store)
     if clients.empty:
         return []
     share = clients.assign(worse=100.0 * (clients["gain"] < 0)).pivot_table(index="row", columns="task", values="worse")
@@ -284,7 +284,8 @@ def _clients(store: Store, chosen: str) -> list[Section]:
         rows.append((row, tuple(entries)))
     caption = (
         "Percent of clients whose personalized model is less accurate on their own test data than `local`'s. Mean: "
-        "over the tasks of a data family, then over families. [ ]: a generic model, or `centralized`."
+        "over the tasks of a data family, then over families; clients of a diverged cell are at chance level. [ ]: a "
+        "generic model, or `centralized`."
     )
     table = Table("worse_off", "Clients that are worse off than alone", caption, "Method", columns, tuple(rows))
     return [Section("worse_off", "Who loses", tables=(table,))]

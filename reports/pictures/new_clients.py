@@ -15,7 +15,10 @@ _PREFIX = "new"
 
 
 def newcomers(store: Store) -> pd.DataFrame:
-    """Test accuracy in percent: row, task, seed, epochs, accuracy; empty where a run held no clients out."""
+    """Test accuracy in percent: row, task, seed, epochs, accuracy; empty where a run held no clients out.
+
+    A cell that diverged counts at chance level, as in all tables of accuracies.
+    """
     metrics = store.table("metrics")
     chosen = metrics[
         metrics["metric"].str.fullmatch(_PREFIX + r"\d+")
@@ -24,7 +27,15 @@ def newcomers(store: Store) -> pd.DataFrame:
         & (metrics["quantity"] == "accuracy")
     ]
     epochs = chosen["metric"].str.removeprefix(_PREFIX).astype(int)
-    return chosen.assign(epochs=epochs, accuracy=100 * chosen["value"])[["row", "task", "seed", "epochs", "accuracy"]]
+    accuracies = chosen.assign(epochs=epochs, accuracy=100 * chosen["value"])
+    measured = accuracies[["row", "task", "seed", "epochs", "accuracy"]]
+    diverged = [
+        (cell.row, cell.task, cell.seed, count, store.chance(cell.task))
+        for cell in store.cells
+        if cell.state == "diverged"
+        for count in measured[measured["task"] == cell.task]["epochs"].unique()
+    ]
+    return pd.concat([measured, pd.DataFrame(diverged, columns=measured.columns)]) if diverged else measured
 
 
 def newcomer_table(store: Store, accuracies: pd.DataFrame) -> Table:
@@ -38,8 +49,8 @@ def newcomer_table(store: Store, accuracies: pd.DataFrame) -> Table:
     )
     caption = (
         "Test accuracy in percent of the clients held out of training, weighted by training size, after the last round "
-        "and some epochs of adapting as the method does; mean ± standard deviation over seeds. [ ]: methods that train "
-        "no personalized models, so that what adapts is a generic one."
+        "and some epochs of adapting as the method does; mean ± standard deviation over seeds; a diverged cell counts "
+        "as chance level. [ ]: methods that train no personalized models, so that what adapts is a generic one."
     )
     return Table("newcomers", "New clients", caption, "Method", columns, rows)
 

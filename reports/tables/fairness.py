@@ -48,6 +48,24 @@ def client_accuracies(store: Store, chosen: str, figure: Figure = PM) -> pd.Data
     ]
 
 
+def with_diverged(clients: pd.DataFrame, store: Store) -> pd.DataFrame:
+    """Clients of all cells: those of a cell that diverged are at chance level, as in all tables of accuracies.
+
+    Args:
+        clients: `client_accuracies`; any other row of a task and seed has the same clients.
+        store: cells of one protocol.
+    """
+    diverged = [
+        (cell.row, cell.task, cell.seed, store.chance(cell.task)) for cell in store.cells if cell.state == "diverged"
+    ]
+    keys = ["task", "seed", "client"]
+    same = clients.drop_duplicates(keys)[[*keys, "samples", "n_train"]]
+    guessing = pd.DataFrame(diverged, columns=["row", "task", "seed", "accuracy"]).merge(same, on=["task", "seed"])
+    if guessing.empty:
+        return clients
+    return pd.concat([clients, guessing.assign(correct=guessing["samples"] * guessing["accuracy"] / 100)])
+
+
 def gains(clients: pd.DataFrame, store: Store) -> pd.DataFrame:
     """Gain of every client over training alone, in percentage points: `clients` of the other rows, and `gain`.
 

@@ -54,6 +54,21 @@ def test_share_of_clients_worse_than_local(store, clients):
     assert local[at].note == "–"
 
 
+def test_clients_of_a_diverged_cell_are_at_chance_level(store, clients):
+    """Ditto's, once, of ten classes: the same clients as in any other row of the seed; all others are as they were."""
+    whole = fairness.with_diverged(clients, store)
+    pd.testing.assert_frame_equal(whole.iloc[: len(clients)], clients, check_dtype=False)
+    diverged = whole.iloc[len(clients) :]
+    assert set(zip(diverged["row"], diverged["task"], diverged["seed"], strict=True)) == {("ditto", "digits, α=1", "1")}
+    assert set(diverged["accuracy"]) == {10}
+    assert (diverged["correct"] == diverged["samples"] / 10).all()
+    other = clients[(clients["row"] == "local") & (clients["task"] == "digits, α=1") & (clients["seed"] == "1")]
+    for name in ("client", "samples", "n_train"):
+        assert list(diverged[name]) == list(other[name])
+    finished = clients[clients["row"] != "ditto"]
+    assert fairness.with_diverged(finished.iloc[:0], store).empty
+
+
 def test_without_local_nothing_is_said_of_gains(store, clients):
     others = clients[clients["row"] != "local"]
     assert isinstance(others, pd.DataFrame)

@@ -8,12 +8,13 @@ import pytest
 
 from reports.league.answers import answers
 from reports.league.compare import compare_leagues
-from reports.league.page import write_league
+from reports.league.page import _clients, write_league
 from reports.league.rule import _family, by_case, ranked
 from reports.league.trials import best_by_trials
 from reports.pictures.figures import varied
 from reports.reading.load import load
 from reports.tables.accuracy import PM, selection
+from reports.tables.fairness import client_accuracies
 from sweeps.study_reader import load_study
 from tests.reports import conftest
 from tests.reports.conftest import copy_settings, name_cases, write_store
@@ -71,6 +72,25 @@ def test_the_page_answers_and_shows_the_setting_of_each_draw(tuned: Path, tmp_pa
     assert [line.rpartition(",")[2] for line in rows] == ["0.05", "0.1", "0.2", "0.4"] * 2
     tables = compare_leagues([defaults], [tuned])
     assert all(table.rows for table in tables)
+
+
+def test_who_loses_counts_the_clients_of_diverged_cells(tmp_path: Path) -> None:
+    """By hand: they have 10 %, and lose where training alone gets more right; a method does not gain by diverging."""
+    states = {("ditto", 0.1, seed): "diverged" for seed in range(3)}
+    run = write_store(tmp_path / "run", seeds=4, methods=("ditto", "local"), states=states)
+    name_cases(run)
+    store = by_case(load([run]))
+    clients = client_accuracies(store, "validation").query("task == 'case 0.1'").set_index(["row", "seed", "client"])
+    alone = clients["accuracy"]["local"]
+    losing = [
+        clients["accuracy"]["ditto", "3", client] < accuracy if seed == "3" else accuracy > 10
+        for (seed, client), accuracy in alone.items()
+    ]
+    [section] = _clients(store, "validation")
+    [(row, entries)] = section.tables[0].rows
+    at = [column.name for column in section.tables[0].columns].index("case 0.1")
+    assert row == "ditto"
+    assert entries[at].value == pytest.approx(100 * sum(losing) / len(losing))
 
 
 @pytest.mark.long

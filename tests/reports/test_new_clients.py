@@ -14,7 +14,10 @@ from tests.reports.conftest import cell_id
 @pytest.fixture
 def held_out(store_writer, tmp_path):
     """A run whose last round also scored newcomers after 0 and 5 epochs."""
-    run = store_writer(tmp_path, seeds=2, methods=("fedavg", "scd"), alphas=(1.0,))
+    return load([with_newcomers(store_writer(tmp_path, seeds=2, methods=("fedavg", "scd"), alphas=(1.0,)))])
+
+
+def with_newcomers(run):
     for seed in (0, 1):
         for method, level in (("fedavg", 0.5), ("scd", 0.6)):
             path = run / cell_id(f"{method}-1-{seed}") / "metrics.csv"
@@ -26,7 +29,7 @@ def held_out(store_writer, tmp_path):
                 for mean in ("train_size", "equal")
             ]
             pd.concat([metrics, pd.DataFrame(more, columns=metrics.columns)]).to_csv(path, index=False)
-    return load([run])
+    return run
 
 
 def test_a_column_for_each_number_of_epochs(held_out):
@@ -35,6 +38,15 @@ def test_a_column_for_each_number_of_epochs(held_out):
     entries = dict(table.rows)["scd"]
     assert [entry.value for entry in entries] == pytest.approx([65, 70])
     assert entries[0].spread == pytest.approx(10 / 2**0.5)
+
+
+def test_a_diverged_cell_has_the_accuracy_of_guessing(store_writer, tmp_path):
+    """One of ten classes, 10 %, as in the main table; else the seeds that came to their end stood alone."""
+    states = {("scd", 1.0, 1): "diverged"}
+    methods = ("fedavg", "scd")
+    store = load([with_newcomers(store_writer(tmp_path, seeds=2, methods=methods, alphas=(1.0,), states=states))])
+    entries = dict(newcomer_table(store, newcomers(store)).rows)["scd"]
+    assert [entry.value for entry in entries] == pytest.approx([(60 + 10) / 2, (65 + 10) / 2])
 
 
 def test_bars_are_drawn(held_out):
