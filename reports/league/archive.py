@@ -10,6 +10,7 @@ from bench import croissant
 from bench.citations import cite, software
 from bench.results.results import RunView
 from bench.store import inside
+from reports.league.rule import budget_text
 
 COLUMNS = {
     "label": ("Text", "The method: the entry's name."),
@@ -57,8 +58,9 @@ def write_archive(entries: Mapping[Path, RunView], out: Path, title: str, versio
     ]
     described = croissant.metadata(
         f"pFLeague {title}",
-        "Results of methods of personalized federated learning, each with one budget of tuning on the same tasks "
-        "and seeds. `bench verify` computes cells of an entry again; `bench unpack` makes a run folder of it.",
+        f"Results of methods of personalized federated learning, each {budget_text(run.path for run in runs)}, on "
+        "the same tasks and seeds. `bench verify` computes cells of an entry again; `bench unpack` makes a run folder "
+        "of it.",
         licence="Apache-2.0", bibtex=software(note=title), published=max(str(run.info["time"])[:10] for run in runs),
         version=version, distribution=files,
         record_sets=[croissant.record_set("results", about["results.csv"], "results.csv", COLUMNS)],

@@ -20,7 +20,7 @@ from bench.results.pack import TUNING
 from bench.results.results import CellView, RunView
 from bench.store import inside
 from bench.store.store import FINISHED, read_timing
-from reports.league.rule import REFERENCES, evaluations_on_tests
+from reports.league.rule import REFERENCES, budget_text, evaluations_on_tests, was_tuned
 from reports.tables.table import Column, Table, TableEntry, to_latex, words
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -50,7 +50,8 @@ def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -
     """
     name = run.cells[0].label
     check_code(entry, run)
-    tables = {figure: _beside(page / f"main_{figure}.csv", name, figure, study) for figure in ("pm", "gm")}
+    budget = budget_text([run.path])
+    tables = {figure: _beside(page / f"main_{figure}.csv", name, figure, study, budget) for figure in ("pm", "gm")}
     code = own_files(run.cells[0].settings.method)
     out.mkdir(parents=True, exist_ok=True)
     inside.replace(out / entry.name, entry.read_bytes())
@@ -97,7 +98,7 @@ def own_files(method: str) -> dict[Path, Path]:
     return {path: path.relative_to(file.parent) for path in paths if path.is_relative_to(file.parent)}
 
 
-def _beside(file: Path, method: str, figure: str, study: str) -> Table:
+def _beside(file: Path, method: str, figure: str, study: str, budget: str) -> Table:
     """Set the method beside a few others in a table of the width of a page: tasks below each other.
 
     Args:
@@ -116,7 +117,7 @@ def _beside(file: Path, method: str, figure: str, study: str) -> Table:
     shown = [method, *dict.fromkeys(others)]
     caption = (
         f"{figure.upper()} accuracy on test samples in percent, means over seeds, on each task of {study}: {method} "
-        f"beside {len(shown) - 1} of the league's {len(rows) - 1} other methods, with one budget of tuning. Tiers, "
+        f"beside {len(shown) - 1} of the league's {len(rows) - 1} other methods, each {budget}. Tiers, "
         "rank intervals and marks are among all of them. Bold: the best of the task; ≈: equivalent to it; †: "
         "undecided; in brackets: not trained by the method, or not ranked."
     )
@@ -146,7 +147,11 @@ def _settings(run: RunView) -> str:
         drawn(task_name(cell.settings), draws.get(cell.settings.seed, 0)): {"lr": cell.settings.lr, **cell.settings.hp}
         for cell in run.cells
     }
-    what = f"What tuning chose for {run.cells[0].label}" if _tuned(run) else f"The defaults of {run.cells[0].label}"
+    what = (
+        f"What tuning chose for {run.cells[0].label}"
+        if was_tuned(run.path)
+        else f"The defaults of {run.cells[0].label}"
+    )
     head = f"# {what}, by task. All other settings are the league's.\n"
     return head + yaml.safe_dump(chosen, sort_keys=False)
 
@@ -188,13 +193,8 @@ def _facts(run: RunView) -> dict[str, Any]:
         "evaluations": sum(map(evaluations_on_tests, done)),
         "warnings": warnings,
         "draws": len(info.get("draws", [])),
-        **(_budget(run.path / TUNING.name) if _tuned(run) else {"trials": 0}),
+        **(_budget(run.path / TUNING.name) if was_tuned(run.path) else {"trials": 0}),
     }
-
-
-def _tuned(run: RunView) -> bool:
-    """Whether an entry has a budget of tuning: one of the default division has none."""
-    return (run.path / TUNING.name).exists()
 
 
 def _budget(table: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bench.data import Floats
-from reports.league.rule import has_draws, task_weights
+from reports.league.rule import budget_text, entries_of, has_draws, task_weights
 from reports.page.cells import anchor
 from reports.page.sections import Section
 from reports.reading.figure import Figure, scores
@@ -37,7 +37,8 @@ class Measure:
         corrected: of the rows that are compared, with intervals that hold all at once (Bonferroni), so that of the
             highest holds as well, which is chosen because it is the highest.
 
-    Where units are draws of tuning, of which there are few, both rest on the rows' moderated variances.
+    Where units are draws of tuning, of which there are few, both rest on the moderated variances of the rows that are
+    compared; other rows keep Student's interval.
     """
 
     by_task: pd.DataFrame
@@ -150,9 +151,9 @@ def gain_section(store: Store, comparison: Gains | None) -> Section:
 def _gain_table(store: Store, comparison: Gains) -> Table:
     caption = (
         "Percentage points of PM accuracy above the better of training alone (`local`) and FedAvg with fine-tuning "
-        "(`finetune`) on each task, with the same budget of tuning. Below 0, a method is not worth its trouble there. "
-        "Which of the two is better is read off the same seeds, so gains are understated if anything. Mean: over the "
-        f"tasks of a data family, then over families. 95 %: {_interval_text(store)}, "
+        f"(`finetune`) on each task, each {budget_text(entries_of(store))}. Below 0, a method is not worth its trouble "
+        "there. Which of the two is better is read off the same seeds, so gains are understated if anything. Mean: "
+        f"over the tasks of a data family, then over families. 95 %: {_interval_text(store)}, "
         f"of each method by itself: of many, some miss. {_CORRECTED} p: that the mean is 0, with Holm's correction "
         "over the methods."
     )
@@ -166,15 +167,19 @@ def _gain_table(store: Store, comparison: Gains) -> Table:
 
 def _interval_text(store: Store) -> str:
     if has_draws(store):
-        return "an interval over draws of tuning, paired, with variances that all methods determine together"
+        return (
+            "an interval over draws of tuning, paired, with variances that all methods with a corrected interval "
+            "determine together; of other rows Student's, of few draws and so wide"
+        )
     return "Student's interval of that mean over seeds, paired by seed"
 
 
 def _score_table(store: Store, compared: Family, score: Measure) -> Table:
     caption = (
         "PM accuracy on a scale from 0, the better of training alone and FedAvg with fine-tuning, to 1, one model "
-        "trained on all clients' data at once and then fine-tuned by every client (`centralized`, with the same "
-        f"budget). No score where these two are less than {LEAST_ROOM:g} points apart: the scale has no length there. "
+        "trained on all clients' data at once and then fine-tuned by every client (`centralized`, "
+        f"{budget_text(entries_of(store))}). No score where these two are less than {LEAST_ROOM:g} points apart: the "
+        "scale has no length there. "
         "Above 1, a method is better than that. Mean: over the tasks of a data family that have a score, then over "
         f"families. 95 %: {_interval_text(store)}, by the delta method, of each method by itself. "
         f"{_CORRECTED} The ends of the scale are estimated from the same few seeds, and so is which tasks have one: "

@@ -16,7 +16,7 @@ from reports.league.findings import findings
 from reports.league.gain import BOUND, gain_section, gains
 from reports.league.method import method_section
 from reports.league.pictures import heat_map, means, rank_picture
-from reports.league.rule import by_case, evaluations_on_tests, family_mean, ranked, units_of
+from reports.league.rule import budget_text, by_case, entries_of, evaluations_on_tests, family_mean, ranked, units_of
 from reports.league.trials import best_by_trials, trials_picture, trials_table
 from reports.league.wins import win_matrix, wins
 from reports.page.cells import Recompute, anchor, cells_section
@@ -84,7 +84,7 @@ def write_league(
         cells = f"{len(store.rows)} methods, {len(store.tasks)} tasks, {len(store.cells)} cells"
         step("writing the files")
         shown = replace(store, runs=(_common(store.runs),))
-        return write_page(shown, out, title, f"{cells}; the same budget of tuning for every method.", sections)
+        return write_page(shown, out, title, f"{cells}; every method {budget_text(entries_of(store))}.", sections)
 
 
 def _recompute(store: Store) -> Recompute:

@@ -2,14 +2,16 @@
 
 import csv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from bench.data import Floats
 from bench.results.cell_names import dataset_name
+from bench.results.pack import TUNING
 from bench.results.results import CellView
 from bench.settings import Settings
 from reports.reading.figure import Figure
@@ -46,6 +48,22 @@ def has_draws(store: Store) -> bool:
 def units_of(store: Store) -> str:
     """Name the units of intervals, for captions."""
     return "draws of tuning, each with its own seeds" if has_draws(store) else "seeds"
+
+
+def was_tuned(entry: Path) -> bool:
+    """Whether an unpacked entry has a budget of tuning: one of the default division has none."""
+    return (entry / TUNING.name).exists()
+
+
+def entries_of(store: Store) -> list[Path]:
+    """The unpacked entries that a league's cells lie in."""
+    return list(dict.fromkeys(cell.view.folder.parent for cell in store.cells))
+
+
+def budget_text(entries: Iterable[Path]) -> str:
+    """Say after a method's name how the methods of a division's unpacked entries came by their settings."""
+    tuned = any(map(was_tuned, entries))
+    return "with the same budget of tuning" if tuned else "with its defaults and one learning rate, untuned"
 
 
 def data_families(store: Store, tasks: Sequence[str]) -> list[str]:

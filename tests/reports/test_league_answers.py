@@ -168,6 +168,8 @@ def test_the_page_of_a_league_of_draws_says_what_its_units_are(tuned: Path, tmp_
         assert {row["row"] for row in csv.DictReader(file)} == set(METHODS)
     plain = write_league([write(tmp_path / "plain")], tmp_path / "other", "test").read_text(encoding="utf-8")
     assert 'id="answers"' not in plain
+    assert "every method with its defaults and one learning rate, untuned." in plain
+    assert "budget of tuning" not in plain
     assert "draws of tuning" not in plain
 
 

@@ -76,6 +76,16 @@ def test_the_table_has_the_reported_figures_of_every_cell(entries: dict[Path, Ru
             assert row["value"] == value[(int(row["round"]), *row[keys])]
 
 
+def test_it_says_how_the_entries_were_tuned(archive: Path, tmp_path: Path) -> None:
+    """Those of the default division have no tables of it."""
+    assert "learning, each with the same budget of tuning, on the same tasks" in described(archive)["description"]
+    file = ENTRIES / f"fedavg{SUFFIX}"
+    untuned = unpack(file, tmp_path / "entry")
+    (untuned.path / "tuning.csv").unlink()
+    other = write_archive({file: untuned}, tmp_path / "other", "league-2, default division", "2.0.0").parent
+    assert "each with its defaults and one learning rate, untuned, on the same" in described(other)["description"]
+
+
 def test_the_same_entries_give_the_same_bytes(entries: dict[Path, RunView], archive: Path, tmp_path: Path) -> None:
     again = write_archive(entries, tmp_path / "again", "league-1, small tier", "1.0.0").parent
     assert content(again) == content(archive)

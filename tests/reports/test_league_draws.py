@@ -5,11 +5,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from reports.league.answers import answers
 from reports.league.compare import compare_leagues
+from reports.league.gain import by_seed, gain_section, gains
 from reports.league.page import _clients, write_league
-from reports.league.rule import _family, by_case, ranked
+from reports.league.rule import _family, by_case, ranked, task_weights
 from reports.league.trials import best_by_trials
 from reports.pictures.figures import varied
 from reports.reading.load import load
@@ -34,6 +36,7 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         draw = next(at for at, seeds in enumerate(DRAWS) if cell["settings"]["seed"] in seeds)
         cell["settings"]["lr"] = [0.05, 0.1, 0.2, 0.4][draw]
     (run / "run.json").write_text(json.dumps(info | {"draws": DRAWS}), encoding="utf-8")
+    (run / "tuning.csv").write_text("row,column,value,note\n", encoding="utf-8")
     copy_settings(run)
     return run
 
@@ -66,6 +69,8 @@ def test_the_page_answers_and_shows_the_setting_of_each_draw(tuned: Path, tmp_pa
     page = write_league([tuned], tmp_path / "page", "a league", defaults=[defaults])
     text = page.read_text(encoding="utf-8")
     assert "What is tuning worth?" in text
+    assert "every method with the same budget of tuning." in text
+    assert "untuned" not in text
     assert "Who beats fine-tuning?" in text
     [settings] = (tmp_path / "page").rglob("settings.csv")
     rows = [line for line in settings.read_text(encoding="utf-8").splitlines() if line.startswith("ditto,,lr,")]
@@ -96,8 +101,6 @@ def test_who_loses_counts_the_clients_of_diverged_cells(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_nothing_is_said_of_gains_without_both_references(tuned: Path) -> None:
     """Above FedAvg with fine-tuning alone a method may gain that training alone would beat."""
-    from reports.league.gain import gains
-
     whole = by_case(load([tuned]))
     assert gains(whole, selection(whole)) is not None
     for missing in ("local", "finetune"):
@@ -107,6 +110,27 @@ def test_nothing_is_said_of_gains_without_both_references(tuned: Path) -> None:
         store = by_case(load([tuned]))
         assert gains(store, selection(store)) is None
         (tuned / "run.json").write_text(json.dumps(info), encoding="utf-8")
+
+
+def test_what_is_said_of_gains_is_what_was_done(tuned: Path) -> None:
+    """A row in brackets has Student's interval, and a division without tables of tuning no budget."""
+    store = by_case(load([tuned]))
+    comparison = gains(store, selection(store))
+    assert comparison is not None
+    weights = task_weights(store, store.tasks)
+    units = {row: by_seed(store, row, PM, selection(store)) for row in ("fedavg", "local", "finetune")}
+    best = {task: max(("local", "finetune"), key=lambda row: units[row][task].mean()) for task in store.tasks}
+    above = sum(w * (units["fedavg"][t] - units[best[t]][t]) for t, w in zip(store.tasks, weights, strict=True))
+    expected = stats.ttest_1samp(above, 0).confidence_interval()
+    measured = comparison.gain.means["fedavg"]
+    assert (measured.low, measured.high) == pytest.approx((expected.low, expected.high))
+    assert "fedavg" not in comparison.gain.corrected
+    [table] = gain_section(store, comparison).tables
+    assert "all methods with a corrected interval determine together; of other rows Student's" in table.caption
+    assert "each with the same budget of tuning." in table.caption
+    (tuned / "tuning.csv").unlink()
+    [table] = gain_section(store, comparison).tables
+    assert "each with its defaults and one learning rate, untuned." in table.caption
 
 
 @pytest.mark.long

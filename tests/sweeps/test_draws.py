@@ -208,6 +208,7 @@ def test_an_entry_has_the_setting_of_each_draw(study: Study, entry: RunView, tmp
         "blobs alpha=1, draw 2": rates[10],
     }
     assert "2 trials for each task in each of 2 draws, 4 together" in checklist
+    assert "each with the same budget of tuning." in (tmp_path / "export" / "table_pm.tex").read_text(encoding="utf-8")
 
 
 def exported(entry: RunView, folder: Path) -> tuple[str, str]:
@@ -358,6 +359,7 @@ def test_an_entry_of_the_default_division(study: Study, computed: tuple[dict[str
     settings, checklist = exported(run, tmp_path)
     assert settings.startswith("# The defaults of fedprox, by task.")
     assert "Tuning: none; every setting is the method's or the league's default." in checklist
+    assert "one learning rate, untuned." in (tmp_path / "export" / "table_pm.tex").read_text(encoding="utf-8")
 
     def changed(of: int, /, **settings: Any) -> RunView:
         return replace(
