@@ -9,7 +9,7 @@ MEMORY = 4 * 2**30
 def processes(cores: int, memory: int, marks: str) -> int:
     """As many as there are cores, if the memory allows it.
 
-    With the long tests it is one more, as many of these wait for nodes, servers and commands: two processes left a
+    With the long tests it is two more, as many of these wait for nodes, servers and commands: three processes left a
     third of two cores idle.
 
     Args:
@@ -17,7 +17,7 @@ def processes(cores: int, memory: int, marks: str) -> int:
         memory: bytes that are free.
         marks: the expression of marks (`-m`) that chooses the tests.
     """
-    return max(1, min(cores + ("not long" not in marks), memory // MEMORY))
+    return max(1, min(cores + 2 * ("not long" not in marks), memory // MEMORY))
 
 
 def free_memory(root: Path = Path("/")) -> int:

@@ -12,10 +12,10 @@ GB = 2**30
 @pytest.mark.parametrize(
     ("cores", "memory", "quick", "all_of_ci"),
     [
-        (2, 100 * GB, 2, 3),
+        (2, 100 * GB, 2, 4),
         (4, 2 * MEMORY, 2, 2),
         (2, MEMORY - 1, 1, 1),
-        (1, 100 * GB, 1, 2),
+        (1, 100 * GB, 1, 3),
         (64, 10 * MEMORY, 10, 10),
         (64, 0, 1, 1),
     ],
