@@ -15,6 +15,10 @@ from datasets.assemble import assemble
 FOLDER = "UCI HAR Dataset"
 SIGNALS = [f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"]
 _STEPS = 128
+OVERLAP = (
+    "har: neighbouring windows share half of their readings, so tests or validation that are cut from a person's own "
+    "windows (`shares`, `validation_share`) repeat parts of what is trained on; new people (`held_out`) do not"
+)
 
 
 @DATASETS.register("har")
@@ -39,7 +43,7 @@ def load(
     classes = [line.split()[-1].lower() for line in _text(folder / "activity_labels.txt").splitlines() if line.strip()]
     train, test = (_part(folder / part, part) for part in ("train", "test"))
     x, y, people = (np.concatenate(both) for both in zip(train, test, strict=True))
-    return assemble("har", x, y - 1, len(train[1]), mean=mean, std=std, classes=classes, groups=people)
+    return assemble("har", x, y - 1, len(train[1]), mean=mean, std=std, classes=classes, groups=people, notes=[OVERLAP])
 
 
 def _part(folder: Path, part: str) -> tuple[Array, Array, Array]:

@@ -18,6 +18,12 @@ LENGTH = 80
 ALPHABET = f"\n !\"&'(),-.{digits}:;>?{ascii_uppercase}[]{ascii_lowercase}}}"
 """LEAF's 80 characters in its order; a character's number is its place."""
 
+OVERLAP = (
+    "shakespeare: neighbouring samples share 79 of their 80 characters, so tests or validation that are cut from a "
+    "role's own samples (`shares`, `natural_leaf`, `validation_share`) repeat what is trained on; LEAF's own test part "
+    "does not, and the protocol `paper` cuts no validation"
+)
+
 _NUMBER = np.full(128, -1, np.int32)
 _NUMBER[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET))
 
@@ -35,8 +41,9 @@ def load(*, data_root: Path, download: bool) -> Dataset:
     """
     x, y, roles, n_train = read_leaf("shakespeare", data_root, _texts)
     return assemble(
-        "shakespeare", x, y, n_train, mean=None, std=None, classes=[*ALPHABET], groups=roles, vocabulary=len(ALPHABET)
-    )
+        "shakespeare", x, y, n_train, mean=None, std=None, classes=[*ALPHABET], groups=roles, vocabulary=len(ALPHABET),
+        notes=[OVERLAP],
+    )  # fmt: skip
 
 
 def _texts(x: list[Any], y: list[Any]) -> tuple[Array, Array]:

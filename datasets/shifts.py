@@ -109,9 +109,14 @@ def permuted_pixels(own: Own, *, groups: Groups = 4) -> Own:
     """Every group of clients has its own order of pixels, or of features; the first group keeps the usual order.
 
     Raises:
-        UserError: the samples are neither images nor vectors of features.
+        UserError: the samples are neither images nor vectors of features, or features have unlike units.
     """
     _need_numbers(own)
+    if own.x.ndim == 2 and len({*zip(own.dataset.mean, own.dataset.std, strict=True)}) > 1:
+        raise UserError(
+            f"shift {own.name!r}: the features of {own.dataset.name} have unlike units, and each would be normalised "
+            "as the one whose place it takes; take an .npz file of features in like units, with their `mean` and `std`"
+        )
     if own.x.ndim not in (2, 4):
         raise UserError(
             f"shift {own.name!r} needs images or features; samples of {own.dataset.name} are {own.x.shape[1:]}"
@@ -166,7 +171,7 @@ def label_noise(own: Own, *, share: Share | tuple[Share, Share] = 0.3) -> Own:
 def missing_classes(own: Own, *, k: PositiveInt = 1) -> Own:
     """Each client lacks k of its classes, drawn at random, in training and validation, but is tested on them too.
 
-    At least one class stays: a client with k classes or fewer lacks all but one.
+    At least one class stays, if only in its validation: a client with k classes or fewer lacks all but one.
 
     Raises:
         UserError: the data set has no more than k classes.

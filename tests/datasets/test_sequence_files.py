@@ -54,6 +54,7 @@ def test_har_in_uci_s_files(tmp_path: Path) -> None:
     data = load("har", tmp_path)
     assert (data.shape, data.n_train, data.num_classes) == ((9, 128), 5, 6)
     assert (data.floating, _says_normalised("har")) == (True, True)
+    assert "share half of their readings" in data.notes[0]
     np.testing.assert_allclose(data.x, np.concatenate([written["train"], written["test"]]), rtol=1e-6)
     assert [data.classes[label] for label in data.y[:3]] == ["standing", "walking", "laying"]
     assert data.groups is not None
@@ -106,6 +107,7 @@ def test_shakespeare_in_leaf_s_files(tmp_path: Path) -> None:
     write_leaf(tmp_path, "train", {"HAMLET": ([LINE, LINE[1:] + "f"], ["f", "f"]), "GHOST": (["}" * 80], ["\n"])})
     write_leaf(tmp_path, "test", {"HAMLET": ([LINE[2:] + "ff"], ["e"])})
     data = load("shakespeare", tmp_path)
+    assert "share 79 of their 80 characters" in data.notes[0]
     assert (data.shape, data.n_train, data.num_classes) == (TokenShape(80, 80), 3, 80)
     assert "".join(ALPHABET[token] for token in data.x[3]) == LINE[2:] + "ff"
     assert [data.classes[label] for label in data.y] == ["f", "f", "\n", "e"]

@@ -263,6 +263,7 @@ TOKENS = replace(VECTORS, x=np.ones((40, 3), np.int64))  # type: ignore[arg-type
         ({"name": "rotation"}, VECTORS, r"shift 'rotation' needs images; samples of vectors have the shape \(3,\)"),
         ({"name": "rotation"}, TOKENS, "shift 'rotation' needs images"),
         ({"name": "permuted_pixels"}, TOKENS, "needs images or numbers; samples of vectors are int64"),
+        ({"name": "permuted_pixels"}, replace(VECTORS, std=(1.0, 1.0, 2.0)), "have unlike units"),
         ({"name": "corruption", "kinds": ["none", "noise"]}, TOKENS, "needs images or numbers"),
         ({"name": "corruption"}, VECTORS, "shift 'corruption' needs images"),
         ({"name": "colours"}, pictures(1, dtype=np.float32), "needs images of bytes; toy has float32"),
