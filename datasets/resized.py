@@ -1,6 +1,5 @@
 """Photographs resized once into a file beside the originals, and read from that file as they are needed."""
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.config.file_digests import digest, version
 from bench.data import Array, Dataset, Indices
 from bench.errors import UserError
 from datasets.assemble import assemble, channel_statistics, content_checksum
@@ -47,7 +47,7 @@ def resized(
     """Resize pictures to `[n, 3, size, size]`, with their mean, std and checksum, all kept in files.
 
     They are resized again if the originals are not those that the cache was made from, judged by their names, order,
-    total size in bytes and the size of the training part.
+    times and sizes, and by the size of the training part.
 
     Args:
         name: name of the data set, for messages.
@@ -69,9 +69,8 @@ def resized(
 
 def _resized(paths: list[Path], size: int, cache: Path, n_train: int) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
     about = cache.with_suffix(".json")
-    listed = "\n".join(os.path.relpath(path, cache.parent) for path in paths)
-    names = hashlib.blake2b(listed.encode(), digest_size=16).hexdigest()
-    source = {"names": names, "bytes": sum(path.stat().st_size for path in paths), "train": n_train}
+    listed = [(os.path.relpath(path, cache.parent), *version(path)[1:]) for path in paths]
+    source = {"files": digest(json.dumps(listed)), "train": n_train}
     record = json.loads(about.read_text()) if about.is_file() and cache.is_file() else {}
     if record.get("source") != source or record.get("cache_bytes") != cache.stat().st_size:
         unfinished = cache.with_suffix(f".{os.getpid()}.tmp")

@@ -1,6 +1,7 @@
 """`inaturalist2017` on a small folder in torchvision's layout; the real archive has 186 GB."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from PIL import Image
 from bench.data import Dataset
 from bench.engine.device_data import Pool
 from bench.errors import UserError
+from bench.federation.cell_identity import Identities
 from bench.plugin import DATASETS
+from bench.settings import Settings
 
 SPECIES = {"Aves/Pica pica": 5, "Aves/Corvus corax": 4, "Plantae/Bellis perennis": 8}
 
@@ -75,6 +78,24 @@ def test_other_photographs_make_a_new_cache(root: Path) -> None:
     new = load(root, size=4)
     assert len(new.y) == len(old.y) + 1
     assert new.checksum != old.checksum
+
+
+def test_photographs_that_change_places_make_a_new_cache(root: Path) -> None:
+    """Though names, sizes and times of modification are as before."""
+    one, two = (root / "2017" / place / "0.bmp" for place in ("Aves/Pica pica", "Plantae/Bellis perennis"))
+    for file, shade in ((one, 1), (two, 2)):
+        Image.new("RGB", (9, 9), (shade, 0, 0)).save(file)
+        os.utime(file, ns=(10**18, 10**18))
+    settings = Settings(method="fedavg", dataset="inaturalist2017", dataset_options={"size": 4}, model="cnn", clients=2)
+    old, known = load(root, size=4), Identities(root).of(settings)
+    first, second = (int(np.flatnonzero(old.x[:, 0, 0, 0] == shade)[0]) for shade in (1, 2))
+    one.rename(root / "between")
+    two.rename(one)
+    (root / "between").rename(two)
+    new = load(root, size=4)
+    assert new.x[[second, first], 0, 0, 0].tolist() == [1, 2]
+    assert new.checksum != old.checksum
+    assert Identities(root).of(settings) != known
 
 
 def test_a_cache_that_was_cut_off_is_made_again(root: Path) -> None:
