@@ -48,24 +48,25 @@ begins anew when it comes back."""
 
 NORMALISED = "normalised"
 """Part of the checksum of data with floating inputs: since it is, they are normalised, as bytes always were."""
-UNVERIFIED = (
-    "ag_news",
-    "camelyon17",
-    "celeba",
-    "emnist_writers",
-    "femnist",
-    "flowers102",
-    "gtsrb",
-    "har",
-    "inaturalist2017",
-    "iwildcam",
-    "pamap2",
-    "sent140",
-    "shakespeare",
-    "tinyimagenet",
-)
-"""Built-in data sets of files under the data root that are read without a comparison of checksums: their samples are
-part of a cell's id (`bench.federation.cell_identity`)."""
+UNVERIFIED = {
+    "ag_news": ("ag_news_csv",),
+    "camelyon17": ("camelyon17_v1.0",),
+    "celeba": ("celeba/data/train", "celeba/data/test", "celeba/data/raw/img_align_celeba"),
+    "emnist_writers": ("EMNIST/matlab",),
+    "femnist": ("femnist/data/train", "femnist/data/test"),
+    "flowers102": ("flowers-102",),
+    "gtsrb": ("gtsrb",),
+    "har": ("UCI HAR Dataset",),
+    "inaturalist2017": ("2017",),
+    "iwildcam": ("iwildcam_v2.0",),
+    "pamap2": ("PAMAP2_Dataset/Protocol",),
+    "sent140": ("sent140/data/train", "sent140/data/test"),
+    "shakespeare": ("shakespeare/data/train", "shakespeare/data/test"),
+    "tinyimagenet": ("tiny-imagenet-200",),
+}
+"""Built-in data sets that are read without a comparison of checksums, and the folders under the data root that hold
+their files: their samples are part of a cell's id (`bench.federation.cell_identity`), and they are read again when a
+file changes (`bench.federation.cell_data`)."""
 _FLOATING = ("har", "motion", "pamap2", "watch")
 """Built-in data sets with floating inputs, besides `npz`, which may have some, and `synthetic`, whose inputs stay."""
 

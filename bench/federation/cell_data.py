@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.config.file_digests import versions
+from bench.config.file_digests import digest, versions
+from bench.config.identity import UNVERIFIED
 from bench.config.timeline import arriving
 from bench.data import Dataset, Indices, Partition, without_tests
 from bench.errors import UserError
@@ -55,7 +56,8 @@ def load_dataset(settings: Settings, data_root: Path = Path("data"), *, download
 
     The last two data sets stay in memory, because cells that run one after another mostly have the same. A data set is
     read again in another current directory, and when one of its files changes: a file that an option names, a file in
-    a folder that an option names, or a file in the data root's folder of the set's name, down to `_LEVELS` levels.
+    a folder that an option names, one that `UNVERIFIED` names, or one in the data root's folder of the set's name, down
+    to `_LEVELS` levels.
 
     Args:
         settings: the cell's settings.
@@ -76,8 +78,8 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
     seeds are never taken.
 
     Raises:
-        UserError: the set is unknown, missing or damaged, too small, or of another shape than the clients' data; or its
-            samples are the clients' own and the cell has noise for privacy.
+        UserError: the set is unknown, missing or damaged, too small, or of another shape than the clients' data; it is
+            the clients' data read in another way; or its samples are theirs and the cell has noise for privacy.
     """
     chosen = settings.public
     if chosen is None:
@@ -151,7 +153,7 @@ def read_data(name: str, options: str, data_root: Path, *, download: bool = Fals
     return _dataset(name, options, data_root, download)
 
 
-_LEVELS = 3  # LEAF's lists are NAME/data/train/*.json; pictures, which may be many, lie deeper
+_LEVELS = 3  # in a folder of which nothing is known but its name; it may hold a million pictures
 _PROVIDED: dict[tuple[str, str], Dataset] = {}
 
 
@@ -167,16 +169,17 @@ def _dataset(name: str, options: str, data_root: Path, download: bool) -> Datase
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(name: str, options: str, data_root: Path, download: bool, factory: Any, versions: Any) -> Dataset:
+def _loaded(name: str, options: str, data_root: Path, download: bool, factory: Any, versions: str) -> Dataset:
     """Load a data set; `versions` tells its files from those of another time or another current directory."""
     arguments = {"data_root": data_root, "download": download, **json.loads(options)}
     return call_factory(f"data set {name!r}", Dataset, factory, **arguments)
 
 
-def _versions(name: str, options: str, data_root: Path) -> tuple[Any, ...]:
-    """The current directory and the versions of the files that options name, or that lie in the data set's folder."""
+def _versions(name: str, options: str, data_root: Path) -> str:
+    """A digest of the current directory and the versions of the files that options name, and that are the set's."""
     texts = [value for key, value in json.loads(options).items() if isinstance(value, str) and key != "name"]
-    return Path.cwd(), *(versions(Path(text)) for text in texts), versions(data_root / name, _LEVELS)
+    places = [*map(Path, texts), *(data_root / place for place in UNVERIFIED.get(name, ()))]
+    return digest(repr((Path.cwd(), [*map(versions, places), versions(data_root / name, _LEVELS)])))
 
 
 def load_partition(settings: Settings, dataset: Dataset) -> Partition:

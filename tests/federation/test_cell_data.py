@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import bench
-from bench.config.identity import declared_checksum
+from bench.config.identity import UNVERIFIED, declared_checksum
 from bench.data import Dataset
 from bench.plugin import DATASETS
 from bench.settings import Settings
@@ -32,6 +32,12 @@ def leaf(root: Path, value: float) -> None:
         (root / "femnist" / "data" / part / "all.json").write_text(json.dumps(content))
 
 
+def news(folder: Path, words: int) -> None:
+    folder.mkdir(exist_ok=True)
+    for part in ("train", "test"):
+        (folder / f"{part}.csv").write_text(f'"1","","{".a"[words]}"\n')
+
+
 def own(file: str, data_root: Path, download: bool) -> Dataset:
     rows = np.loadtxt(file, ndmin=2).astype(np.float32)
     y = np.arange(len(rows))
@@ -48,10 +54,11 @@ def mine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATASETS._items, "mine", own)
 
 
-@pytest.mark.parametrize("kind", ["npz", "image_folder", "femnist", "mine"])
+@pytest.mark.parametrize("kind", ["npz", "image_folder", "femnist", "ag_news", "mine"])
 def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(kind: str, tmp_path: Path, mine: None) -> None:
     """Even if size and time of modification are as before, as after unpacking another archive over the first."""
-    path = tmp_path / {"npz": "a.npz", "image_folder": "set", "femnist": "femnist", "mine": "a.txt"}[kind]
+    names = {"npz": "a.npz", "image_folder": "set", "mine": "a.txt"}
+    path = tmp_path / (UNVERIFIED[kind][0] if kind in UNVERIFIED else names[kind])
 
     def write(value: int) -> None:
         if kind == "npz":
@@ -60,12 +67,15 @@ def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(kind: str, tmp
             pictures(path, value)
         elif kind == "femnist":
             leaf(tmp_path, value)
+        elif kind == "ag_news":
+            news(path, value)
         else:
             path.write_text(f"{value}\n0\n")
         for file in [path, *path.rglob("*")]:
             os.utime(file, ns=(10**18, 10**18))
 
-    options: dict[str, str] = {"mine": {"file": str(path)}, "femnist": {}}.get(kind, {"path": str(path)})
+    placed = kind in UNVERIFIED
+    options: dict[str, str] = {} if placed else {"file" if kind == "mine" else "path": str(path)}
     cell = Settings(method="fedavg", dataset=kind, dataset_options=options)
     write(0)
     first, checksum = read(kind, tmp_path, **options), declared_checksum(cell)

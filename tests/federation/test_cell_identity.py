@@ -116,3 +116,11 @@ def test_files_without_a_published_checksum_are_known_by_their_content(tmp_path:
 def test_every_set_that_the_user_puts_there_is_among_them() -> None:
     placed = {name for name, source in SOURCES.items() if source.place}
     assert placed <= set(UNVERIFIED) <= set(SOURCES)
+
+
+def test_the_files_of_such_a_set_lie_in_the_folders_that_are_watched() -> None:
+    for name, folders in UNVERIFIED.items():
+        pattern = SOURCES[name].place
+        assert not pattern or all(
+            f"{folder}/".startswith(pattern.partition("*")[0]) or pattern.startswith(f"{folder}/") for folder in folders
+        )
