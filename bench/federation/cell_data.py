@@ -1,8 +1,10 @@
 """The data of a cell, from its settings: the data set, the public samples, the partition, the shifts, the attack."""
 
 import functools
+import hashlib
 import importlib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,12 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
             f"the public set is the clients' own file, {chosen.options['path']}, read in another way: samples on which "
             "they are tested could be among it. Give it the options of the clients' data, or another file"
         )
+    if not same_set and _may_share(settings) and (shared := _shared(public, dataset)):
+        raise UserError(
+            f"the public set {chosen.name!r} is the clients' data read in another way: {shared} of its "
+            f"{public.n_train} training samples are among theirs, where clients may be tested on them. Give it the "
+            "options of the clients' data, of which only samples that no client holds are drawn, or another data set"
+        )
     free = _free(settings, dataset) if same_set else np.arange(public.n_train)
     size = chosen.size or len(free)
     if not 1 <= size <= len(free):
@@ -112,6 +120,41 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
 
 def _same_file(path: str | None, other: str | None) -> bool:
     return bool(path and other) and Path(str(path)).resolve() == Path(str(other)).resolve()
+
+
+_NIST = {"emnist", "emnist_writers"}  # the same pictures, in other files
+
+
+def _may_share(settings: Settings) -> bool:
+    """Whether the public set may be of the clients' source.
+
+    Not in question are files apart, other built-in sets and other draws: their samples may be equal by chance alone, as
+    rows of small tables and short texts are.
+    """
+    assert settings.public is not None
+    options, others = settings.dataset_options, settings.public.options
+    if options.get("path") and others.get("path"):
+        place, other = (Path(str(given["path"])).resolve() for given in (options, others))
+        return place.is_relative_to(other) or other.is_relative_to(place)
+    if options.get("path") or others.get("path"):
+        return True  # a user's copy of a built-in set
+    names = {settings.dataset, settings.public.name}
+    return names == _NIST or (len(names) == 1 and options.get("draw", 0) == others.get("draw", 0))
+
+
+def _shared(public: Dataset, dataset: Dataset) -> int:
+    """The number of public samples that are samples of the other data set, too, by their values."""
+    if public.x.dtype != dataset.x.dtype:
+        return 0
+    known = set(_sample_digests(dataset))
+    return sum(sample in known for sample in _sample_digests(public))
+
+
+def _sample_digests(dataset: Dataset) -> Iterator[bytes]:
+    """A digest of each sample's values. What fills gaps of a table depends on its other rows: 0 stands for it."""
+    for place, values in enumerate(dataset.x):
+        known = values if dataset.missing is None else np.where(dataset.missing[place], 0, values)
+        yield hashlib.blake2b(known.tobytes(), digest_size=16).digest()
 
 
 def _free(settings: Settings, dataset: Dataset) -> Indices:

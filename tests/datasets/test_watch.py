@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bench.config.identity import NORMALISED, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
+from bench.federation.cell_data import load_public
 from bench.plugin import DATASETS
 from bench.settings import Settings
 from datasets import watch
@@ -51,6 +52,16 @@ def test_a_window_is_of_one_recording_and_overlaps_no_other(lengths: list[int], 
 def load(root: Path, **options: object) -> Dataset:
     data: Dataset = DATASETS.get("watch")(data_root=root, download=False, **options)
     return data
+
+
+def public(root: Path, **clients: object) -> int:
+    """How many samples the default `part: between` gives to clients with these options."""
+    settings = Settings(
+        method="fedmd", dataset="watch", dataset_options=clients, partition="natural", model="har_cnn", clients=10,
+        public={"name": "watch", "part": "between"},
+    )  # fmt: skip
+    found = load_public(settings, root)
+    return 0 if found is None else len(found.y)
 
 
 needs_recordings = pytest.mark.skipif(watch._packed() is None, reason="the package seglearn is not installed")
@@ -152,3 +163,10 @@ def test_windows_that_leave_no_part_are_refused(tmp_path: Path) -> None:
         load(tmp_path, window=2000)
     with pytest.raises(UserError, match="leave no windows of 64 readings"):
         load(tmp_path, part="between", shares=(0.6, 0.4))
+
+
+@needs_recordings
+def test_windows_between_the_parts_are_public_unless_clients_have_other_shares(tmp_path: Path) -> None:
+    assert public(tmp_path) == len(load(tmp_path, part="between").y)
+    with pytest.raises(UserError, match=r"is the clients' data read in another way: (\d+) of its \1 training samples"):
+        public(tmp_path, shares=[0.5, 0.4])

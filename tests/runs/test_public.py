@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bench
 from bench.config.completion import check_channel
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
@@ -103,6 +104,63 @@ def test_the_clients_own_file_read_in_another_way_is_refused(cell: Cell, tmp_pat
     other = {"name": "csv", "path": options["path"], "label_column": "ill", "leave_out": ["site"]}
     with pytest.raises(UserError, match=r"is the clients' own file, .*, read in another way"):
         load_public(cell(**own, public=other), tmp_path)
+
+
+@pytest.mark.parametrize("whose", ["the folder", "a file"])
+def test_a_file_of_the_clients_folder_or_the_reverse_is_refused(cell: Cell, tmp_path: Path, whose: str) -> None:
+    """Rows with a gap count, too, though what fills it depends on the other rows that are read."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "sites").mkdir()
+    for site in "abc":
+        rows = [f"{rng.normal():.4f},{'' if k % 2 else k},{'no' if k % 3 else 'yes'}" for k in range(40)]
+        (tmp_path / "sites" / f"{site}.csv").write_text("\n".join(["x,z,ill", *rows]) + "\n", encoding="utf-8")
+    paths = [str(tmp_path / "sites"), str(tmp_path / "sites" / "b.csv")]
+    clients, public = paths if whose == "the folder" else reversed(paths)
+    settings = cell(
+        dataset="csv",
+        dataset_options={"path": clients, "label_column": "ill"},
+        partition="iid",
+        alpha=None,
+        clients=2,
+        public={"name": "csv", "path": public, "label_column": "ill"},
+    )
+    read = bench.load_dataset(cell(dataset="csv", dataset_options={"path": public, "label_column": "ill"}), tmp_path)
+    shared = read.n_train if read.groups is None else int((read.groups[: read.n_train] == 1).sum())  # b is the second
+    with pytest.raises(UserError, match=rf"read in another way: {shared} of its {read.n_train} training samples"):
+        load_public(settings, tmp_path)
+
+
+def test_a_built_in_set_with_other_options_is_refused_only_where_it_has_samples_of_the_clients(
+    cell: Cell, tmp_path: Path
+) -> None:
+    """A device draws the same inputs, however many devices there are and whatever labels them."""
+    own: dict[str, Any] = {"dataset": "synthetic", "dataset_options": {"devices": 5}, "partition": "natural"}
+    own |= {"alpha": None, "clients": 5}
+    for others in ({"devices": 3}, {"devices": 3, "model_variance": 2.0}):
+        with pytest.raises(UserError, match=r"'synthetic' is the clients' data read in another way: (\d+) of its \1 "):
+            load_public(cell(**own, public={"name": "synthetic", **others}), tmp_path)
+    for others in ({"draw": 1}, {"input_variance": 2.0}):
+        assert load_public(cell(**own, public={"name": "synthetic", "devices": 3, **others}), tmp_path) is not None
+
+
+def test_of_short_texts_another_draw_is_other_data(cell: Cell, tmp_path: Path) -> None:
+    """Though some of them are equal by chance."""
+    texts: dict[str, Any] = {"speakers": 3, "length": 4}
+    own: dict[str, Any] = {"dataset": "markov", "dataset_options": texts, "partition": "natural", "clients": 3}
+    settings = cell(**own, alpha=None, public={"name": "markov", **texts, "draw": 1})
+    public, whole = load_public(settings, tmp_path), load_dataset(settings, tmp_path)
+    assert public is not None
+    assert {row.tobytes() for row in public.x} & {row.tobytes() for row in whole.x}
+
+
+def test_a_copy_of_a_built_in_set_is_refused(cell: Cell, tmp_path: Path) -> None:
+    digits = bench.load_dataset(cell(dataset="digits", dataset_options={}), tmp_path)
+    np.savez(tmp_path / "copy.npz", train_images=digits.x[-100:, 0], train_labels=digits.y[-100:] % 2)
+    settings = cell(dataset="digits", dataset_options={}, public={"name": "npz", "path": str(tmp_path / "copy.npz")})
+    with pytest.raises(
+        UserError, match=r"the public set 'npz' is the clients' data read in another way: (\d+) of its \1"
+    ):
+        load_public(settings, tmp_path)
 
 
 def test_another_data_set_is_drawn_from_as_ever(cell: Cell, arrays: Path, tmp_path: Path) -> None:
