@@ -47,7 +47,7 @@ def write_client_pages(store: Store, out: Path, selection: str | None = None) ->
             cell = next(c for c in part.cells if c.state == "done" and (c.task, _partition(c)) == (task, partition))
             for client in sorted(set(of_partition["client"])):
                 frames = [_of_client(frame, str(task), str(partition), client) for frame in (personal, generic, gains)]
-                folder = out / FOLDER / _slug(f"{task} {protocol} {partition}") / _slug(_name(cell, client))
+                folder = out / FOLDER / _slug(f"{task} {protocol} {partition}") / _folder(cell, client)
                 inside.make_folder(out, folder)
                 sections = [_scores(part, frames, gains, str(task), str(partition), chosen), _data(cell, client)]
                 title = f"{_name(cell, client)} ({task}, {partition})"
@@ -78,6 +78,13 @@ def _name(cell: Cell, client: int) -> str:
     """The client's name in the data, e.g. a hospital's; else its number."""
     names = cell.json("partition").get("names")
     return str(names[client]) if names else f"client {client}"
+
+
+def _folder(cell: Cell, client: int) -> str:
+    """The folder of the client's page: its name, and its number where another name would be the same folder."""
+    folders = [_slug(_name(cell, k)).casefold() for k in range(len(cell.json("partition")["counts"]))]
+    name = _slug(_name(cell, client))
+    return name if folders.count(name.casefold()) == 1 else f"{name}-{client}"
 
 
 def _slug(text: str) -> str:

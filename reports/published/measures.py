@@ -98,9 +98,9 @@ def _accuracy(figure: Figure, ours: Ours, place: Place) -> TableEntry:
 
 def _client_accuracy(ours: Ours, place: Place) -> TableEntry:
     """Accuracy of the client that the paper calls `c1`, `c2` and so on."""
-    at = int(place.axes["client_id"].removeprefix("c")) - 1
-    by_cell = [_rows_of(ours.clients, cell).sort_values("client")["accuracy"] for cell in place.cells]
-    return _over_seeds([float(accuracies.iloc[at]) for accuracies in by_cell if at < len(accuracies)])
+    number = int(place.axes["client_id"].removeprefix("c")) - 1
+    by_cell = [_rows_of(ours.clients, cell).set_index("client")["accuracy"] for cell in place.cells]
+    return _over_seeds([float(accuracies[number]) for accuracies in by_cell if number in accuracies])
 
 
 def _rounds_to(target: float, ours: Ours, place: Place) -> TableEntry:

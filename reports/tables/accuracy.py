@@ -116,8 +116,9 @@ def all_figures_table(store: Store) -> Table:
         entries = (words(task), *(words(part or "–") for part in figure), TableEntry(summary.n, decimals=0))
         rows.append((row, (*entries, *map(number, numbers))))
     caption = (
-        "Accuracy in percent, mean, standard deviation (ddof 1) and Student's 95 % interval over seeds (over "
-        "partitions where seeds repeat them), taken on the logit scale; a diverged cell counts as chance level."
+        "Accuracy in percent, mean, standard deviation (ddof 1) and Student's 95 % interval over seeds (over draws of "
+        "tuning or partitions where seeds share them), taken on the logit scale; a diverged cell counts as chance "
+        "level."
     )
     return Table("figures", "All figures with intervals", caption, "Method", tuple(map(Column, names)), tuple(rows))
 
@@ -206,11 +207,15 @@ def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int, *,
     return column
 
 
+_DRAW, _PARTITION = ("draw of tuning", "draws of tuning"), ("partition", "partitions")
+
+
 def _units(store: Store, usual: int, tasks: Sequence[str]) -> str:
-    """Name what n counts: seeds, or partitions where several seeds share one."""
+    """Name what n counts: seeds, or what several seeds share: a draw of tuning or a partition."""
     repeats = max(map(store.repeats, tasks))
     if repeats > 1:
-        return f"{usual} partition{'s' * (usual != 1)}, each the mean of up to {repeats} seeds,"
+        singular, plural = _DRAW if any(run.get("draws") for run in store.runs) else _PARTITION
+        return f"{usual} {singular if usual == 1 else plural}, each the mean of up to {repeats} seeds,"
     return f"{usual} seed{'s' * (usual != 1)}"
 
 

@@ -1,5 +1,7 @@
 """A page for each client, against the run's own tables."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +11,8 @@ import bench
 from bench.results.figures import reported_figures
 from bench.results.results import load_run
 from bench.runs.session_options import Options
+from reports.page.client_pages import _folder
+from reports.reading.load import load
 from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
 from tests.runs.helpers import make_run
 
@@ -49,3 +53,17 @@ def test_a_client_sees_its_data_its_scores_and_its_gain(arrays: Path, tmp_path: 
         record = pd.read_json(counts, typ="series")
         assert data[data["column"] == "this client"]["value"].tolist() == record["counts"][client]
         assert f"trains on {record['n_train'][client]} samples" in path.read_text(encoding="utf-8")
+
+
+def test_names_that_would_be_one_folder_are_two(store_writer: Callable[..., Path], tmp_path: Path) -> None:
+    """On disks that know no capital letters, too."""
+    store = load([store_writer(tmp_path, seeds=1, alphas=(1.0,), methods=("ditto",))])
+    cell = store.cells[0]
+    file = cell.view.folder / "partition.json"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    names = [f"ward {k}" for k in range(len(record["counts"]))]
+    names[:4] = ["H 1", "h-1", "H/1", "H 2"]
+    file.write_text(json.dumps({**record, "names": names}), encoding="utf-8")
+    folders = [_folder(cell, k) for k in range(len(names))]
+    assert folders[:4] == ["H-1-0", "h-1-1", "H-1-2", "H-2"]
+    assert len({folder.casefold() for folder in folders}) == len(names)

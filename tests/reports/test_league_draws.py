@@ -15,7 +15,7 @@ from reports.league.rule import _family, by_case, ranked, task_weights
 from reports.league.trials import best_by_trials
 from reports.pictures.figures import varied
 from reports.reading.load import load
-from reports.tables.accuracy import PM, selection
+from reports.tables.accuracy import PM, main_table, selection
 from reports.tables.fairness import client_accuracies
 from sweeps.study_reader import load_study
 from tests.reports import conftest
@@ -117,6 +117,7 @@ def test_what_is_said_of_gains_is_what_was_done(tuned: Path) -> None:
     store = by_case(load([tuned]))
     comparison = gains(store, selection(store))
     assert comparison is not None
+    assert "4 draws of tuning, each the mean of up to" in main_table(store, selection(store)).caption
     weights = task_weights(store, store.tasks)
     units = {row: by_seed(store, row, PM, selection(store)) for row in ("fedavg", "local", "finetune")}
     best = {task: max(("local", "finetune"), key=lambda row: units[row][task].mean()) for task in store.tasks}

@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 
 from reports.published.comparison import PublishedTable, comparison
@@ -78,6 +79,19 @@ def test_a_client_by_its_number(cells):
     assert ask(cells, "client", "ditto", client_id="c2").value == pytest.approx(70)
     assert ask(cells, "client", "ditto", client_id="mean").value == pytest.approx(80)
     assert ask(cells, "client", "ditto", client_id="c9").note == "–"
+
+
+def test_a_client_without_tests_does_not_move_the_others(cells):
+    _, by_method = cells
+    for cell in by_method["ditto"]:
+        file = cell.view.folder / "clients.csv"
+        clients = pd.read_csv(file)
+        clients.loc[clients["client"] == 0, ["correct", "samples"]] = 0
+        clients.to_csv(file, index=False)
+    again = load([by_method["ditto"][0].view.folder.parent])
+    later = again, {method: [cell for cell in again.cells if cell.view.label == method] for method in CURVES}
+    assert ask(later, "client", "ditto", client_id="c1").note == "–"
+    assert ask(later, "client", "ditto", client_id="c2").value == pytest.approx(70)
 
 
 def test_speed_counts_the_images_of_local_epochs(cells):
