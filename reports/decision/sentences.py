@@ -122,7 +122,7 @@ def _personal(verdict: ConsortiumVerdict) -> str:
             return f"A single model is not enough: personal models gain {points(question.gain)} over it {basis}."
         case "no":
             gain = f"gain no more than the margin of {verdict.margin:g} over it, {points(question.gain)} {basis}."
-            if verdict.method == "" or GENERIC in dict(verdict.passed_over):
+            if not verdict.method or GENERIC in dict(verdict.passed_over):
                 return f"Beside a single model, personal models {gain}"
             return f"A single model is enough: personal models {gain}"
     return f"Undecided whether a single model is enough: personal models gain {points(question.gain)} over it {basis}."

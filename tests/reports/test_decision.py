@@ -90,10 +90,10 @@ def test_what_is_recommended_beats_training_alone_itself() -> None:
     assert [name for name, _ in verdict.passed_over] == ["fedavg", "finetune"]
     assert any(text.startswith("`fedavg` is not recommended, as it is not shown to beat") for text in texts)
     assert not any("single model is enough" in text for text in texts)
-    nothing = evidence({**dict.fromkeys(rates, (0.80,) * 3), "local": (0.84,) * 3, "fedprox": (0.87,) * 3})
-    verdict = decide(nothing, margin=3.0, level=0.05)
+    nothing = evidence({**dict.fromkeys(rates, (0.80,) * 3), "local": (0.84,) * 3, "fedprox": (0.841,) * 3})
+    verdict = decide(nothing, margin=0.15, level=0.05)
     assert verdict.personal is not None
-    assert (verdict.method, verdict.personal.answer) == ("", "no")  # training together gains about the margin
+    assert (verdict.method, verdict.personal.answer) == ("", "no")
     assert not any("single model is enough" in text for text in sentences(verdict, nothing))
     rates["fedavg"] = (0.82,) * 3
     better = evidence(rates)
