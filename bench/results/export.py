@@ -1,9 +1,8 @@
 """Models of a finished cell as files that predict anywhere: one of each client, the generic one, and a short script."""
 
 import json
-import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ from bench.errors import UserError
 from bench.exported import ExportedModel, exported, far_apart
 from bench.federation.cell_data import load_dataset, load_partition
 from bench.operations import NotExportable, Recording
+from bench.results.file_names import file_stems
 from bench.results.saved_models import FinishedCell, KeptModel, SavedModels
 from bench.store import inside
 
 GENERIC = "generic.pt"
 INDEX = "models.json"
 SCRIPT = "predict.py"
-_LONGEST = 60  # letters of a site's name in a file's name
 _TRIED = 64  # samples with which an exported model is compared to the saved one
 
 PREDICT = '''\
@@ -87,7 +86,8 @@ def _write(saved: SavedModels, raw: Dataset, folder: Path) -> list[str]:
     cell, notes = saved.cell, []
     tests = load_partition(cell.settings, raw).test
     names = saved.partition.names or tuple(f"client-{client}" for client in range(len(saved.partition)))
-    files = dict(zip(saved.clients, _file_names([names[client] for client in saved.clients]), strict=True))
+    stems = file_stems((names[client] for client in saved.clients), taken=[GENERIC.removesuffix(".pt")])
+    files = {client: f"{stem}.pt" for client, stem in zip(saved.clients, stems, strict=True)}
     sites: dict[str, Any] = {}
     recordings: list[Recording] = []
     for client, file in files.items():
@@ -196,18 +196,3 @@ def _cell(saved: SavedModels, round: int | None) -> Mapping[str, Any]:
     cell = saved.cell
     described = {"id": cell.folder.name, "name": cell.name, "method": cell.settings.method}
     return described if round is None else {**described, "round": round}
-
-
-def _file_names(names: Iterable[str]) -> list[str]:
-    """A file's name for each site; letters that a file system may refuse become `-`, and none is there twice."""
-    files: list[str] = []
-    taken = {GENERIC.casefold()}
-    for name in names:
-        stem = re.sub(r"[^\w.=-]+", "-", name)[:_LONGEST].strip("-.") or "site"
-        file, count = f"{stem}.pt", 1
-        while file.casefold() in taken:
-            count += 1
-            file = f"{stem}-{count}.pt"
-        taken.add(file.casefold())
-        files.append(file)
-    return files

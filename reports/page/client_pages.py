@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from bench.results.file_names import file_stems
 from bench.store import inside
 from reports.page.page import write_page
 from reports.page.sections import Section
@@ -45,9 +46,10 @@ def write_client_pages(store: Store, out: Path, selection: str | None = None) ->
         gains = _with_partitions(part, fairness.gains(fairness.client_accuracies(part, chosen), part))
         for (task, partition), of_partition in personal.groupby(["task", "partition"], sort=False):
             cell = next(c for c in part.cells if c.state == "done" and (c.task, _partition(c)) == (task, partition))
+            folders = _folders(cell)
             for client in sorted(set(of_partition["client"])):
                 frames = [_of_client(frame, str(task), str(partition), client) for frame in (personal, generic, gains)]
-                folder = out / FOLDER / _slug(f"{task} {protocol} {partition}") / _folder(cell, client)
+                folder = out / FOLDER / _slug(f"{task} {protocol} {partition}") / folders[client]
                 inside.make_folder(out, folder)
                 sections = [_scores(part, frames, gains, str(task), str(partition), chosen), _data(cell, client)]
                 title = f"{_name(cell, client)} ({task}, {partition})"
@@ -80,11 +82,9 @@ def _name(cell: Cell, client: int) -> str:
     return str(names[client]) if names else f"client {client}"
 
 
-def _folder(cell: Cell, client: int) -> str:
-    """The folder of the client's page: its name, and its number where another name would be the same folder."""
-    folders = [_slug(_name(cell, k)).casefold() for k in range(len(cell.json("partition")["counts"]))]
-    name = _slug(_name(cell, client))
-    return name if folders.count(name.casefold()) == 1 else f"{name}-{client}"
+def _folders(cell: Cell) -> list[str]:
+    """A folder's name for each client's page."""
+    return file_stems(_name(cell, client) for client in range(len(cell.json("partition")["counts"])))
 
 
 def _slug(text: str) -> str:

@@ -60,8 +60,8 @@ def public(root: Path, **clients: object) -> int:
         method="fedmd", dataset="watch", dataset_options=clients, partition="natural", model="har_cnn", clients=10,
         public={"name": "watch", "part": "between"},
     )  # fmt: skip
-    found = load_public(settings, root)
-    return 0 if found is None else len(found.y)
+    samples = load_public(settings, root)
+    return 0 if samples is None else len(samples.y)
 
 
 needs_recordings = pytest.mark.skipif(watch._packed() is None, reason="the package seglearn is not installed")

@@ -24,9 +24,10 @@ def padded(federation: Any) -> list[bool]:
     return [recipe.padded for recipe, _ in federation.engine._trainer.steps.by_recipe]
 
 
-def scores(federation: Any) -> list[float]:
-    """The scores after two rounds."""
-    return [row["value"] for row in run(federation, 2).metrics]
+def scores(federation: Any) -> tuple[list[float], Any]:
+    """The scores after two rounds, and how many samples of each client are right."""
+    evaluation = run(federation, 2)
+    return [row["value"] for row in evaluation.metrics], evaluation.clients
 
 
 @pytest.mark.long
@@ -40,12 +41,13 @@ def test_every_method_trains_with_padding_as_without(method: str) -> None:
     expected = [scores(federation) for federation in here]
     with SecondDevice():
         there = toy(method, model="test_norm", sizes=SIZES, device=NAME)
-        found = scores(there)
+        accuracies, clients = scores(there)
         assert all(isinstance(tensor, There) for tensor in everything(there).values())
         assert not there.engine.fallbacks
-        for federation, these in zip(here, expected, strict=True):
+        for federation, (here_accuracies, here_clients) in zip(here, expected, strict=True):
             assert_same(everything(there), everything(federation))
-            assert found == pytest.approx(these)
+            assert accuracies == pytest.approx(here_accuracies)
+            assert clients == here_clients
             assert not any(padded(federation))
     assert any(padded(there)) == (method not in SEVERAL_STREAMS and not needed(method))
 

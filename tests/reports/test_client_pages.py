@@ -11,7 +11,7 @@ import bench
 from bench.results.figures import reported_figures
 from bench.results.results import load_run
 from bench.runs.session_options import Options
-from reports.page.client_pages import _folder
+from reports.page.client_pages import _folders
 from reports.reading.load import load
 from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
 from tests.runs.helpers import make_run
@@ -64,6 +64,6 @@ def test_names_that_would_be_one_folder_are_two(store_writer: Callable[..., Path
     names = [f"ward {k}" for k in range(len(record["counts"]))]
     names[:4] = ["H 1", "h-1", "H/1", "H 2"]
     file.write_text(json.dumps({**record, "names": names}), encoding="utf-8")
-    folders = [_folder(cell, k) for k in range(len(names))]
-    assert folders[:4] == ["H-1-0", "h-1-1", "H-1-2", "H-2"]
+    folders = _folders(cell)
+    assert folders[:4] == ["H-1", "h-1-2", "H-1-3", "H-2"]
     assert len({folder.casefold() for folder in folders}) == len(names)

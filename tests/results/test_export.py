@@ -15,7 +15,7 @@ import bench
 from bench.errors import UserError
 from bench.exported import load_model
 from bench.federation.cell_data import load_dataset, load_partition
-from bench.results.export import _file_names
+from bench.results.file_names import file_stems
 from bench.results.results import CellView
 from bench.settings import Settings
 from tests.results.test_saved_models import finished, rounds
@@ -186,6 +186,6 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(cell: Cell, t
 def test_no_two_sites_share_a_file() -> None:
     """Not even where a file system tells no capital letters apart, or `generic` is the name of a site."""
     names = ["a/b", "a:b", "A-B", "generic", "", "..", "x" * 300]
-    files = _file_names(names)
-    assert len({file.casefold() for file in files} | {"generic.pt"}) == len(names) + 1
-    assert all("/" not in file and len(file) < 80 and not file.startswith(".") for file in files)
+    stems = file_stems(names, taken=["generic"])
+    assert len({stem.casefold() for stem in stems} | {"generic"}) == len(names) + 1
+    assert all("/" not in stem and len(stem) < 77 and not stem.startswith(".") for stem in stems)
