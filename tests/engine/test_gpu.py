@@ -32,11 +32,12 @@ SMALL: dict[str, dict[str, Any]] = {"cnn": {"hidden": 8}, "resnet18": {}, "mlp":
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """A cell on a GPU changes settings of the whole process; put them back."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.fp32_precision, cudnn.conv.fp32_precision, torch.are_deterministic_algorithms_enabled()
+    places: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn]
+    before, deterministic = [place.fp32_precision for place in places], torch.are_deterministic_algorithms_enabled()
     yield
-    matmul.fp32_precision, cudnn.conv.fp32_precision = before[:2]
-    torch.use_deterministic_algorithms(before[2])
+    for place, value in zip(places, before, strict=True):
+        place.fp32_precision = value
+    torch.use_deterministic_algorithms(deterministic)
 
 
 def _images(

@@ -304,14 +304,17 @@ def test_memory_that_cufft_lacks_is_memory() -> None:
 def test_a_gpu_s_settings_go_through_the_current_interface() -> None:
     """PyTorch warns about the older flags, and raises an error if both interfaces are used."""
     cuda: Any = torch.backends.cuda.matmul
-    cudnn: Any = torch.backends.cudnn.conv
+    cudnn: Any = torch.backends.cudnn
+    places = cuda, cudnn.conv, cudnn.rnn
     deterministic: Any = torch.utils.deterministic
-    before = cuda.fp32_precision, cudnn.fp32_precision, deterministic.fill_uninitialized_memory
+    before, filled = [place.fp32_precision for place in places], deterministic.fill_uninitialized_memory
     try:
         for precision, expected in (("tf32", "tf32"), ("fp32", "ieee"), ("bf16", "ieee")):
             make_deterministic(torch.device("cuda"), precision)
-            assert cuda.fp32_precision == cudnn.fp32_precision == expected
+            assert [place.fp32_precision for place in places] == [expected] * 3
         assert not deterministic.fill_uninitialized_memory
     finally:
         torch.use_deterministic_algorithms(False)
-        cuda.fp32_precision, cudnn.fp32_precision, deterministic.fill_uninitialized_memory = before
+        deterministic.fill_uninitialized_memory = filled
+        for place, value in zip(places, before, strict=True):  # convolutions and RNNs must agree, or exports fail
+            place.fp32_precision = value
