@@ -13,7 +13,7 @@ from bench.data import Partition
 from bench.federation.federation import Federation
 from bench.rng import generator
 from bench.settings import Settings
-from methods.fedpac import DROPPED, least
+from methods.fedpac import DROPPED, collaboration, least, variance
 from tests.engine.problems import BOTH_MODELS, personal, run, toy, toy_data, toy_partition
 from tests.methods.by_autograd import descend_on, features, logits, plain
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data
@@ -109,6 +109,17 @@ def test_the_mixture_is_the_best_distribution(n: int, draw: int) -> None:
     constraint = {"type": "eq", "fun": lambda a: a.sum() - 1}
     other = minimize(lambda a: a @ q @ a, np.full(n, 1 / n), bounds=[(0, 1)] * n, constraints=[constraint]).x
     assert found @ q @ found <= other @ q @ other + 1e-2 * DROPPED * np.trace(q) * n + 1e-6
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=40)
+def test_a_client_with_a_single_sample_has_a_mixture(draw: int) -> None:
+    """In float32 its variance is 0 up to rounding, which may be below 0; then no matrix of a row would be positive."""
+    z = torch.from_numpy(generator("tests", "fedpac", draw).normal(size=(6, 64)).astype("float32")) * 10
+    variances = [variance(torch.ones(1), row[None], torch.outer(row, row)[None]) for row in z]
+    assert all(v.item() >= 0 for v in variances)
+    weights = collaboration(variances, list(z[:, None]))
+    np.testing.assert_allclose(weights, np.eye(6), atol=1e-3)
 
 
 def test_equal_clients_have_equal_heads_and_unlike_ones_their_own() -> None:
