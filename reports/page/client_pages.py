@@ -41,9 +41,10 @@ def write_client_pages(store: Store, out: Path, selection: str | None = None) ->
         if not len(part.figures):
             continue
         chosen = accuracy.selection(part, selection)
-        personal = _with_partitions(part, fairness.client_accuracies(part, chosen))
-        generic = _with_partitions(part, fairness.client_accuracies(part, chosen, _GM))
-        gains = _with_partitions(part, fairness.gains(fairness.client_accuracies(part, chosen), part))
+        accuracies = fairness.with_diverged(fairness.client_accuracies(part, chosen), part)
+        personal = _with_partitions(part, accuracies)
+        generic = _with_partitions(part, fairness.with_diverged(fairness.client_accuracies(part, chosen, _GM), part))
+        gains = _with_partitions(part, fairness.gains(accuracies, part))
         for (task, partition), of_partition in personal.groupby(["task", "partition"], sort=False):
             cell = next(c for c in part.cells if c.state == "done" and (c.task, _partition(c)) == (task, partition))
             folders = _folders(cell)

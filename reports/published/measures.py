@@ -51,8 +51,11 @@ class Ours:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """Accuracy in percent of every client's personalized model, in the round that `acc` and `client` report."""
-        return fairness.client_accuracies(self.store, self.chosen, PM_EQUAL)
+        """Accuracy in percent of every client's personalized model, in the round that `acc` and `client` report.
+
+        Those of a diverged cell are at chance level.
+        """
+        return fairness.with_diverged(fairness.client_accuracies(self.store, self.chosen, PM_EQUAL), self.store)
 
     @cached_property
     def gains(self) -> pd.DataFrame:
@@ -76,6 +79,15 @@ def measured(ours: Ours, metric: str, place: Place) -> TableEntry:
 
 def _done(cells: list[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.state == "done"]
+
+
+def _ended(cells: list[Cell]) -> list[Cell]:
+    return [cell for cell in cells if cell.state in ("done", "diverged")]
+
+
+def _guesses(ours: Ours, place: Place) -> list[float]:
+    """The accuracy of guessing for each of the place's cells that diverged."""
+    return [ours.store.chance(cell.task) for cell in place.cells if cell.state == "diverged"]
 
 
 def _accuracy(figure: Figure, ours: Ours, place: Place) -> TableEntry:
@@ -117,8 +129,8 @@ def _speedup(target: float, ours: Ours, place: Place) -> TableEntry:
 
     A method counts as having reached it where all its seeds have: else its figure would be that of the lucky ones.
     """
-    done = [cells for cells in map(_done, [place.cells, *place.rivals]) if cells]
-    rounds = [list(_first_rounds(cells, target)) for cells in done]
+    ended = [cells for cells in map(_ended, [place.cells, *place.rivals]) if cells]
+    rounds = [list(_first_rounds(cells, target)) for cells in ended]
     mean, *rivals = (inference.geometric(seeds)[0] if all(map(math.isfinite, seeds)) else math.inf for seeds in rounds)
     slowest = max((rival for rival in rivals if math.isfinite(rival)), default=math.nan)
     hits = sum(map(math.isfinite, rounds[0]))
@@ -128,9 +140,12 @@ def _speedup(target: float, ours: Ours, place: Place) -> TableEntry:
 
 
 def _first_rounds(cells: list[Cell], target: float) -> Iterator[float]:
-    """Find by seed the first evaluated round with such a mean personalized accuracy; infinite where there is none."""
-    for cell in _done(cells):
-        curve = _curve(cell, PM_EQUAL)
+    """Find by seed the first evaluated round with such a mean personalized accuracy; infinite where there is none.
+
+    A cell that diverged reaches no target, whatever it had before.
+    """
+    for cell in _ended(cells):
+        curve = _curve(cell, PM_EQUAL) if cell.state == "done" else pd.Series(dtype=float)
         yield float(curve[curve >= target].index.min()) if len(curve) else math.inf
 
 
@@ -138,7 +153,8 @@ def _last_rounds(count: int, ours: Ours, place: Place) -> TableEntry:
     """Mean personalized accuracy over the last evaluated rounds: mean and standard deviation over seeds."""
     curves = [_curve(cell, PM).sort_index() for cell in _done(place.cells)]
     derived = any(PM.metric in cell.view.status.derived for cell in place.cells)
-    return _over_seeds([float(curve.iloc[-count:].mean()) for curve in curves if len(curve)], derived=derived)
+    means = [float(curve.iloc[-count:].mean()) for curve in curves if len(curve)]
+    return _over_seeds(means + _guesses(ours, place), derived=derived)
 
 
 def _curve(cell: Cell, figure: Figure) -> "pd.Series[float]":
@@ -173,7 +189,7 @@ def _new_clients(ours: Ours, place: Place) -> TableEntry:
         last = f"new{max(cell.view.settings.new_client_epochs)}"
         on_test = (metrics["split"] == "test") & (metrics["quantity"] == "accuracy") & (metrics["mean"] == "equal")
         values += [100 * float(value) for value in metrics[on_test & (metrics["metric"] == last)]["value"]]
-    return _over_seeds(values)
+    return _over_seeds(values + _guesses(ours, place) if values else values)
 
 
 def _images_per_second(ours: Ours, place: Place) -> TableEntry:

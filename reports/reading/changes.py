@@ -17,9 +17,10 @@ _COLUMNS = ["row", "task", "unit", "round", "before", "after", "recovery", "forg
 
 @remembered
 def changes(store: Store) -> pd.DataFrame:
-    """Effects of each change on personalized models: a row for each cell that is done and each of its changes.
+    """Effects of each change on personalized models: a row for each cell that has ended and each of its changes.
 
-    Accuracies are in percent, means over clients weighted by training samples.
+    Accuracies are in percent, means over clients weighted by training samples; those of a diverged cell are chance
+    level, it never recovers, and what it forgot is nan.
 
     Returns:
         Columns row, task, unit and `round`, the last one before the change; `before`, the models of that round on the
@@ -32,6 +33,7 @@ def changes(store: Store) -> pd.DataFrame:
         store: cells of one protocol.
     """
     rows = [row for cell in store.cells if cell.state == "done" for row in _of_cell(cell)]
+    rows += [row for cell in store.cells if cell.state == "diverged" for row in _of_diverged(store, cell)]
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
@@ -54,6 +56,13 @@ def _of_cell(cell: Cell) -> list[dict[str, Any]]:
             "forgotten": max(at_ends[:-1]) - at_ends[-1],
         })  # fmt: skip
     return rows
+
+
+def _of_diverged(store: Store, cell: Cell) -> list[dict[str, Any]]:
+    guess = store.chance(cell.task)
+    names = {"row": cell.row, "task": cell.task, "unit": cell.unit}
+    accuracies = {"before": guess, "after": guess, "recovery": math.nan, "forgotten": math.nan}
+    return [{**names, "round": change.round, **accuracies} for change in cell.view.settings.timeline]
 
 
 @remembered

@@ -20,7 +20,8 @@ def further_tests(store: Store, chosen: str) -> pd.DataFrame:
     Args:
         store: cells of one protocol.
         chosen: which round is reported without being asked for another: of that round models are kept, and with it the
-            clients' own tests are of the same models. They are of the same seeds, too.
+            clients' own tests are of the same models. They are of the same seeds, too. A diverged cell is at chance
+            level in all tests that any row has on its task.
     """
     table = store.table("evaluated")
     columns = ["row", "task", "unit", "metric", "test", "value"]
@@ -35,6 +36,7 @@ def further_tests(store: Store, chosen: str) -> pd.DataFrame:
         unit=[units[place] for place in zip(rows["task"], rows["seed"], strict=True)],
         value=100 * rows["value"],
     )
+    rows = pd.concat([rows, _guessing(store, rows)])
     means = rows.groupby(["row", "task", "unit", "seed", "metric", "test"], sort=False)["value"].mean()
     tested = set(means.reset_index()[["row", "task", "seed", "metric"]].itertuples(index=False, name=None))
     further = means.groupby(["row", "task", "unit", "metric", "test"], sort=False).mean().reset_index()
@@ -47,6 +49,18 @@ def further_tests(store: Store, chosen: str) -> pd.DataFrame:
     ]
     at_home = pd.DataFrame(by_seed, columns=columns).groupby(columns[:-1], sort=False)["value"].mean().reset_index()
     return pd.concat([at_home, further[columns]], ignore_index=True)
+
+
+def _guessing(store: Store, tested: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the cells that diverged, at chance level."""
+    tests = tested[["task", "metric", "test"]].drop_duplicates()
+    columns = ["row", "task", "unit", "seed", "value"]
+    diverged = [
+        (cell.row, cell.task, cell.unit, cell.seed, store.chance(cell.task))
+        for cell in store.cells
+        if cell.state == "diverged"
+    ]
+    return pd.DataFrame(diverged, columns=columns).merge(tests, on="task")
 
 
 def by_unit(tested: pd.DataFrame, row: str, task: str, metric: str, test: str) -> dict[str, float]:

@@ -37,7 +37,8 @@ def change_table(store: Store, changed: pd.DataFrame) -> Table:
         "change; after: the same models on those after it; recovery: rounds until an evaluation with "
         f"{100 * RECOVERED:g} % of the accuracy before (in brackets how many seeds get there before the next change or "
         "the end, and the mean is of those); forgotten: how far the last models are below the best at the end of a "
-        "stage since then, on the tests before the change."
+        "stage since then, on the tests before the change. A diverged cell counts at chance level, and what it forgot "
+        "is not known (n=)."
     )
     heads = tuple(Column(f"{head}, round {number}", task) for task, number in places for head in _HEADS)
     return Table("changes", "Changes of the data", caption, "Method", heads, tuple(rows))
@@ -47,7 +48,8 @@ def _entry(part: pd.DataFrame, head: str) -> TableEntry:
     values = part.groupby("unit")[head].mean().tolist()
     known = [value for value in values if not math.isnan(value)]
     if head != "recovery":
-        return _mean(known) if known else words("–")
+        note = f"(n={len(known)} of {len(values)})" if len(known) < len(values) else ""
+        return _mean(known, note=note) if known else words("–")
     if not known:
         return words(f"– (0/{len(values)})" if values else "–")
     note = f"({len(known)}/{len(values)})" if len(known) < len(values) else ""

@@ -46,6 +46,16 @@ def changing(store_writer, tmp_path):
     return run
 
 
+def test_a_diverged_cell_guesses_and_never_recovers(changing):
+    """One of ten classes; in the table's means, and not left out of them."""
+    path = changing / cell_id("fedavg-1-1") / "status.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "state": "diverged"}), encoding="utf-8")
+    store = load([changing])
+    entries = dict(change_table(store, changes(store)).rows)["fedavg"]
+    assert [entry.value for entry in entries[:2]] == pytest.approx([(80 + 10) / 2, (40 + 10) / 2])
+    assert [(entry.value, entry.note) for entry in entries[2:4]] == [(3, "(1/2)"), (pytest.approx(40), "(n=1 of 2)")]
+
+
 def test_figures_by_hand(changing):
     """0.95 x 80 = 76: round 7 reaches it, three rounds after the change; 0.95 x 70 = 66.5 is reached in no round."""
     found = changes(load([changing]))

@@ -11,8 +11,11 @@ import bench
 from bench.results.figures import reported_figures
 from bench.results.results import load_run
 from bench.runs.session_options import Options
-from reports.page.client_pages import _folders
+from reports.page.client_pages import _folders, write_client_pages
 from reports.reading.load import load
+from reports.tables.accuracy import selection
+from reports.tables.fairness import client_accuracies
+from tests.reports.conftest import copy_settings
 from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
 from tests.runs.helpers import make_run
 
@@ -53,6 +56,23 @@ def test_a_client_sees_its_data_its_scores_and_its_gain(arrays: Path, tmp_path: 
         record = pd.read_json(counts, typ="series")
         assert data[data["column"] == "this client"]["value"].tolist() == record["counts"][client]
         assert f"trains on {record['n_train'][client]} samples" in path.read_text(encoding="utf-8")
+
+
+def test_a_seed_that_diverged_counts_at_chance_level(store_writer: Callable[..., Path], tmp_path: Path) -> None:
+    """As in all tables: else a client's mean is that of the seeds that went well."""
+    states = {("ditto", 1.0, 1): "diverged"}
+    run = store_writer(tmp_path / "run", seeds=2, alphas=(1.0,), methods=("ditto", "local"), states=states)
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    for cell in info["cells"]:
+        cell["settings"]["partition_seed"] = 0
+    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    copy_settings(run)
+    store = load([run])
+    accuracies = client_accuracies(store, selection(store))
+    (first,) = accuracies[(accuracies["row"] == "ditto") & (accuracies["client"] == 0)]["accuracy"]
+    page = next(path for path in write_client_pages(store, tmp_path / "report") if path.parent.name == "client-0")
+    scores = pd.read_csv(page.parent / "tables" / "scores.csv").set_index(["row", "column"])
+    assert scores.loc[("ditto", "personalized model"), "value"] == pytest.approx((first + 10) / 2, abs=6e-3)
 
 
 def test_names_that_would_be_one_folder_are_two(store_writer: Callable[..., Path], tmp_path: Path) -> None:

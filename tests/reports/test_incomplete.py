@@ -48,21 +48,38 @@ def test_client_by_client_says_of_how_many_seeds(store_writer: Writer, tmp_path:
     assert rows["scd"][1].note == ""
 
 
+def _with_others(folder: Path) -> None:
+    """Give a cell an accuracy of 50 % on the tests of all other clients."""
+    row = dict.fromkeys(EVALUATED, "") | {
+        "round": 12, "metric": "pm", "on": "local", "mean": "train_size", "split": "others", "client": -1,
+        "quantity": "accuracy", "value": 0.5,
+    }  # fmt: skip
+    pd.DataFrame([row]).to_csv(folder / "evaluated.csv", index=False)
+
+
 def test_own_tests_are_of_the_seeds_that_have_further_ones(store_writer: Writer, tmp_path: Path) -> None:
     """Beside the tests of two seeds the mean of three would stand for another spread, or for a diverged cell."""
     run = store_writer(tmp_path / "run", alphas=(1.0,), methods=("ditto",))
     for seed in (0, 2):
-        row = dict.fromkeys(EVALUATED, "") | {
-            "round": 12, "metric": "pm", "on": "local", "mean": "train_size", "split": "others", "client": -1,
-            "quantity": "accuracy", "value": 0.5,
-        }  # fmt: skip
-        pd.DataFrame([row]).to_csv(run / cell_id(f"ditto-1-{seed}") / "evaluated.csv", index=False)
+        _with_others(run / cell_id(f"ditto-1-{seed}"))
     store = load([run])
     tested = further_tests(store, selection(store))
     own = by_unit(tested, "ditto", store.tasks[0], "pm", OWN)
     assert own.keys() == by_unit(tested, "ditto", store.tasks[0], "pm", "others").keys() == {"0", "2"}
     assert own == pytest.approx({unit: store.scores("ditto", store.tasks[0], "pm", "local", "train_size",
                                                     selection(store))[unit] for unit in own})  # fmt: skip
+
+
+def test_a_diverged_cell_guesses_in_further_tests(store_writer: Writer, tmp_path: Path) -> None:
+    """One of ten classes, in all tests that the task has: a method is no better for the seeds that it lost."""
+    states = {("ditto", 1.0, 1): "diverged"}
+    run = store_writer(tmp_path / "run", seeds=2, alphas=(1.0,), methods=("ditto", "scd"), states=states)
+    for cell in ("ditto-1-0", "scd-1-0", "scd-1-1"):
+        _with_others(run / cell_id(cell))
+    store = load([run])
+    tested = further_tests(store, selection(store))
+    assert by_unit(tested, "ditto", store.tasks[0], "pm", "others") == pytest.approx({"0": 50, "1": 10})
+    assert by_unit(tested, "ditto", store.tasks[0], "pm", OWN)["1"] == pytest.approx(10)
 
 
 def test_a_task_without_validation_data_stands_beside_one_that_has_some(store_writer: Writer, tmp_path: Path) -> None:

@@ -81,6 +81,22 @@ def test_a_client_by_its_number(cells):
     assert ask(cells, "client", "ditto", client_id="c9").note == "–"
 
 
+def test_a_diverged_seed_is_no_seed_less(cells):
+    """Ditto's second seed diverges: one of ten classes is guessed, no target is reached, as in the main table."""
+    run = cells[0].cells[0].view.folder.parent
+    path = run / cell_id("ditto-1-1") / "status.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "state": "diverged"}), encoding="utf-8")
+    store = load([run])
+    again = store, {method: [cell for cell in store.cells if cell.view.label == method] for method in CURVES}
+    assert ask(again, "PM", "ditto").value == pytest.approx((80 + 10) / 2)
+    assert ask(again, "PM_last_10", "ditto").value == pytest.approx((100 * (0.7 + 0.8 + 0.8) / 3 + 10) / 2)
+    assert ask(again, "individual_gain", "ditto").value == pytest.approx((20 + (10 - 40)) / 2)
+    assert ask(again, "client", "ditto", client_id="c2").value == pytest.approx((70 + 10) / 2)
+    half = ask(again, "rounds_to_70", "ditto")
+    assert (half.value, half.note) == (2, "(1 of 2 seeds)")
+    assert ask(again, "speedup_over_slowest", "ditto").note == "1 of 2 seeds"
+
+
 def test_a_client_without_tests_does_not_move_the_others(cells):
     _, by_method = cells
     for cell in by_method["ditto"]:
