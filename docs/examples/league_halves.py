@@ -62,10 +62,12 @@ def against(store: Store, reference: str, level: float) -> Iterator[Difference]:
     Raises:
         SystemExit: the reference has no personalized model on all tasks.
     """
-    scores = family(store, store.tasks, PM, selection(store)).scores
+    group = family(store, store.tasks, PM, selection(store))
+    scores = group.scores
     if reference not in scores:
         raise SystemExit(f"{reference} is not compared on all tasks: {', '.join(scores)} are")
     rows = [row for row in scores if row != reference]
+    erratic = [row in group.erratic for row in (reference, *rows)]
     tasks = [np.array(units) for units in zip(*(scores[row] for row in rows), strict=True)]
     whole = [("all tasks", tasks, scores[reference], task_weights(store, store.tasks))]
     single = [
@@ -73,7 +75,7 @@ def against(store: Store, reference: str, level: float) -> Iterator[Difference]:
         for name, of_task, units in zip(store.tasks, tasks, scores[reference], strict=True)
     ]
     for where, of_tasks, units, weights in [*whole, *single]:
-        compared = differences(of_tasks, units, weights)
+        compared = differences(of_tasks, units, weights, erratic)
         widths = compared.half(level / (len(rows) * (1 + len(tasks))))
         halves = [_mean_of_half(of_tasks, units, weights, part) for part in (0, 1)]
         for at, row in enumerate(rows):

@@ -11,12 +11,12 @@ from reports.league.gain import BOUND
 from reports.league.rule import task_weights
 from reports.page.sections import Section
 from reports.reading.load import Store
-from reports.statistics.best import moderate, pair_variances
+from reports.statistics.best import pairs_of
 from reports.statistics.inference import LEVEL, summarise
 from reports.statistics.reference import Differences, differences
 from reports.tables.accuracy import PM
 from reports.tables.cost import budget_table, totals
-from reports.tables.standings import by_unit, complete, derived_rows, each_once, family
+from reports.tables.standings import by_unit, complete, derived_rows, each_once, erratic_rows, family
 from reports.tables.table import Column, Table, TableEntry, number, words
 
 SIMPLE = "finetune"
@@ -34,20 +34,22 @@ class _Compared:
         tasks: for each task, `[methods, units]`.
         simple: for each task, `[units]` of fine-tuning.
         weights: of the tasks.
+        erratic: of fine-tuning and then of each method, whether it diverged in some cells and not in others.
     """
 
     rows: list[str]
     tasks: list[Floats]
     simple: list[Floats]
     weights: Floats
+    erratic: list[bool]
 
     def over_tasks(self) -> Differences:
         """Differences from fine-tuning, averaged over tasks."""
-        return differences(self.tasks, self.simple, self.weights)
+        return differences(self.tasks, self.simple, self.weights, self.erratic)
 
     def on(self, task: int) -> Differences:
         """Differences from fine-tuning on one task."""
-        return differences([self.tasks[task]], [self.simple[task]], np.ones(1))
+        return differences([self.tasks[task]], [self.simple[task]], np.ones(1), self.erratic)
 
 
 def answers(store: Store, chosen: str, defaults: Store | None = None) -> Section:
@@ -79,7 +81,8 @@ def _compared(store: Store, chosen: str) -> _Compared | None:
     if simple not in group.scores or not scores or len(group.scores[simple][0]) < 2:
         return None
     tasks = [np.array(rows) for rows in zip(*scores.values(), strict=True)]
-    return _Compared(list(scores), tasks, group.scores[simple], task_weights(store, store.tasks))
+    erratic = [row in group.erratic for row in (simple, *scores)]
+    return _Compared(list(scores), tasks, group.scores[simple], task_weights(store, store.tasks), erratic)
 
 
 def _beating(store: Store, compared: _Compared) -> Table:
@@ -149,9 +152,9 @@ def _needed(store: Store, chosen: str) -> Table:
         best = [max(group, key=lambda row: float(group[row][0].mean())) for group in (generic, personal)]
         table = np.array([units for group in (generic, personal) for (units,) in group.values()])
         names = [*generic, *personal]
-        moderated = moderate(*pair_variances([table], np.ones(1)))
+        moderated = pairs_of([table], np.ones(1), [row in erratic_rows(store, [task]) for row in names])
         pair = names.index(best[0]), len(generic) + list(personal).index(best[1])
-        quantile = float(stats.t.ppf(1 - LEVEL / (2 * len(generic) * len(personal)), moderated.freedom))
+        quantile = float(stats.t.ppf(1 - LEVEL / (2 * len(generic) * len(personal)), moderated.freedom[pair]))
         half = quantile * float(moderated.variance[pair]) ** 0.5
         means = table.mean(axis=1)
         rows.append((task, (*map(words, best), *_interval(means[pair[0]] - means[pair[1]], half))))
@@ -175,7 +178,9 @@ def _worth(store: Store, defaults: Store, chosen: str) -> tuple[Table, str] | No
     count = len(store.tasks)
     tables = [tuned - plain for tuned, plain in zip(by_table[:count], by_table[count:], strict=True)]
     weights = task_weights(store, store.tasks)
-    together = differences(tables, [np.zeros(table.shape[1]) for table in tables], weights)
+    parted = erratic_rows(store, store.tasks) | erratic_rows(defaults, store.tasks)
+    erratic = [False, *(row in parted for row in models)]
+    together = differences(tables, [np.zeros(table.shape[1]) for table in tables], weights, erratic)
     halves, names = together.half(LEVEL / len(models)), list(models)
     order = np.argsort(-together.mean, kind="stable")
     rows = tuple((names[at], _interval(together.mean[at], halves[at])) for at in order)

@@ -16,7 +16,7 @@ from reports.reading.load import Store
 from reports.statistics.inference import LEVEL, Summary, holm, p_value, summarise
 from reports.statistics.reference import Differences, differences
 from reports.tables.accuracy import PM
-from reports.tables.standings import Family, family
+from reports.tables.standings import Family, erratic_rows, family
 from reports.tables.table import Column, Table, TableEntry, number, probability, words
 
 ALONE = ("local", "finetune")
@@ -81,7 +81,7 @@ def gains(store: Store, chosen: str) -> Gains | None:
     gain = _measure(store, above, tested)
     weights = task_weights(store, store.tasks)
     by_itself = (
-        _moderated(above, tested, store.tasks, weights).p_values()
+        _moderated(store, above, tested, store.tasks, weights).p_values()
         if has_draws(store) and len(tested) > 1
         else [p_value((above[row] @ weights).dropna().to_numpy()) for row in tested]
     )
@@ -112,18 +112,20 @@ def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame], tested: Sequence
     corrected = {row: summarise(values[row], LEVEL / len(tested)) for row in tested}
     means = {row: summarise(of_row) for row, of_row in values.items()}
     if has_draws(store) and len(tested) > 1 and tasks:
-        together = _moderated(by_seed, tested, tasks, weights)
+        together = _moderated(store, by_seed, tested, tasks, weights)
         means |= _within(means, tested, together.half(LEVEL))
         corrected = _within(means, tested, together.half(LEVEL / len(tested)))
     return Measure(by_task, means, corrected)
 
 
 def _moderated(
-    by_seed: Mapping[str, pd.DataFrame], rows: Sequence[str], tasks: Sequence[str], weights: Floats
+    store: Store, by_seed: Mapping[str, pd.DataFrame], rows: Sequence[str], tasks: Sequence[str], weights: Floats
 ) -> Differences:
     """The rows' differences from 0, with variances that all rows determine together."""
     tables = [np.array([by_seed[row][task].dropna().to_numpy() for row in rows]) for task in tasks]
-    return differences(tables, [np.zeros(table.shape[1]) for table in tables], weights)
+    parted = erratic_rows(store, tasks)
+    erratic = [False, *(row in parted for row in rows)]
+    return differences(tables, [np.zeros(table.shape[1]) for table in tables], weights, erratic)
 
 
 def _within(means: Mapping[str, Summary], rows: Sequence[str], halves: Floats) -> dict[str, Summary]:

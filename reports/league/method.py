@@ -71,7 +71,7 @@ def _table(
     pairs: dict[str, Comparison],
 ) -> Table:
     model = compared.clones.get(method, method)
-    tasks = counted(compared.scores, model, store.margin)
+    tasks = counted(compared, model, store.margin)
     rows = []
     for row in sorted(places, key=lambda row: (-places[row].mean, row)):
         first = compared.clones.get(row, row)

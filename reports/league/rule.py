@@ -111,7 +111,8 @@ def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str,
     if len(compared.scores) < 2:
         return compared, {}
     tasks = [np.array(rows) for rows in zip(*compared.scores.values(), strict=True)]
-    places = dict(zip(compared.scores, rank(tasks, data_families(store, store.tasks)), strict=True))
+    erratic = [row in compared.erratic for row in compared.scores]
+    places = dict(zip(compared.scores, rank(tasks, data_families(store, store.tasks), erratic), strict=True))
     return compared, places | {row: places[first] for row, first in compared.clones.items()}
 
 

@@ -12,23 +12,25 @@ from reports.pictures.canvas import Picture, drawing, finish
 from reports.reading.figure import Figure
 from reports.reading.load import Store
 from reports.statistics.best import TaskOutcome, outcomes
+from reports.tables.standings import Family
 
 _LEADING = 12
 
 
-def counted(scores: Mapping[str, Sequence[Floats]], method: str, margin: float) -> dict[str, Counter[TaskOutcome]]:
+def counted(compared: Family, method: str, margin: float) -> dict[str, Counter[TaskOutcome]]:
     """Count the tasks on which `method` wins, ties or loses against each other row, or on which neither is shown.
 
     Args:
-        scores: by row, per task `[units]`, in percent.
-        method: one of the rows.
+        compared: the rows.
+        method: one of them.
         margin: of equivalence, in percentage points.
     """
-    rows = list(scores)
+    rows = list(compared.scores)
+    erratic = [row in compared.erratic for row in rows]
     at = rows.index(method)
     counts: dict[str, Counter[TaskOutcome]] = {row: Counter() for row in rows if row != method}
-    for task in _tasks(scores):
-        for row, outcome in zip(rows, outcomes(task, max(1, len(counts)), margin)[at], strict=True):
+    for task in _tasks(compared.scores):
+        for row, outcome in zip(rows, outcomes(task, max(1, len(counts)), margin, erratic)[at], strict=True):
             if row != method:
                 counts[row][outcome] += 1
     return counts
@@ -51,8 +53,9 @@ def wins(store: Store, figure: Figure, chosen: str, method: str | None = None) -
     named = compared.clones.get(method or "", method)
     shown = [row for at, row in enumerate(order) if at < _LEADING or row == named]
     counts = np.zeros((len(shown), len(shown)), dtype=int)
+    erratic = [row in compared.erratic for row in shown]
     for task in _tasks({row: compared.scores[row] for row in shown}):
-        counts += np.array(outcomes(task, _pairs(len(shown)), store.margin)) == "win"
+        counts += np.array(outcomes(task, _pairs(len(shown)), store.margin, erratic)) == "win"
     return pd.DataFrame(counts, index=shown, columns=shown)
 
 

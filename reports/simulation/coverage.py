@@ -2,7 +2,8 @@
 
 `python -m reports.simulation.coverage --repeats 200` prints the table of docs/league.md for league-2's design: four
 draws of eight trials on one seed each, seven result seeds in a draw. Beside the entries' methods stand a clone of the
-first, whose truth is the same and whose noise and luck are its own, and an entry of noise, which guesses.
+first, whose truth is the same and whose noise and luck are its own, an entry of noise, which guesses, and an erratic
+entry, which diverges on the last task in some cells: with the setting of a draw in any share of them.
 """
 
 import argparse
@@ -24,6 +25,7 @@ TASKS = 6
 """Of a data family, at most: six of digits, as in league-2."""
 _MANY = 2000  # draws from which the truth is taken
 _CLASSES = 10
+_GUESTS = 3  # the last methods: clone, noise, erratic
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Coverage:
 
     Attributes:
         pairs: leagues in which the simultaneous intervals of all pairs hold the true differences.
+        width: the median half width of those intervals, in logits.
         ranks: leagues in which all rank intervals hold the true ranks.
         gains: leagues in which all corrected gains over a reference hold the true ones.
         winner: leagues in which the corrected gain of the method that leads holds; `alone`: its own interval.
@@ -41,6 +44,7 @@ class Coverage:
     """
 
     pairs: float
+    width: float
     ranks: float
     gains: float
     winner: float
@@ -59,44 +63,65 @@ def as_league_2(parts: Components) -> Components:
 
 
 def with_guests(parts: Components) -> Components:
-    """The components with a clone of the first method and an entry of noise, as the last two."""
+    """The components with a clone of the first method, an entry of noise and what an erratic one is when it does not
+    diverge, the first method again, as the last three."""
     guess = np.full((len(parts.levels), 1), special.logit(1 / _CLASSES))
-    levels = np.hstack([parts.levels, parts.levels[:, :1], guess])
-    noise = np.hstack([parts.noise, parts.noise[:, :1], np.median(parts.noise, axis=1, keepdims=True)])
-    trials = [[*task, task[0], guess[0]] for task in parts.trials]
-    return Components(levels, noise, trials, parts.families, np.hstack([parts.seconds, parts.seconds[:, :2]]))
+    levels = np.hstack([parts.levels, parts.levels[:, :1], guess, parts.levels[:, :1]])
+    usual = np.median(parts.noise, axis=1, keepdims=True)
+    noise = np.hstack([parts.noise, parts.noise[:, :1], usual, parts.noise[:, :1]])
+    trials = [[*task, task[0], guess[0], task[0]] for task in parts.trials]
+    return Components(levels, noise, trials, parts.families, np.hstack([parts.seconds, parts.seconds[:, :_GUESTS]]))
+
+
+def diverging(rng: np.random.Generator, tables: Sequence[Floats], design: Design) -> tuple[list[Floats], list[bool]]:
+    """Let the last method diverge on the last task: in a share of a draw's cells that differs from draw to draw.
+
+    Returns:
+        The tables, and of each method whether it diverged in some cells and not in others.
+    """
+    *others, last = tables
+    cells = np.asarray(rng.binomial(design.seeds, rng.uniform(size=last.shape[1])))
+    share, last = cells / design.seeds, last.copy()
+    last[-1] = share * 100 / _CLASSES + (1 - share) * last[-1]
+    erratic = bool(0 < cells.sum() < design.seeds * len(cells))
+    return [*others, last], [False] * (len(last) - 1) + [erratic]
 
 
 def coverage(parts: Components, design: Design, repeats: int) -> Coverage:
     """Simulate leagues of a design, with guests, and count what holds. The reference of gains is the first method."""
     rng = generator("simulate", "coverage", *vars(design).values())
     outcomes = tuning_outcomes(parts, design)
-    outcomes[:, -2] = outcomes[:, 0]
+    outcomes[:, -3] = outcomes[:, -1] = outcomes[:, 0]
     weights = ranking.family_weights(parts.families)
-    many = list(league(rng, parts, outcomes, replace(design, draws=_MANY)))
+    many, _ = diverging(rng, list(league(rng, parts, outcomes, replace(design, draws=_MANY))), design)
     logits = weights @ np.array([special.logit(task / 100).mean(axis=1) for task in many])
     true_gains = weights @ np.array([task.mean(axis=1) - task[0].mean() for task in many])
-    logits[-2], true_gains[-2] = logits[0], 0.0
-    rows = [
-        _held(list(league(rng, parts, outcomes, design)), parts.families, logits, true_gains) for _ in range(repeats)
-    ]
+    logits[-3], true_gains[-3] = logits[0], 0.0
+    rows = []
+    for _ in range(repeats):
+        tables, erratic = diverging(rng, list(league(rng, parts, outcomes, design)), design)
+        rows.append(_held(tables, parts.families, erratic, logits, true_gains))
     return Coverage(*np.mean(np.array(rows, dtype=float), axis=0).tolist())
 
 
-def _held(tables: Sequence[Floats], families: Sequence[str], truth: Floats, true_gains: Floats) -> tuple[float, ...]:
+def _held(
+    tables: Sequence[Floats], families: Sequence[str], erratic: Sequence[bool], truth: Floats, true_gains: Floats
+) -> tuple[float, ...]:
     """Tell what holds in one league, in the order of `Coverage`."""
-    mean, half = ranking.pair_intervals(tables, families)
+    mean, half = ranking.pair_intervals(tables, families, erratic)
     misses = np.abs((mean[:, None] - mean[None]) - (truth[:, None] - truth[None])) > half + 1e-12
-    places = ranking.rank(tables, families)
+    places = ranking.rank(tables, families, erratic)
     ranks = 1 + (truth[None] > truth[:, None] + 1e-12).sum(axis=1)
     others = [table[1:] for table in tables]
-    gains = differences(others, [table[0] for table in tables], ranking.family_weights(families))
+    gains = differences(others, [table[0] for table in tables], ranking.family_weights(families), erratic)
     wrong = np.abs(gains.mean - true_gains[1:])
     corrected, alone = wrong <= gains.half(LEVEL / len(wrong)), wrong <= gains.half(LEVEL)
     leader = int(gains.mean.argmax())
-    first, clone, noise = places[0], places[-2], places[-1]
+    first, clone, noise = places[0], places[-3], places[-2]
+    pairs = np.triu_indices(len(mean), 1)
     return (
-        not misses[np.triu_indices(len(mean), 1)].any(),
+        not misses[pairs].any(),
+        float(np.median(half[pairs])),
         all(place.first <= rank <= place.last for place, rank in zip(places, ranks, strict=True)),
         bool(corrected.all()),
         bool(corrected[leader]),
@@ -127,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("noise may be last", held.noise),
     ):
         print(f"| {name} | {100 * share:.1f} |")
+    print(f"\nMedian half width of a pair's interval: {held.width:.3f} logits.")
 
 
 if __name__ == "__main__":

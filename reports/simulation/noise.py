@@ -123,7 +123,7 @@ def unequal_noise(noise: str, shape: str, methods: int, seeds: int, repeats: int
     rng = generator("simulate", "noise", noise, shape, methods, seeds)
     kind = NOISES[noise]
     weights = ranking.family_weights(kind.families)
-    quantile = best.pairwise_critical(methods, np.inf, inference.LEVEL)
+    quantile = float(best.pairwise_critical(methods, np.array(np.inf), inference.LEVEL))
     pairs = np.triu_indices(methods, 1)
     apart, widths = 0, []
     for _ in range(repeats):

@@ -10,6 +10,10 @@
 - Few seeds hardly determine a variance, so the variances of all pairs are moderated (Smyth 2004, "Linear models and
   empirical Bayes methods", equation for the posterior variance; the prior's degrees of freedom by his moments of log
   variances).
+- A method that diverges in some cells and not in others is erratic: guessing and training are two distributions. Its
+  pairs keep their own variances, with the fewest degrees of freedom, and take no part in what the variances of the
+  others say together: else it would widen all intervals, and its own would be too narrow. It is known by its cells'
+  states and not by its variances, of which the large ones would be chosen.
 - The intervals are simultaneous for "mine minus the best of the others" (Hsu 1984, constrained multiple comparisons
   with the best), because the best method is chosen on the same data.
 - The critical value is Bonferroni's over all pairs: Hsu's own does not control how often one of several exactly equal
@@ -21,7 +25,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -58,10 +61,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Moderated:
-    """Variances of the pairs' mean differences, shrunken towards each other, and their degrees of freedom."""
+    """Variances of the pairs' mean differences, shrunken towards each other, and degrees of freedom, of each pair."""
 
     variance: Floats
-    freedom: float
+    freedom: Floats
 
 
 def logits(percent: Floats) -> Floats:
@@ -71,12 +74,15 @@ def logits(percent: Floats) -> Floats:
     return odds
 
 
-def against_best(tasks: Sequence[Floats], margin: float = MARGIN) -> list[Standing]:
+def against_best(
+    tasks: Sequence[Floats], margin: float = MARGIN, erratic: Sequence[bool] | None = None
+) -> list[Standing]:
     """Compare every method with the best of the others, over all tasks.
 
     Args:
         tasks: for each task, accuracies in percent, `[methods, units]`; units in one order where tasks share them.
         margin: of equivalence, in percentage points.
+        erratic: of each method, whether it diverged in some cells and not in others; None: no method has.
 
     Returns:
         A standing per method; empty where there are fewer than two methods or no task has two units.
@@ -86,7 +92,7 @@ def against_best(tasks: Sequence[Floats], margin: float = MARGIN) -> list[Standi
         return []
     means = np.array([task.mean(axis=1) for task in scores])
     mean = means.mean(axis=0)
-    moderated = moderate(*pair_variances(scores, _alike(scores)))
+    moderated = pairs_of(scores, _alike(scores), erratic)
     critical = pairwise_critical(len(mean), moderated.freedom, LEVEL)
     lows, highs = _constrained(mean, critical * np.sqrt(moderated.variance))
     per_unit = moderated.variance * len(scores) / sum(1 / task.shape[1] for task in scores)
@@ -95,12 +101,14 @@ def against_best(tasks: Sequence[Floats], margin: float = MARGIN) -> list[Standi
         low, difference, high = (
             _points(means[:, rival], value) for value in (lows[k], mean[k] - mean[rival], highs[k])
         )
-        seeds = _seeds_needed(means[:, rival], float(per_unit[k, rival]), critical)
+        seeds = _seeds_needed(means[:, rival], float(per_unit[k, rival]), float(critical[k, rival]))
         standings.append(Standing(difference, low, high, _verdict(low, high, margin), seeds))
     return standings
 
 
-def outcomes(task: Floats, comparisons: int, margin: float = MARGIN) -> list[list[TaskOutcome]]:
+def outcomes(
+    task: Floats, comparisons: int, margin: float = MARGIN, erratic: Sequence[bool] | None = None
+) -> list[list[TaskOutcome]]:
     """Compare every method with every other on one task, by the verdict on the one with the lower mean.
 
     It has lost where it is worse than the other, a tie is where it is equivalent to it.
@@ -109,6 +117,7 @@ def outcomes(task: Floats, comparisons: int, margin: float = MARGIN) -> list[lis
         task: accuracies in percent, `[methods, units]`.
         comparisons: how many of them are looked at, for Bonferroni's correction.
         margin: of equivalence, in percentage points.
+        erratic: as of `against_best`.
 
     Returns:
         `[method][other]`, the outcome for the first; `undecided` everywhere where there is one unit only.
@@ -120,8 +129,8 @@ def outcomes(task: Floats, comparisons: int, margin: float = MARGIN) -> list[lis
     if units < 2:
         return [["undecided"] * methods for _ in range(methods)]
     mean = scores.mean(axis=1)
-    moderated = moderate(*pair_variances([scores], np.ones(1)))
-    half = float(stats.t.ppf(1 - LEVEL / (2 * comparisons), moderated.freedom)) * np.sqrt(moderated.variance)
+    moderated = pairs_of([scores], np.ones(1), erratic)
+    half = stats.t.ppf(1 - LEVEL / (2 * comparisons), moderated.freedom) * np.sqrt(moderated.variance)
     table: list[list[TaskOutcome]] = [["tie"] * methods for _ in range(methods)]
     for method in range(methods):
         for other in range(methods):
@@ -151,12 +160,29 @@ def intervals(scores: Sequence[Floats]) -> tuple[Floats, Floats]:
         Lower and upper ends, `[methods]` each, in logits.
     """
     mean = np.array([task.mean(axis=1) for task in scores]).mean(axis=0)
-    moderated = moderate(*pair_variances(scores, _alike(scores)))
+    moderated = pairs_of(scores, _alike(scores))
     return _constrained(mean, pairwise_critical(len(mean), moderated.freedom, LEVEL) * np.sqrt(moderated.variance))
 
 
-def moderate(variances: Floats, freedom: float) -> Moderated:
-    """Smyth's moderated variances of all pairs of methods.
+def pairs_of(scores: Sequence[Floats], weights: Floats, erratic: Sequence[bool] | None = None) -> Moderated:
+    """Variances of all pairs' differences of weighted means; those of an erratic method's pairs are not moderated.
+
+    Args:
+        scores, weights: as of `pair_variances`.
+        erratic: as of `against_best`.
+    """
+    variance, _ = pair_variances(scores, weights)
+    least = min(task.shape[1] for task in _several(scores)) - 1
+    freedom = np.full(variance.shape, float(least))
+    steady = np.full(len(variance), True) if erratic is None else ~np.asarray(erratic, dtype=bool)
+    if steady.sum() > 1:
+        both = np.ix_(steady, steady)
+        variance[both], freedom[both] = moderate(*pair_variances([task[steady] for task in scores], weights))
+    return Moderated(variance, freedom)
+
+
+def moderate(variances: Floats, freedom: float) -> tuple[Floats, float]:
+    """Smyth's moderated variances of all pairs of methods, and their degrees of freedom.
 
     The degrees of freedom are at most those of all methods together: more pairs than methods are no more data.
 
@@ -170,17 +196,17 @@ def moderate(variances: Floats, freedom: float) -> Moderated:
     most = float((methods - 1) * freedom)
     pairs = variances[np.triu_indices(methods, 1)]
     if not pairs.any():
-        return Moderated(variances, most)
+        return variances, most
     pairs = np.maximum(pairs, 1e-5 * max(float(np.median(pairs)), float(pairs.mean())))
     if methods < 3:
-        return Moderated(np.broadcast_to(pairs, variances.shape), most)
+        return np.broadcast_to(pairs, variances.shape), most
     logs = np.log(pairs) - special.digamma(freedom / 2) + math.log(freedom / 2)
     excess = float(logs.var(ddof=1) - special.polygamma(1, freedom / 2))
     if excess <= 0:
-        return Moderated(np.full(variances.shape, pairs.mean()), most)
+        return np.full(variances.shape, pairs.mean()), most
     prior = 2 * _trigamma_inverse(excess)
     centre = math.exp(float(logs.mean()) + float(special.digamma(prior / 2)) - math.log(prior / 2))
-    return Moderated((prior * centre + freedom * variances) / (prior + freedom), min(prior + freedom, most))
+    return (prior * centre + freedom * variances) / (prior + freedom), min(prior + freedom, most)
 
 
 def pair_variances(scores: Sequence[Floats], weights: Floats) -> tuple[Floats, float]:
@@ -264,12 +290,13 @@ def _verdict(low: float, high: float, margin: float) -> Verdict:
     return "equivalent" if low >= -margin else "undecided"
 
 
-@cache
-def pairwise_critical(methods: int, freedom: float, level: float) -> float:
-    """Quantile for simultaneous two-sided intervals of all pairs' differences (Bonferroni)."""
+def pairwise_critical(methods: int, freedom: Floats, level: float) -> Floats:
+    """Quantiles for simultaneous two-sided intervals of all pairs' differences (Bonferroni), of each pair."""
     from scipy import special
 
-    return -float(special.stdtrit(freedom, level / (methods * (methods - 1))))
+    different, places = np.unique(freedom, return_inverse=True)
+    quantiles: Floats = -special.stdtrit(different, level / (methods * (methods - 1)))
+    return quantiles[places].reshape(np.shape(freedom))
 
 
 def _seeds_needed(level: Floats, variance: float, critical: float) -> int:

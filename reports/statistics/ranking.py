@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.data import Floats
-from reports.statistics.best import logits, moderate, pair_variances, pairwise_critical
+from reports.statistics.best import logits, pairs_of, pairwise_critical
 from reports.statistics.inference import LEVEL
 
 
@@ -28,31 +28,34 @@ class Ranked:
     tier: int
 
 
-def rank(tasks: Sequence[Floats], families: Sequence[str]) -> list[Ranked]:
+def rank(tasks: Sequence[Floats], families: Sequence[str], erratic: Sequence[bool] | None = None) -> list[Ranked]:
     """Rank methods over tasks.
 
     Args:
         tasks: for each task, accuracies in percent, `[methods, units]`; two units at least in one of them, and in one
             order where tasks share them.
         families: the data family of each task.
+        erratic: of each method, whether it diverged in some cells and not in others; None: no method has.
     """
-    mean, half = pair_intervals(tasks, families)
+    mean, half = pair_intervals(tasks, families, erratic)
     above = mean[None] - mean[:, None] > half  # [method, other]: the other is surely better
     firsts, lasts = 1 + above.sum(axis=1), len(mean) - above.sum(axis=0)
     tiers = _tiers(mean, firsts, lasts)
     return [Ranked(float(m), int(a), int(b), tier) for m, a, b, tier in zip(mean, firsts, lasts, tiers, strict=True)]
 
 
-def pair_intervals(tasks: Sequence[Floats], families: Sequence[str]) -> tuple[Floats, Floats]:
+def pair_intervals(
+    tasks: Sequence[Floats], families: Sequence[str], erratic: Sequence[bool] | None = None
+) -> tuple[Floats, Floats]:
     """Mean logits over tasks, `[methods]`, and half widths of the differences' simultaneous intervals, of each pair.
 
     Args:
-        tasks, families: as of `rank`.
+        tasks, families, erratic: as of `rank`.
     """
     scores = [logits(task) for task in tasks]
     weights = family_weights(families)
     mean = weights @ np.array([task.mean(axis=1) for task in scores])
-    moderated = moderate(*pair_variances(scores, weights))
+    moderated = pairs_of(scores, weights, erratic)
     return mean, pairwise_critical(len(mean), moderated.freedom, LEVEL) * np.sqrt(moderated.variance)
 
 

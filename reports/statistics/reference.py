@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.data import Floats
-from reports.statistics.best import moderate, pair_variances
+from reports.statistics.best import pairs_of
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,18 @@ class Differences:
 
     Attributes:
         mean, error: `[methods]` weighted means over tasks, and their standard errors.
-        freedom: degrees of freedom of all errors.
+        freedom: `[methods]` degrees of freedom of the errors.
     """
 
     mean: Floats
     error: Floats
-    freedom: float
+    freedom: Floats
 
     def half(self, level: float) -> Floats:
         """Half widths `[methods]` of two-sided intervals that miss with the probability `level` each."""
         from scipy import special
 
-        return self.error * -float(special.stdtrit(self.freedom, level / 2))
+        return np.asarray(self.error * -special.stdtrit(self.freedom, level / 2))
 
     def p_values(self) -> list[float]:
         """Two-sided p values that each mean is 0; 1 where nothing differs."""
@@ -43,17 +43,21 @@ class Differences:
         return [float(p) for p in 2 * stats.t.sf(t, self.freedom)]
 
 
-def differences(tasks: Sequence[Floats], reference: Sequence[Floats], weights: Floats) -> Differences:
+def differences(
+    tasks: Sequence[Floats], reference: Sequence[Floats], weights: Floats, erratic: Sequence[bool] | None = None
+) -> Differences:
     """Compare methods with a reference, unit by unit.
 
     Args:
         tasks: for each task, `[methods, units]`; two units at least in one of them, in one order where they are shared.
         reference: for each task, `[units]`.
         weights: of the tasks.
+        erratic: of the reference and then of each method, whether it diverged in some cells and not in others; None:
+            none has.
     """
     rows = [np.vstack([row, methods]) for row, methods in zip(reference, tasks, strict=True)]
-    moderated = moderate(*pair_variances(rows, weights))
+    moderated = pairs_of(rows, weights, erratic)
     mean = weights @ np.array(
         [methods.mean(axis=1) - row.mean() for row, methods in zip(reference, tasks, strict=True)]
     )
-    return Differences(mean, np.sqrt(np.asarray(moderated.variance)[0, 1:]), moderated.freedom)
+    return Differences(mean, np.sqrt(moderated.variance[0, 1:]), moderated.freedom[0, 1:])

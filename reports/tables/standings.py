@@ -25,11 +25,13 @@ class Family:
         scores: of each row, per task `[units]`, in percent; the same units in all rows.
         clones: rows whose model is another row's (Ditto's generic model is FedAvg's), by name of the first one.
         left_out: the other rows, with the reason.
+        erratic: the rows that diverged in some cells of a task and not in others.
     """
 
     scores: dict[str, list[Floats]]
     clones: dict[str, str]
     left_out: dict[str, str]
+    erratic: frozenset[str]
 
     def standings(self, margin: float) -> dict[str, best.Standing]:
         """Compare each row with the best of the others; empty where one seed, or one row, says nothing.
@@ -39,7 +41,8 @@ class Family:
         """
         if margin not in self._standings:
             tasks = [np.array(rows) for rows in zip(*self.scores.values(), strict=True)]
-            compared = best.against_best(tasks, margin) if len(self.scores) > 1 else []
+            erratic = [row in self.erratic for row in self.scores]
+            compared = best.against_best(tasks, margin, erratic) if len(self.scores) > 1 else []
             self._standings[margin] = dict(zip(self.scores, compared, strict=False))
         return self._standings[margin]
 
@@ -66,7 +69,22 @@ def _family(store: Store, tasks: tuple[str, ...], figure: Figure, chosen: str) -
             left_out[row] = "incomplete"
         else:
             whole[row] = by_unit(store, row, tasks, figure, chosen)
-    return Family(*each_once(whole), left_out)
+    return Family(*each_once(whole), left_out, erratic_rows(store, tasks))
+
+
+def erratic_rows(store: Store, tasks: Sequence[str]) -> frozenset[str]:
+    """The rows that diverged in some cells of one of the tasks and not in others."""
+    parted = _parted(store)
+    return frozenset(row for row in store.rows if any((row, task) in parted for task in tasks))
+
+
+@remembered
+def _parted(store: Store) -> set[tuple[str, str]]:
+    """The rows with tasks of which some cells have diverged and others are done."""
+    states: dict[str, set[tuple[str, str]]] = {"done": set(), "diverged": set()}
+    for cell in store.cells:
+        states.setdefault(cell.state, set()).add((cell.row, cell.task))
+    return states["done"] & states["diverged"]
 
 
 def each_once(scores: Mapping[str, list[Floats]]) -> tuple[dict[str, list[Floats]], dict[str, str]]:

@@ -48,12 +48,12 @@ def test_the_seeds_for_a_point_do_not_depend_on_how_many_were_run():
 
 def test_a_prior_of_equal_variances_pools_them_and_of_unequal_ones_does_not():
     equal = np.full((6, 6), 4.0)
-    pooled = best.moderate(equal, 3)
-    assert pooled.variance[0, 1] == pytest.approx(4.0)
-    assert pooled.freedom == 15
+    variance, freedom = best.moderate(equal, 3)
+    assert variance[0, 1] == pytest.approx(4.0)
+    assert freedom == 15
     unequal = np.exp(np.add.outer(np.arange(6), np.arange(6)).astype(float))
-    moderated = best.moderate(unequal, 3)
-    assert 3 < moderated.freedom < 5
+    _, freedom = best.moderate(unequal, 3)
+    assert 3 < freedom < 5
 
 
 def test_the_prior_of_moderated_variances_is_found_again():
@@ -62,7 +62,37 @@ def test_the_prior_of_moderated_variances_is_found_again():
     true = 2 * 8 / rng.chisquare(8, size=(70, 70))
     drawn = true * rng.chisquare(4, size=(70, 70)) / 4
     drawn = np.triu(drawn, 1) + np.triu(drawn, 1).T
-    assert best.moderate(drawn, 4).freedom == pytest.approx(12, rel=0.2)
+    assert best.moderate(drawn, 4)[1] == pytest.approx(12, rel=0.2)
+
+
+def test_an_erratic_method_leaves_the_others_as_they_are():
+    """It diverged in one seed of four. The others' variances are those without it; its pairs' are their own."""
+    rng = generator("erratic")
+    scores = [rng.normal(2, 0.1, size=(8, 4)) for _ in range(3)]
+    scores[2][5, 1] = -2.2
+    weights, others = np.array([0.25, 0.25, 0.5]), np.arange(8) != 5
+    whole = best.pairs_of(scores, weights, ~others)
+    without = best.pairs_of([task[others] for task in scores], weights)
+    both = np.ix_(others, others)
+    np.testing.assert_allclose(whole.variance[both], without.variance)
+    np.testing.assert_allclose(whole.freedom[both], without.freedom)
+    apart = np.tensordot(weights**2, [(task[5] - task[others]).var(axis=1, ddof=1) / 4 for task in scores], 1)
+    assert np.all(whole.variance[5, others] >= 0.999 * apart)  # times the design effect, which is at least 1
+    assert set(whole.freedom[5, others]) == {3}
+    assert best.pairs_of(scores, weights).freedom[0, 1] < 0.5 * without.freedom[0, 1]
+
+
+def test_erratic_is_who_diverged_in_some_seeds_of_a_task(store_writer, tmp_path):
+    """Who diverged in all of them guesses there, which is a figure like another."""
+    states = {("ditto", 1.0, 1): "diverged", **{("scd", 0.1, seed): "diverged" for seed in range(3)}}
+    store = load([store_writer(tmp_path, states=states)])
+    group = standings.family(store, store.tasks, accuracy.PM, accuracy.selection(store))
+    assert group.erratic == {"ditto"}
+    tasks = [np.array(rows) for rows in zip(*group.scores.values(), strict=True)]
+    flags = [row == "ditto" for row in group.scores]
+    expected = dict(zip(group.scores, best.against_best(tasks, best.MARGIN, flags), strict=True))
+    assert group.standings(best.MARGIN) == expected
+    assert expected != dict(zip(group.scores, best.against_best(tasks, best.MARGIN), strict=True))
 
 
 def test_a_constant_gap_is_no_proof_and_no_infinite_t():

@@ -4,10 +4,11 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy import stats
 
-from reports.league.answers import answers
+from reports.league.answers import _compared, answers
 from reports.league.compare import compare_leagues
 from reports.league.gain import by_seed, gain_section, gains
 from reports.league.page import _clients, write_league
@@ -15,6 +16,8 @@ from reports.league.rule import _family, by_case, ranked, task_weights
 from reports.league.trials import best_by_trials
 from reports.pictures.figures import varied
 from reports.reading.load import load
+from reports.statistics.inference import LEVEL
+from reports.statistics.reference import differences
 from reports.tables.accuracy import PM, main_table, selection
 from reports.tables.fairness import client_accuracies
 from sweeps.study_reader import load_study
@@ -96,6 +99,40 @@ def test_who_loses_counts_the_clients_of_diverged_cells(tmp_path: Path) -> None:
     at = [column.name for column in section.tables[0].columns].index("case 0.1")
     assert row == "ditto"
     assert entries[at].value == pytest.approx(100 * sum(losing) / len(losing))
+
+
+def _diverge(run: Path, row: str, seed: int) -> None:
+    """Let one cell of a row diverge."""
+    for cell in json.loads((run / "run.json").read_text(encoding="utf-8"))["cells"]:
+        if (cell["label"], cell["settings"]["seed"], cell["settings"]["alpha"]) == (row, seed, 0.1):
+            path = run / cell["id"] / "status.json"
+            status = json.loads(path.read_text(encoding="utf-8"))
+            path.write_text(json.dumps(status | {"state": "diverged"}), encoding="utf-8")
+
+
+def test_a_method_that_diverges_in_a_draw_widens_no_other_interval(tuned: Path) -> None:
+    """Of differences from fine-tuning and of gains: as if it had no entry, but for corrections."""
+    _diverge(tuned, "scd", 3)
+    with_it = by_case(load([tuned]))
+    info = json.loads((tuned / "run.json").read_text(encoding="utf-8"))
+    part = [cell for cell in info["cells"] if cell["label"] != "scd"]
+    (tuned / "run.json").write_text(json.dumps(info | {"cells": part}), encoding="utf-8")
+    without = by_case(load([tuned]))
+    errors = []
+    for store in (with_it, without):
+        compared = _compared(store, selection(store))
+        assert compared is not None
+        at = compared.rows.index("ditto")
+        errors.append([compared.over_tasks().error[at], *(compared.on(task).error[at] for task in (0, 1))])
+    assert errors[0] == pytest.approx(errors[1])
+    assert ranked(with_it, PM, selection(with_it))[0].erratic == {"scd"}
+    comparison = gains(with_it, selection(with_it))
+    assert comparison is not None
+    above = {row: by_seed(with_it, row, PM, "validation") for row in ("ditto", "finetune", "local")}
+    best = {task: max(("local", "finetune"), key=lambda row: above[row][task].mean()) for task in with_it.tasks}
+    tables = [(above["ditto"][task] - above[best[task]][task]).to_numpy()[None] for task in with_it.tasks]
+    alone = differences(tables, [np.zeros(4) for _ in tables], task_weights(with_it, with_it.tasks))
+    assert comparison.gain.means["ditto"].high - alone.mean[0] == pytest.approx(alone.half(LEVEL)[0])
 
 
 @pytest.mark.long

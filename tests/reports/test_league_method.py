@@ -72,8 +72,8 @@ def test_a_loss_is_the_other_s_win(league: Store) -> None:
     compared, _ = ranked(league, PM, "validation")
     swapped = {"win": "loss", "loss": "win"}
     for one in compared.scores:
-        for other, outcome in counted(compared.scores, one, 0.5).items():
-            mirrored = counted(compared.scores, other, 0.5)[one]
+        for other, outcome in counted(compared, one, 0.5).items():
+            mirrored = counted(compared, other, 0.5)[one]
             assert outcome == Counter({swapped.get(name, name): n for name, n in mirrored.items()})
 
 
