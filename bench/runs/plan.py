@@ -97,6 +97,10 @@ def _refuse_other_scoring(planned: Sequence[PlannedCell]) -> None:
                 )
 
 
+_PUBLIC_FIELDS = {"public", "dp_sgd", "channel"}
+"""Settings on which public samples depend beside `DATA_FIELDS`: noise for privacy forbids some."""
+
+
 class _Planner:
     """Makes every partition once; at a `glance`, one of those that differ in seed and alpha."""
 
@@ -108,13 +112,15 @@ class _Planner:
         self._unreadable: dict[str, str] = {}  # data sets, and why
         # of each partition its hash, remarks and record
         self._partitions: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {}
+        self._public_notes: dict[str, tuple[str, ...]] = {}  # by what public samples depend on
 
     def plan(self, settings: Settings) -> PlannedCell:
         dataset = self._dataset(settings)
         varied_fields = (
             {"seed", "partition_seed", "alpha"} if self._glance and not is_own(PARTITIONS, settings.partition) else {}
         )
-        key = json.dumps(settings.model_dump(include=set(DATA_FIELDS).difference(varied_fields)), sort_keys=True)
+        fields = set(DATA_FIELDS).difference(varied_fields)
+        key = json.dumps(settings.model_dump(include=fields), sort_keys=True)
         if key not in self._partitions:
             try:
                 partition = load_partition(settings, dataset)
@@ -125,8 +131,11 @@ class _Planner:
             remarks = tuple(partition_remarks(cell_partition, cell_dataset))
             self._partitions[key] = partition.hash, remarks, partition_record(cell_dataset, cell_partition, malicious)
         partition_hash, remarks, record = self._partitions[key]
-        public = load_public(settings, self._data_root, download=self._download)
-        notes = dataset.notes + (public.notes if public else ())
+        public = json.dumps(settings.model_dump(include=fields | _PUBLIC_FIELDS), sort_keys=True)
+        if public not in self._public_notes:
+            samples = load_public(settings, self._data_root, download=self._download)
+            self._public_notes[public] = samples.notes if samples else ()
+        notes = dataset.notes + self._public_notes[public]
         notes += _check_models(settings, dataset, max(record["n_train"]))
         check_tests(settings, dataset)
         _check_messages(settings, dataset)
