@@ -8,7 +8,7 @@ from scipy import stats
 
 from bench.data import Floats
 from reports.league.gain import BOUND
-from reports.league.rule import task_weights
+from reports.league.rule import generic_answers, task_weights
 from reports.page.sections import Section
 from reports.reading.load import Store
 from reports.statistics.best import pairs_of
@@ -138,8 +138,9 @@ def _needed(store: Store, chosen: str) -> Table:
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
     rows = []
     for task in store.tasks:
-        derived = derived_rows(store, [task], PM)
-        trained = family(store, [task], PM, chosen).scores
+        derived = derived_rows(store, [task], PM) | {row for row, of_task in generic_answers(store) if of_task == task}
+        scores = family(store, [task], PM, chosen).scores
+        trained = {row: units for row, units in scores.items() if row not in derived}
         whole = {
             row: by_unit(store, row, [task], PM, chosen)
             for row in store.rows
@@ -159,7 +160,8 @@ def _needed(store: Store, chosen: str) -> Table:
         means = table.mean(axis=1)
         rows.append((task, (*map(words, best), *_interval(means[pair[0]] - means[pair[1]], half))))
     caption = (
-        "The best generic model minus the best personalized one, on the clients' own tests, each model once. Where the "
+        "The best generic model minus the best personalized one, on the clients' own tests, each model once; where a "
+        "method's personalized models are its generic one, it counts as that. Where the "
         "interval, corrected for all such pairs, holds 0, one model for all may do as well."
     )
     heads = (Column("generic"), Column("personalized"), *_INTERVAL)

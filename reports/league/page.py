@@ -16,7 +16,16 @@ from reports.league.findings import findings
 from reports.league.gain import BOUND, gain_section, gains
 from reports.league.method import method_section
 from reports.league.pictures import heat_map, means, rank_picture
-from reports.league.rule import budget_text, by_case, entries_of, evaluations_on_tests, family_mean, ranked, units_of
+from reports.league.rule import (
+    budget_text,
+    by_case,
+    entries_of,
+    evaluations_on_tests,
+    family_mean,
+    generic_answers,
+    ranked,
+    units_of,
+)
 from reports.league.trials import best_by_trials, trials_picture, trials_table
 from reports.league.wins import win_matrix, wins
 from reports.page.cells import Recompute, anchor, cells_section
@@ -26,8 +35,7 @@ from reports.pictures import new_clients
 from reports.pictures.profiles import performance_profiles
 from reports.pictures.tradeoff import tradeoff
 from reports.reading.figure import Figure, scores
-from reports.reading.generic_models import equal_models
-from reports.reading.load import Cell, Store, load, remembered
+from reports.reading.load import Cell, Store, load
 from reports.statistics.best import Standing
 from reports.statistics.ranking import Ranked
 from reports.tables import cost, fairness
@@ -184,7 +192,7 @@ def _caption(store: Store, figure: Figure) -> str:
 
 def _accuracies(store: Store, figure: Figure, chosen: str) -> dict[str, list[TableEntry]]:
     """Make an entry for each task, by row."""
-    generic = _generic(store) if figure == PM else set()
+    generic = generic_answers(store) if figure == PM else set()
     entries: dict[str, list[TableEntry]] = {row: [] for row in store.rows}
     for task in store.tasks:
         marks, _ = column_marks(store, task, figure, chosen)
@@ -193,14 +201,6 @@ def _accuracies(store: Store, figure: Figure, chosen: str) -> dict[str, list[Tab
             entry = _entry(store, row, task, figure, chosen, marks.get(row, ""))
             entries[row].append(replace(entry, note=note) if note else entry)
     return entries
-
-
-@remembered
-def _generic(store: Store) -> set[tuple[str, str]]:
-    """Rows and tasks whose personalized models are the generic one, of methods that train some of their own."""
-    cells = equal_models(store.figures, {cell.view.id: cell.view for cell in store.cells})
-    same = cells.groupby(["row", "task"]).all()
-    return {(str(row), str(task)) for row, task in same[same].index}
 
 
 def _place(row: str, compared: Family, place: Ranked | None) -> tuple[TableEntry, TableEntry]:
@@ -224,7 +224,7 @@ def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
     """Section of the methods that lead on each task, and how many cannot be told apart from the first."""
     table_of_means = means(store, store.rows, figure, chosen)
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
-    generic = _generic(store) if figure == PM else set()
+    generic = generic_answers(store) if figure == PM else set()
     rows = []
     for task in store.tasks:
         mean = {str(row): float(value) for row, value in table_of_means[task].items()}

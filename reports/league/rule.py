@@ -15,6 +15,7 @@ from bench.results.pack import TUNING
 from bench.results.results import CellView
 from bench.settings import Settings
 from reports.reading.figure import Figure
+from reports.reading.generic_models import equal_models
 from reports.reading.load import Store, remembered
 from reports.statistics.ranking import Ranked, family_weights, rank
 from reports.tables.standings import Family, family
@@ -114,6 +115,14 @@ def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str,
     erratic = [row in compared.erratic for row in compared.scores]
     places = dict(zip(compared.scores, rank(tasks, data_families(store, store.tasks), erratic), strict=True))
     return compared, places | {row: places[first] for row, first in compared.clones.items()}
+
+
+@remembered
+def generic_answers(store: Store) -> set[tuple[str, str]]:
+    """Rows and tasks whose personalized models are the generic one, of methods that train some of their own."""
+    cells = equal_models(store.figures, {cell.view.id: cell.view for cell in store.cells})
+    same = cells.groupby(["row", "task"]).all()
+    return {(str(row), str(task)) for row, task in same[same].index}
 
 
 def evaluations_on_tests(cell: CellView) -> int:

@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from reports.league.answers import answers
@@ -124,6 +125,22 @@ def test_a_generic_model_under_several_names_counts_once(tuned: Path) -> None:
     assert shown(table(by_case(load([tuned, *clones])), "needed")) == alone
     renamed = shown(table(by_case(load([*clones, tuned])), "needed"))
     assert [(row, entries[1:]) for row, entries in renamed] == [(row, entries[1:]) for row, entries in alone]
+
+
+def test_who_answers_with_the_generic_model_is_no_personalized_one(tuned: Path) -> None:
+    """As CFL where it splits no cluster: on one of the tasks all clients of SCD have its generic model."""
+    before = shown(table(by_case(load([tuned])), "needed"))
+    for cell in json.loads((tuned / "run.json").read_text(encoding="utf-8"))["cells"]:
+        if (cell["label"], cell["settings"]["alpha"]) == ("scd", 0.1):
+            for name in ("metrics", "clients"):
+                path = tuned / cell["id"] / f"{name}.csv"
+                rows = pd.read_csv(path, keep_default_na=False)
+                generic = rows[rows["metric"] == "gm"]
+                same = generic[generic["on"] == "local"] if name == "metrics" else generic
+                pd.concat([generic, same.assign(metric="pm")]).to_csv(path, index=False)
+    after = shown(table(by_case(load([tuned])), "needed"))
+    assert [entries[1] for _, entries in before] == ["scd", "scd"]
+    assert {row: entries[1] == "scd" for row, entries in after} == {"case 1.0": True, "case 0.1": False}
 
 
 @pytest.mark.parametrize("first", [False, True])
