@@ -6,11 +6,12 @@ import lzma
 import re
 import shutil
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.errors import UserError, shortage
 from bench.results.results import RunView, load_run
+from bench.results.shared_partitions import RECORD, read_shared, restore, write_shared
 from bench.store import inside
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS, FINISHED, RECORDS
@@ -26,6 +27,8 @@ FILES = (
 """What is packed of a finished cell, beside `relations.json` and `privacy.json`, which some cells leave, and
 `evaluated.csv`."""
 PACKED = (*FILES, "relations.json", "privacy.json", "evaluated.csv")
+_TEXTS = [{"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
+"""Compression of texts: 3 % smaller than by the preset alone."""
 MOST_FILES, MOST_BYTES = 50_000, 2_000_000_000
 """Limits of an archive, as a small one may hold any number of bytes."""
 TUNING = Path("report", "tables", "tuning.csv")
@@ -75,7 +78,7 @@ def pack(run: Path, file: Path, *, models: bool = False) -> int:
         if models:
             _add_models(archive, run, [finished[id].folder for id in sorted(finished)])
     file.parent.mkdir(parents=True, exist_ok=True)
-    inside.replace(file, lzma.compress(content.getvalue(), preset=6))
+    inside.replace(file, lzma.compress(content.getvalue(), filters=_TEXTS))
     return len(finished)
 
 
@@ -102,17 +105,50 @@ def _status(file: Path) -> bytes:
     return json.dumps(status, indent=1).encode()
 
 
+def share_partitions(folder: Path) -> None:
+    """Take the records of partitions out of the packed runs of a folder, and keep each once in a file beside them.
+
+    A cell whose status has no checksum of its partition keeps it. The same runs give the same bytes.
+    """
+    texts = read_shared(folder)
+    for file in sorted(folder.glob(f"*{SUFFIX}")):
+        with tarfile.open(file, "r:xz") as archive:
+            contents = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+        checksums = {
+            name: json.loads(contents[name.replace(RECORD, "status.json")]).get("checksums", {}).get(RECORD)
+            for name in contents
+            if name.endswith(f"/{RECORD}")
+        }
+        taken = {name: checksum for name, checksum in checksums.items() if checksum}
+        texts |= {checksum: contents.pop(name).decode() for name, checksum in taken.items()}
+        if taken:
+            inside.replace(file, _compressed(contents))
+    write_shared(folder, texts)
+
+
+def _compressed(contents: Mapping[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, content in contents.items():
+            _add(archive, name, content)
+    return lzma.compress(packed.getvalue(), filters=_TEXTS)
+
+
 def unpack(file: Path, folder: Path) -> RunView:
     """Make a run folder of a packed run, and read it; only files that `pack` writes are taken, nothing else is written.
 
+    Partitions that are not in it are taken from the file beside it (`bench.results.shared_partitions`).
+
     Raises:
-        UserError: the file is no packed run, holds anything else or too much, or something lies in the folder.
+        UserError: the file is no packed run, holds anything else or too much, a partition is missing, or something
+            lies in the folder.
     """
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty: give another folder")
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _extract(file, folder)
+        restore(folder, file.parent)
         return load_run(folder)
     except BaseException:
         for path in folder.iterdir():

@@ -9,6 +9,7 @@ import pandas as pd
 from bench import croissant
 from bench.citations import cite, software
 from bench.results.results import RunView
+from bench.results.shared_partitions import SHARED
 from bench.store import inside
 from reports.league.rule import budget_text
 
@@ -44,12 +45,15 @@ def write_archive(entries: Mapping[Path, RunView], out: Path, title: str, versio
     """
     runs = list(entries.values())
     contents = {f"entries/{file.name}": file.read_bytes() for file in entries}
+    shared = [file.with_name(SHARED) for file in entries if file.with_name(SHARED).exists()]
+    contents |= {f"entries/{SHARED}": file.read_bytes() for file in shared[:1]}
     contents["results.csv"] = _table(runs).encode()
     used = [cell.settings for run in runs for cell in run.cells]
     contents["CITATION.bib"] = cite(cells=used, note=title).bibtex.encode()
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     about = dict.fromkeys(sums, "Packed run of one method: settings, partitions, tables of all cells.") | {
         "results.csv": "Reported test accuracies of all cells.",
+        f"entries/{SHARED}": "Partitions that the packed runs have in common, by checksum.",
         "CITATION.bib": "BibTeX of pFLeague and of the methods and data sets.",
     }
     files = [

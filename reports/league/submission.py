@@ -79,7 +79,7 @@ def verification(entry: Path, plugins: Sequence[Path], cells: int, seed: int) ->
 _TEXT = """# {method} in {standing}
 
 Copy this folder's `reports/` into the repository, and in `reports/league/entries/{standing}/` run
-`sha256sum *.tar.xz > SHA256SUMS`. The pull request adds:
+`sha256sum *.xz > SHA256SUMS`. The pull request adds:
 
 {files}
 

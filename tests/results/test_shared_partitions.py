@@ -1,0 +1,91 @@
+"""Entries whose partitions are kept once beside them, from real packed runs."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench.errors import UserError
+from bench.results.pack import SUFFIX, pack, unpack
+from bench.results.shared_partitions import SHARED, read_shared, write_shared
+from reports.league.archive import write_archive
+from reports.league.ship import ship
+from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
+from tests.runs.helpers import make_run
+
+METHODS = ("fedavg", "local")
+
+
+@pytest.fixture
+def folder(arrays: Path, tmp_path: Path) -> Path:  # noqa: F811
+    """A folder of two entries on the same two partitions."""
+    for method in METHODS:
+        run = make_run(tmp_path / method, arrays, [method], rounds=1, seeds=[0, 1])
+        pack(run, tmp_path / "whole" / f"{method}{SUFFIX}")
+    shutil.copytree(tmp_path / "whole", tmp_path / "entries")
+    return tmp_path / "entries"
+
+
+def content(run: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+
+
+def test_what_is_unpacked_is_as_before(folder: Path, tmp_path: Path) -> None:
+    ship(folder)
+    assert len(read_shared(folder)) == 2  # of four cells
+    for method in METHODS:
+        entry = f"{method}{SUFFIX}"
+        assert (folder / entry).stat().st_size < (tmp_path / "whole" / entry).stat().st_size
+        before, after = (
+            unpack(tmp_path / "whole" / entry, tmp_path / "a" / method),
+            unpack(folder / entry, tmp_path / "b" / method),
+        )
+        assert content(after.path) == content(before.path)
+        assert all((cell.folder / "partition.json").exists() for cell in after.cells)
+
+
+def test_a_further_entry_adds_what_is_new_and_changes_nothing_else(folder: Path, arrays: Path, tmp_path: Path) -> None:  # noqa: F811
+    ship(folder)
+    before = content(folder)
+    ship(folder)
+    assert content(folder) == before
+    pack(make_run(tmp_path / "more", arrays, ["fedprox"], rounds=1, seeds=[1, 2]), folder / f"fedprox{SUFFIX}")
+    ship(folder)
+    assert len(read_shared(folder)) == 3
+    assert {name for name, bytes in content(folder).items() if before.get(name) != bytes} == {
+        f"fedprox{SUFFIX}", SHARED, "SHA256SUMS",
+    }  # fmt: skip
+
+
+def test_an_entry_without_its_partitions_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Alone in another folder; beside a damaged file; and beside the partitions of others."""
+    ship(folder)
+    entry = folder / f"local{SUFFIX}"
+    alone = shutil.copy(entry, tmp_path / entry.name)
+    with pytest.raises(UserError, match=f"{SHARED} should lie beside it"):
+        unpack(alone, tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())
+    write_shared(tmp_path, {"0" * 32: "{}"})
+    with pytest.raises(UserError, match=f"{SHARED} should lie beside it"):
+        unpack(alone, tmp_path / "run")
+    (tmp_path / SHARED).write_bytes(b"no archive")
+    with pytest.raises(UserError, match="is damaged"):
+        unpack(alone, tmp_path / "run")
+
+
+def test_an_edited_partition_is_found_by_its_checksum(folder: Path, tmp_path: Path) -> None:
+    ship(folder)
+    write_shared(folder, {checksum: text.replace("train", "trial") for checksum, text in read_shared(folder).items()})
+    run = unpack(folder / f"local{SUFFIX}", tmp_path / "run")
+    assert all("partition.json: changed or damaged" in cell.status.reason for cell in run.cells)
+
+
+def test_a_published_archive_has_the_partitions(folder: Path, tmp_path: Path) -> None:
+    ship(folder)
+    entries = {
+        folder / f"{method}{SUFFIX}": unpack(folder / f"{method}{SUFFIX}", tmp_path / "b" / method)
+        for method in METHODS
+    }
+    archive = write_archive(entries, tmp_path / "archive", "a league", "1.0.0").parent
+    assert f"entries/{SHARED}" in (archive / "SHA256SUMS").read_text(encoding="utf-8")
+    unpack(archive / "entries" / f"local{SUFFIX}", tmp_path / "again")
