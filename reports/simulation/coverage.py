@@ -15,17 +15,17 @@ from scipy import special
 
 from bench.data import Floats
 from bench.rng import generator
-from reports.simulation.design import Components, Design, components, league, tuning_outcomes, with_tasks
+from reports.simulation.components import Components, components
+from reports.simulation.design import Design, league
 from reports.statistics import ranking
 from reports.statistics.inference import LEVEL
 from reports.statistics.reference import differences
 
 LEAGUE_2 = Design(draws=4, trials=8, tuning_seeds=1, finals=False, seeds=7)
-TASKS = 6
-"""Of a data family, at most: six of digits, as in league-2."""
 _MANY = 2000  # draws from which the truth is taken
 _CLASSES = 10
 _GUESTS = 3  # the last methods: clone, noise, erratic
+_OUTCOMES = 2000  # of the luck of tuning
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,6 @@ class Coverage:
     noise: float
 
 
-def as_league_2(parts: Components) -> Components:
-    """Components of the tasks that league-2 has, as far as there are any: six of digits, which are a family, and two of
-    `synthetic`, which stand for its two other families of one task each."""
-    chosen = with_tasks(parts, TASKS)
-    alone = [f"{family} {at}" if family == "synthetic" else family for at, family in enumerate(chosen.families)]
-    return replace(chosen, families=alone)
-
-
 def with_guests(parts: Components) -> Components:
     """The components with a clone of the first method, an entry of noise and what an erratic one is when it does not
     diverge, the first method again, as the last three."""
@@ -70,7 +62,23 @@ def with_guests(parts: Components) -> Components:
     usual = np.median(parts.noise, axis=1, keepdims=True)
     noise = np.hstack([parts.noise, parts.noise[:, :1], usual, parts.noise[:, :1]])
     trials = [[*task, task[0], guess[0], task[0]] for task in parts.trials]
-    return Components(levels, noise, trials, parts.families, np.hstack([parts.seconds, parts.seconds[:, :_GUESTS]]))
+    seconds, first = np.hstack([parts.seconds, parts.seconds[:, :_GUESTS]]), parts.draws[:, :1]
+    draws = np.concatenate([parts.draws, first, np.zeros_like(first), first], axis=1)
+    return Components(levels, noise, trials, parts.families, seconds, draws)
+
+
+def luck(rng: np.random.Generator, parts: Components, seeds: int) -> Floats:
+    """Outcomes of tuning, `[tasks, methods, outcomes]`, as the draws of the entries deviate from a method's mean.
+
+    Their variance is that of a method's draws on a task, less what the seeds of a draw explain; their shape is that of
+    all methods' draws together, heavy tails included.
+    """
+    count = parts.draws.shape[2]
+    variance = np.square(parts.draws).sum(axis=2) / (count - 1)
+    spread = np.sqrt(variance)[..., None]
+    shape = (parts.draws / np.where(spread > 0, spread, 1))[spread[..., 0] > 0].ravel() * np.sqrt(count / (count - 1))
+    scale = np.sqrt(np.maximum(0.0, variance - np.square(parts.noise) / seeds))
+    return np.asarray(scale[..., None] * rng.choice(shape, (*scale.shape, _OUTCOMES)))
 
 
 def diverging(rng: np.random.Generator, tables: Sequence[Floats], design: Design) -> tuple[list[Floats], list[bool]]:
@@ -90,7 +98,7 @@ def diverging(rng: np.random.Generator, tables: Sequence[Floats], design: Design
 def coverage(parts: Components, design: Design, repeats: int) -> Coverage:
     """Simulate leagues of a design, with guests, and count what holds. The reference of gains is the first method."""
     rng = generator("simulate", "coverage", *vars(design).values())
-    outcomes = tuning_outcomes(parts, design)
+    outcomes = luck(rng, parts, design.seeds)
     outcomes[:, -3] = outcomes[:, -1] = outcomes[:, 0]
     weights = ranking.family_weights(parts.families)
     many, _ = diverging(rng, list(league(rng, parts, outcomes, replace(design, draws=_MANY))), design)
@@ -139,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=LEAGUE_2.seeds, help="result seeds of a draw")
     options = parser.parse_args(arguments)
     design = replace(LEAGUE_2, seeds=options.seeds)
-    held = coverage(with_guests(as_league_2(components())), design, options.repeats)
+    held = coverage(with_guests(components("league_2_small", erratic=False)), design, options.repeats)
     print(f"| what should hold, {options.repeats} leagues | percent |\n|---|---:|")
     for name, share in (
         ("all pairs' differences at once", held.pairs),

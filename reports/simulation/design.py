@@ -7,46 +7,24 @@ draw, as in league-1, the unit is a seed, and the luck of tuning is in no interv
 """
 
 import argparse
-import csv
 import itertools
-import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 from scipy import special
 
 from bench.data import Floats
-from bench.results.pack import TRIALS, TUNING, unpack
 from bench.rng import generator
-from reports.statistics import best, ranking
+from reports.simulation.components import Components, components
+from reports.statistics import ranking
 
+LEAGUE_1 = "league_1_small"
+"""The study whose entries the next league was designed by."""
 FINALISTS, FINAL_SEEDS = 3, 2
 """The best trials run again on further seeds, as in a study (`sweeps.finals`)."""
 _RESAMPLED = 2000
 """Draws of tuning from which the spread of its outcome is taken."""
-
-
-@dataclass(frozen=True)
-class Components:
-    """Levels and noise of a league's entries, as arrays `[tasks, methods]` in logits.
-
-    Attributes:
-        levels: means over seeds.
-        noise: standard deviations over result seeds, without what all methods share in a seed.
-        trials: by task and method, validation accuracies of the trials that came to their end.
-        families: the data family of each task.
-        seconds: seconds of a core for a result cell, `[tasks, methods]`.
-    """
-
-    levels: Floats
-    noise: Floats
-    trials: list[list[Floats]]
-    families: list[str]
-    seconds: Floats
 
 
 @dataclass(frozen=True)
@@ -97,53 +75,11 @@ class Power:
     loss: float
 
 
-@cache
-def components(study: str = "league_1_small") -> Components:
-    """Read the components of personalized models off the entries that come with the harness."""
-    from reports.league.page import shipped
-    from reports.league.rule import by_case, data_families, ranked
-    from reports.reading.load import load
-    from reports.tables.accuracy import PM, selection
-
-    with tempfile.TemporaryDirectory() as scratch:
-        runs = [Path(scratch, file.name) for file in shipped(study)]
-        for file, run in zip(shipped(study), runs, strict=True):
-            unpack(file, run)
-        store = by_case(load(runs))
-        scores = ranked(store, PM, selection(store))[0].scores
-        logits = np.array([best.logits(np.array(rows)) for rows in zip(*scores.values(), strict=True)])
-        cells = {row: [store.of(row, task) for task in store.tasks] for row in scores}
-        seconds = [[np.mean([_seconds(cell.view.folder) for cell in task]) for task in cells[row]] for row in scores]
-        trials = [_trials(cells[row][0][0].view.folder.parent) for row in scores]
-        families = data_families(store, store.tasks)
-    residuals = logits - logits.mean(axis=2, keepdims=True)
-    noise = (residuals - np.median(residuals, axis=1, keepdims=True)).std(axis=2, ddof=1)
-    by_task = [list(task) for task in zip(*trials, strict=True)]
-    return Components(logits.mean(axis=2), noise, by_task, families, np.array(seconds).T)
-
-
 def with_tasks(parts: Components, most: int) -> Components:
     """The components of at most so many tasks of each data family, the first ones."""
     kept = [at for at, family in enumerate(parts.families) if parts.families[:at].count(family) < most]
     trials, families = [parts.trials[at] for at in kept], [parts.families[at] for at in kept]
-    return Components(parts.levels[kept], parts.noise[kept], trials, families, parts.seconds[kept])
-
-
-def _seconds(folder: Path) -> float:
-    timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
-    return float(timing["seconds"])
-
-
-def _trials(entry: Path) -> list[Floats]:
-    """Validation accuracies in logits of the complete trials of an entry, by task."""
-    with open(entry / TUNING.name, encoding="utf-8", newline="") as file:
-        tasks = sum(line["column"] == "task" for line in csv.DictReader(file))
-    tables = []
-    for at in range(tasks):
-        with open(entry / TRIALS.replace("*", str(at)), encoding="utf-8", newline="") as file:
-            values = [line["value"] for line in csv.DictReader(file) if line["column"] == "PM"]
-        tables.append(best.logits(np.array([float(value) for value in values if value])))
-    return tables
+    return Components(parts.levels[kept], parts.noise[kept], trials, families, parts.seconds[kept], parts.draws[kept])
 
 
 def chosen_trials(rng: np.random.Generator, trials: Floats, noise: float, design: Design, size: int) -> Floats:
@@ -241,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"| {' | '.join((*columns, 'told apart', 'hold', 'lost'))} |")
     print(f"|{'---:|' * (len(columns) + 3)}")
     for most in options.tasks:
-        parts = with_tasks(components(), most)
+        parts = with_tasks(components(LEAGUE_1), most)
         for design in designs(options.hours, parts, options.methods):
             print(_row(parts, design, power(parts, design, options.repeats)), flush=True)
 

@@ -3,47 +3,22 @@
 `python -m reports.simulation.simulate noise` prints the table of docs/statistics.md.
 """
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 from scipy import special
 
 from bench.data import Floats
 from bench.rng import generator
+from reports.simulation.components import components
+from reports.simulation.design import LEAGUE_1
 from reports.statistics import best, inference, ranking
 
 METHODS = (5, 20, 70)
 SEEDS = (3, 5)
 _LEVEL = float(special.logit(0.9))
 _NOISE = 0.7 * (_LEVEL - float(special.logit(0.89)))  # 0.7 points at 90 %
-
-
-@cache
-def _entries_noise() -> Floats:
-    """Standard deviations over seeds of the shipped entries' logits, `[tasks, methods]`, personalized models.
-
-    Of the residuals from a method's mean on a task, without what all methods share in a seed (their median).
-    """
-    from bench.results.pack import unpack
-    from reports.league.page import shipped
-    from reports.league.rule import by_case, ranked
-    from reports.reading.load import load
-    from reports.tables.accuracy import PM, selection
-
-    with tempfile.TemporaryDirectory() as scratch:
-        runs = [Path(scratch, file.name) for file in shipped("league_1_small")]
-        for file, run in zip(shipped("league_1_small"), runs, strict=True):
-            unpack(file, run)
-        store = by_case(load(runs))
-        tasks = zip(*ranked(store, PM, selection(store))[0].scores.values(), strict=True)
-        logits = np.array([best.logits(np.array(rows)) for rows in tasks])
-    residuals = logits - logits.mean(axis=2, keepdims=True)
-    deviations: Floats = (residuals - np.median(residuals, axis=1, keepdims=True)).std(axis=2, ddof=1)
-    return deviations
 
 
 _TWO_FAMILIES = ["one"] * 10 + ["two"] * 2
@@ -56,13 +31,13 @@ def _of_tasks(*deviations: float) -> Callable[[np.random.Generator, int], Floats
 
 def _of_entries(rng: np.random.Generator, methods: int) -> Floats:
     """Standard deviations of entries drawn at random."""
-    noise = _entries_noise()
+    noise = components(LEAGUE_1).noise
     return noise[:, rng.choice(noise.shape[1], methods, replace=methods > noise.shape[1])]
 
 
 def _of_entries_tasks(rng: np.random.Generator, methods: int) -> Floats:
     """Root mean squares of the entries' standard deviations, by task."""
-    return np.repeat(np.sqrt(np.square(_entries_noise()).mean(axis=1, keepdims=True)), methods, axis=1)
+    return np.repeat(np.sqrt(np.square(components(LEAGUE_1).noise).mean(axis=1, keepdims=True)), methods, axis=1)
 
 
 def _wild(rng: np.random.Generator, methods: int) -> Floats:

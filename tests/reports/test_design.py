@@ -1,10 +1,14 @@
 """Simulated designs of a league: what is known of them without a simulation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from reports.simulation import design
-from reports.simulation.design import Components, Design
+from reports.simulation.components import Components, _deviations, components
+from reports.simulation.coverage import luck
+from reports.simulation.design import Design
 
 
 def parts(noise: float, methods: int = 6) -> Components:
@@ -12,7 +16,8 @@ def parts(noise: float, methods: int = 6) -> Components:
     levels = np.repeat(2.2 - 0.2 * np.arange(methods)[None], 4, axis=0)
     trials = [[np.array([level, level - 0.3]) for level in task] for task in levels]
     families = ["one", "one", "one", "two"]
-    return Components(levels, np.full(levels.shape, noise), trials, families, np.full(levels.shape, 2.0))
+    draws = noise * np.array([1.5, 0.1, -0.4, -1.2]) * np.ones((*levels.shape, 1))
+    return Components(levels, np.full(levels.shape, noise), trials, families, np.full(levels.shape, 2.0), draws)
 
 
 def test_cells_are_those_of_all_trials_finals_and_results() -> None:
@@ -82,3 +87,31 @@ def test_tasks_are_the_first_of_each_family() -> None:
     assert fewer.families == ["one", "one", "two"]
     assert fewer.levels.shape == (3, 6)
     assert len(fewer.trials) == 3
+
+
+def test_the_luck_of_tuning_has_the_variance_of_the_draws_less_that_of_their_seeds() -> None:
+    """By hand: four draws of one method on each task, 1.5, 0.1, -0.4 and -1.2 times 0.1, of seven seeds each."""
+    given = parts(0.1)
+    outcomes = luck(np.random.default_rng(0), given, 7)
+    expected = 0.01 * (1.5**2 + 0.1**2 + 0.4**2 + 1.2**2) / 3 - 0.01 / 7
+    assert outcomes.var(axis=2) == pytest.approx(np.full(given.levels.shape, expected), rel=0.1)
+    assert len(np.unique(outcomes.round(9))) == 4
+    still = replace(given, draws=np.concatenate([given.draws[:, :-1], np.zeros((4, 1, 4))], axis=1))
+    assert not luck(np.random.default_rng(0), still, 7)[:, -1].any()
+
+
+def test_what_all_methods_share_in_a_seed_is_no_noise() -> None:
+    """Three methods by hand: levels 1, 2 and 5, a seed's effect of 3 and -3 on all, and noise of the last one alone."""
+    values = np.array([[4.0, -2.0], [5.0, -1.0], [8.5, 1.5]])
+    assert _deviations(values) == pytest.approx(np.array([[0, 0], [0, 0], [0.5, -0.5]]))
+
+
+@pytest.mark.parametrize("study", ["league_1_small", "league_2_small"])
+def test_components_of_both_leagues_are_there(study: str) -> None:
+    """Also without the methods that diverged in some cells of a task."""
+    whole, steady = components(study), components(study, erratic=False)
+    assert whole.levels.shape == whole.noise.shape == whole.seconds.shape == whole.draws.shape[:2]
+    assert whole.draws.shape[2] == (0 if study == "league_1_small" else 4)
+    assert 1 <= whole.levels.shape[1] - steady.levels.shape[1] <= 5
+    assert (whole.noise > 0).all() or study == "league_2_small"
+    assert len(whole.families) == len(whole.trials) == len(whole.levels)
