@@ -99,9 +99,8 @@ def variance(count: Tensor, sums: Tensor, outer: Tensor) -> Tensor:
     """`[1]`: trace of the covariance of p(y) z over samples, divided by n: the sampling variance of a client's h."""
     n = count.sum()
     squares = outer.diagonal(dim1=-2, dim2=-1).sum()  # of all features
-    return ((squares / n - (sums / n).square().sum()).clamp(min=0) / n).view(
-        1
-    )  # of a single sample: 0, but for rounding
+    # of a single sample the difference is 0, and by rounding below it
+    return ((squares / n - (sums / n).square().sum()).clamp(min=0) / n).view(1)
 
 
 def collaboration(variances: list[Tensor], shares: list[Tensor]) -> Floats:

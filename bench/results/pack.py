@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.errors import UserError, shortage
 from bench.results.results import RunView, load_run
-from bench.results.shared_partitions import RECORD, read_shared, restore, write_shared
+from bench.results.shared_partitions import RECORD, checksum_in, read_shared, restore, write_shared
 from bench.store import inside
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS, FINISHED, RECORDS
@@ -115,7 +115,7 @@ def share_partitions(folder: Path) -> None:
         with tarfile.open(file, "r:xz") as archive:
             contents = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
         checksums = {
-            name: json.loads(contents[name.replace(RECORD, "status.json")]).get("checksums", {}).get(RECORD)
+            name: checksum_in(contents[name.replace(RECORD, "status.json")])
             for name in contents
             if name.endswith(f"/{RECORD}")
         }

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from bench.errors import UserError
 from bench.store import inside
-from bench.store.documents import read_json
 
 SHARED = "partitions.json.xz"
 """The file: texts of `partition.json` by their checksums, which the cells' `status.json` has."""
 RECORD = "partition.json"
+_MOST = 500_000_000  # bytes that a small file may become
 
 
 def read_shared(folder: Path) -> dict[str, str]:
@@ -27,7 +27,10 @@ def read_shared(folder: Path) -> dict[str, str]:
     if not file.exists():
         return {}
     try:
-        texts: dict[str, str] = json.loads(lzma.decompress(file.read_bytes()))
+        with lzma.open(file) as packed:
+            texts = json.loads(packed.read(_MOST))
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+            raise ValueError("it has no texts by their checksums")
     except (ValueError, EOFError, lzma.LZMAError) as error:
         raise UserError(
             f"{file} is damaged ({error}); take it anew from where the entries beside it are from"
@@ -41,6 +44,15 @@ def write_shared(folder: Path, texts: Mapping[str, str]) -> None:
     inside.replace(folder / SHARED, lzma.compress(content, preset=6))
 
 
+def checksum_in(status: bytes) -> str:
+    """The checksum of a cell's partition in its `status.json`; empty where there is none, or the file is damaged."""
+    try:
+        checksum = json.loads(status)["checksums"][RECORD]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return checksum if isinstance(checksum, str) else ""
+
+
 def restore(run: Path, folder: Path) -> None:
     """Give the cells of an unpacked run the partitions that lie in a folder and not in the run.
 
@@ -50,8 +62,8 @@ def restore(run: Path, folder: Path) -> None:
     texts: dict[str, str] | None = None
     for status in sorted(run.glob("*/status.json")):
         record = status.with_name(RECORD)
-        checksum = read_json(status).get("checksums", {}).get(RECORD)
-        if checksum is None or record.exists():
+        checksum = checksum_in(status.read_bytes())
+        if not checksum or record.exists():
             continue
         texts = read_shared(folder) if texts is None else texts
         if checksum not in texts:

@@ -1,5 +1,6 @@
 """Entries whose partitions are kept once beside them, from real packed runs."""
 
+import lzma
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from bench.errors import UserError
 from bench.results.pack import SUFFIX, pack, unpack
-from bench.results.shared_partitions import SHARED, read_shared, write_shared
+from bench.results.shared_partitions import SHARED, checksum_in, read_shared, write_shared
 from reports.league.archive import write_archive
 from reports.league.ship import ship
 from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
@@ -68,9 +69,17 @@ def test_an_entry_without_its_partitions_is_refused(folder: Path, tmp_path: Path
     write_shared(tmp_path, {"0" * 32: "{}"})
     with pytest.raises(UserError, match=f"{SHARED} should lie beside it"):
         unpack(alone, tmp_path / "run")
-    (tmp_path / SHARED).write_bytes(b"no archive")
-    with pytest.raises(UserError, match="is damaged"):
-        unpack(alone, tmp_path / "run")
+    for damaged in (b"no archive", lzma.compress(b"[1]"), lzma.compress(b"{}")[:-9]):
+        (tmp_path / SHARED).write_bytes(damaged)
+        with pytest.raises(UserError, match="is damaged"):
+            unpack(alone, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "status", [b"", b"[]", b"{}", b'{"checksums": 3}', b'{"checksums": {"partition.json": [1]}}', b"[" * 10**6]
+)
+def test_a_status_that_is_damaged_has_no_checksum(status: bytes) -> None:
+    assert checksum_in(status) == ""
 
 
 def test_an_edited_partition_is_found_by_its_checksum(folder: Path, tmp_path: Path) -> None:
