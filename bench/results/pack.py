@@ -1,17 +1,19 @@
 """A run as one small file to publish: results of its cells, without checkpoints, logs and locks (docs/verify.md)."""
 
 import io
+import itertools
 import json
 import lzma
 import re
 import shutil
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.errors import UserError, shortage
 from bench.results.results import RunView, load_run
-from bench.results.shared_partitions import RECORD, checksum_in, read_shared, restore, write_shared
+from bench.results.shared_partitions import RECORD, SHARED, checksum_in, compressed, read_shared, restore
 from bench.store import inside
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS, FINISHED, RECORDS
@@ -64,26 +66,29 @@ def pack(run: Path, file: Path, *, models: bool = False) -> int:
     if isinstance(machine := info.get("machine"), dict):
         info["machine"] = {key: value for key, value in machine.items() if key != "host"}
     info["cells"] = [entry for entry in view.info["cells"] if entry["id"] in kept]
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        _add(archive, "run.json", json.dumps(info, indent=1, ensure_ascii=False).encode())
-        tables = (run / TUNING).parent
-        for table in (tables / TUNING.name, *sorted(tables.glob(TRIALS), key=lambda path: (len(path.name), path.name))):
-            if inside.is_file(table):
-                _add(archive, table.name, inside.read_bytes(table))
-        for name in PACKED:  # files of a kind beside each other: they compress each other
-            for id in sorted(finished):
-                if inside.is_file(path := finished[id].folder / name):
-                    _add(archive, f"{id}/{name}", _status(path) if name == "status.json" else inside.read_bytes(path))
-        if models:
-            _add_models(archive, run, [finished[id].folder for id in sorted(finished)])
+    folders = {id: finished[id].folder for id in sorted(finished)}
+    members = itertools.chain(_results(run, info, folders), _models(run, list(folders.values())) if models else ())
+    content = _archive(members)
     file.parent.mkdir(parents=True, exist_ok=True)
-    inside.replace(file, lzma.compress(content.getvalue(), filters=_TEXTS))
+    inside.replace(file, content)
     return len(finished)
 
 
-def _add_models(archive: tarfile.TarFile, run: Path, folders: Sequence[Path]) -> None:
-    """Add the models of the reported rounds.
+def _results(run: Path, info: Mapping[str, Any], folders: Mapping[str, Path]) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of a run's own files, its tables of tuning, and the files of its cells."""
+    yield "run.json", json.dumps(info, indent=1, ensure_ascii=False).encode()
+    tables = (run / TUNING).parent
+    for table in (tables / TUNING.name, *sorted(tables.glob(TRIALS), key=lambda path: (len(path.name), path.name))):
+        if inside.is_file(table):
+            yield table.name, inside.read_bytes(table)
+    for name in PACKED:  # files of a kind beside each other: they compress each other
+        for id, folder in folders.items():
+            if inside.is_file(path := folder / name):
+                yield f"{id}/{name}", _status(path) if name == "status.json" else inside.read_bytes(path)
+
+
+def _models(run: Path, folders: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the models of the reported rounds.
 
     Raises:
         UserError: no cell has any.
@@ -94,7 +99,7 @@ def _add_models(archive: tarfile.TarFile, run: Path, folders: Sequence[Path]) ->
     if not chosen:
         raise UserError(f"{run}: no cell has models; `bench run --fresh --keep best` runs cells again with theirs")
     for path in chosen:
-        _add(archive, names[path], inside.read_bytes(path))
+        yield names[path], inside.read_bytes(path)
 
 
 def _status(file: Path) -> bytes:
@@ -113,7 +118,8 @@ def share_partitions(folder: Path) -> None:
     texts = read_shared(folder)
     for file in sorted(folder.glob(f"*{SUFFIX}")):
         with tarfile.open(file, "r:xz") as archive:
-            contents = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+            files = {member.name: archive.extractfile(member) for member in archive}
+            contents = {name: content.read() for name, content in files.items() if content is not None}
         checksums = {
             name: checksum_in(contents[name.replace(RECORD, "status.json")])
             for name in contents
@@ -122,15 +128,18 @@ def share_partitions(folder: Path) -> None:
         taken = {name: checksum for name, checksum in checksums.items() if checksum}
         texts |= {checksum: contents.pop(name).decode() for name, checksum in taken.items()}
         if taken:
-            inside.replace(file, _compressed(contents))
-    write_shared(folder, texts)
+            inside.replace(file, _archive(contents.items()))
+    inside.replace(folder / SHARED, compressed(texts))
 
 
-def _compressed(contents: Mapping[str, bytes]) -> bytes:
+def _archive(members: Iterable[tuple[str, bytes]]) -> bytes:
+    """Pack files of these names and contents, without times and owners: the same results give the same bytes."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, content in contents.items():
-            _add(archive, name, content)
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
     return lzma.compress(packed.getvalue(), filters=_TEXTS)
 
 
@@ -182,10 +191,3 @@ def _extract(file: Path, folder: Path) -> None:
         if shortage(error):
             raise
         raise UserError(f"{file} is not a packed run ({error}); `bench pack RUN` makes one") from None
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file to an archive, without times and owners: the same results give the same bytes."""
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    archive.addfile(info, io.BytesIO(content))

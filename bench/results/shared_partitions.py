@@ -38,10 +38,9 @@ def read_shared(folder: Path) -> dict[str, str]:
     return texts
 
 
-def write_shared(folder: Path, texts: Mapping[str, str]) -> None:
-    """Replace the file of a folder; the same texts give the same bytes."""
-    content = json.dumps(dict(sorted(texts.items())), ensure_ascii=False).encode()
-    inside.replace(folder / SHARED, lzma.compress(content, preset=6))
+def compressed(texts: Mapping[str, str]) -> bytes:
+    """Make the content of the file; the same texts give the same bytes."""
+    return lzma.compress(json.dumps(dict(sorted(texts.items())), ensure_ascii=False).encode(), preset=6)
 
 
 def checksum_in(status: bytes) -> str:
@@ -62,8 +61,7 @@ def restore(run: Path, folder: Path) -> None:
     texts: dict[str, str] | None = None
     for status in sorted(run.glob("*/status.json")):
         record = status.with_name(RECORD)
-        checksum = checksum_in(status.read_bytes())
-        if not checksum or record.exists():
+        if record.exists() or not (checksum := checksum_in(status.read_bytes())):
             continue
         texts = read_shared(folder) if texts is None else texts
         if checksum not in texts:
@@ -71,4 +69,4 @@ def restore(run: Path, folder: Path) -> None:
                 f"the partition of cell {status.parent.name} is not in the packed run: {SHARED} should lie beside it, "
                 "as it does where the run is from"
             )
-        inside.replace(record, texts[checksum].encode())
+        inside.replace(record, texts[checksum].encode(), durable=False)

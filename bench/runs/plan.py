@@ -119,8 +119,7 @@ class _Planner:
         varied_fields = (
             {"seed", "partition_seed", "alpha"} if self._glance and not is_own(PARTITIONS, settings.partition) else {}
         )
-        fields = set(DATA_FIELDS).difference(varied_fields)
-        key = json.dumps(settings.model_dump(include=fields), sort_keys=True)
+        key = json.dumps(settings.model_dump(include=set(DATA_FIELDS).difference(varied_fields)), sort_keys=True)
         if key not in self._partitions:
             try:
                 partition = load_partition(settings, dataset)
@@ -131,7 +130,7 @@ class _Planner:
             remarks = tuple(partition_remarks(cell_partition, cell_dataset))
             self._partitions[key] = partition.hash, remarks, partition_record(cell_dataset, cell_partition, malicious)
         partition_hash, remarks, record = self._partitions[key]
-        public = json.dumps(settings.model_dump(include=fields | _PUBLIC_FIELDS), sort_keys=True)
+        public = json.dumps(settings.model_dump(include=set(DATA_FIELDS) | _PUBLIC_FIELDS), sort_keys=True)
         if public not in self._public_notes:
             samples = load_public(settings, self._data_root, download=self._download)
             self._public_notes[public] = samples.notes if samples else ()

@@ -9,7 +9,7 @@ import pandas as pd
 from bench import croissant
 from bench.citations import cite, software
 from bench.results.results import RunView
-from bench.results.shared_partitions import SHARED
+from bench.results.shared_partitions import SHARED, compressed, read_shared
 from bench.store import inside
 from reports.league.rule import budget_text
 
@@ -45,8 +45,10 @@ def write_archive(entries: Mapping[Path, RunView], out: Path, title: str, versio
     """
     runs = list(entries.values())
     contents = {f"entries/{file.name}": file.read_bytes() for file in entries}
-    shared = [file.with_name(SHARED) for file in entries if file.with_name(SHARED).exists()]
-    contents |= {f"entries/{SHARED}": file.read_bytes() for file in shared[:1]}
+    if shared := {
+        key: text for folder in {file.parent for file in entries} for key, text in read_shared(folder).items()
+    }:
+        contents[f"entries/{SHARED}"] = compressed(shared)
     contents["results.csv"] = _table(runs).encode()
     used = [cell.settings for run in runs for cell in run.cells]
     contents["CITATION.bib"] = cite(cells=used, note=title).bibtex.encode()

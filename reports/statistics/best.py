@@ -171,10 +171,13 @@ def pairs_of(scores: Sequence[Floats], weights: Floats, erratic: Sequence[bool] 
         scores, weights: as of `pair_variances`.
         erratic: as of `against_best`.
     """
+    if erratic is None or not any(erratic):
+        moderated, degrees = moderate(*pair_variances(scores, weights))
+        return Moderated(moderated, np.full(moderated.shape, degrees))
     variance, _ = pair_variances(scores, weights)
     least = min(task.shape[1] for task in _several(scores)) - 1
     freedom = np.full(variance.shape, float(least))
-    steady = np.full(len(variance), True) if erratic is None else ~np.asarray(erratic, dtype=bool)
+    steady = ~np.asarray(erratic, dtype=bool)
     if steady.sum() > 1:
         both = np.ix_(steady, steady)
         variance[both], freedom[both] = moderate(*pair_variances([task[steady] for task in scores], weights))

@@ -112,6 +112,5 @@ def test_components_of_both_leagues_are_there(study: str) -> None:
     whole, steady = components(study), components(study, erratic=False)
     assert whole.levels.shape == whole.noise.shape == whole.seconds.shape == whole.draws.shape[:2]
     assert whole.draws.shape[2] == (0 if study == "league_1_small" else 4)
-    assert 1 <= whole.levels.shape[1] - steady.levels.shape[1] <= 5
-    assert (whole.noise > 0).all() or study == "league_2_small"
+    assert whole.levels.shape[1] > steady.levels.shape[1] > 1
     assert len(whole.families) == len(whole.trials) == len(whole.levels)

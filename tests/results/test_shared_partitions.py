@@ -8,7 +8,7 @@ import pytest
 
 from bench.errors import UserError
 from bench.results.pack import SUFFIX, pack, unpack
-from bench.results.shared_partitions import SHARED, checksum_in, read_shared, write_shared
+from bench.results.shared_partitions import SHARED, checksum_in, compressed, read_shared
 from reports.league.archive import write_archive
 from reports.league.ship import ship
 from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
@@ -66,7 +66,7 @@ def test_an_entry_without_its_partitions_is_refused(folder: Path, tmp_path: Path
     with pytest.raises(UserError, match=f"{SHARED} should lie beside it"):
         unpack(alone, tmp_path / "run")
     assert not list((tmp_path / "run").iterdir())
-    write_shared(tmp_path, {"0" * 32: "{}"})
+    (tmp_path / SHARED).write_bytes(compressed({"0" * 32: "{}"}))
     with pytest.raises(UserError, match=f"{SHARED} should lie beside it"):
         unpack(alone, tmp_path / "run")
     for damaged in (b"no archive", lzma.compress(b"[1]"), lzma.compress(b"{}")[:-9]):
@@ -84,17 +84,21 @@ def test_a_status_that_is_damaged_has_no_checksum(status: bytes) -> None:
 
 def test_an_edited_partition_is_found_by_its_checksum(folder: Path, tmp_path: Path) -> None:
     ship(folder)
-    write_shared(folder, {checksum: text.replace("train", "trial") for checksum, text in read_shared(folder).items()})
+    edited = {checksum: text.replace("train", "trial") for checksum, text in read_shared(folder).items()}
+    (folder / SHARED).write_bytes(compressed(edited))
     run = unpack(folder / f"local{SUFFIX}", tmp_path / "run")
-    assert all("partition.json: changed or damaged" in cell.status.reason for cell in run.cells)
+    assert ["partition.json: changed or damaged" in cell.status.reason for cell in run.cells] == [True, True]
 
 
-def test_a_published_archive_has_the_partitions(folder: Path, tmp_path: Path) -> None:
-    ship(folder)
-    entries = {
-        folder / f"{method}{SUFFIX}": unpack(folder / f"{method}{SUFFIX}", tmp_path / "b" / method)
-        for method in METHODS
-    }
+def test_a_published_archive_has_the_partitions_of_all_its_entries(folder: Path, arrays: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Of entries from two folders, each with partitions of its own beside them."""
+    other = tmp_path / "other" / f"ditto{SUFFIX}"
+    pack(make_run(tmp_path / "ditto", arrays, ["ditto"], rounds=1, seeds=[2]), other)
+    entries = {}
+    for file in (folder / f"local{SUFFIX}", other):
+        ship(file.parent)
+        entries[file] = unpack(file, tmp_path / "b" / file.name)
     archive = write_archive(entries, tmp_path / "archive", "a league", "1.0.0").parent
     assert f"entries/{SHARED}" in (archive / "SHA256SUMS").read_text(encoding="utf-8")
-    unpack(archive / "entries" / f"local{SUFFIX}", tmp_path / "again")
+    for file in entries:
+        unpack(archive / "entries" / file.name, tmp_path / "again" / file.name)

@@ -67,7 +67,7 @@ def test_every_section_runs(tmp_path: Path, environment: dict[str, str]) -> None
             assert "skipped" in row["says"] or torch.cuda.is_available()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
 def test_a_step_is_compiled(tmp_path: Path, environment: dict[str, str]) -> None:
     found = rehearsed(tmp_path / "found.json", environment, "inductor")
