@@ -153,10 +153,11 @@ def _needed(store: Store, chosen: str) -> Table:
         best = [max(group, key=lambda row: float(group[row][0].mean())) for group in (generic, personal)]
         table = np.array([units for group in (generic, personal) for (units,) in group.values()])
         names = [*generic, *personal]
-        moderated = pairs_of([table], np.ones(1), [row in erratic_rows(store, [task]) for row in names])
+        pairs = pairs_of([table], np.ones(1), [row in erratic_rows(store, [task]) for row in names])
+        variance, freedom = pairs.cautious()
         pair = names.index(best[0]), len(generic) + list(personal).index(best[1])
-        quantile = float(stats.t.ppf(1 - LEVEL / (2 * len(generic) * len(personal)), moderated.freedom[pair]))
-        half = quantile * float(moderated.variance[pair]) ** 0.5
+        quantile = float(stats.t.ppf(1 - LEVEL / (2 * len(generic) * len(personal)), freedom[pair]))
+        half = quantile * float(variance[pair]) ** 0.5
         means = table.mean(axis=1)
         rows.append((task, (*map(words, best), *_interval(means[pair[0]] - means[pair[1]], half))))
     caption = (

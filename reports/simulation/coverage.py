@@ -37,6 +37,7 @@ class Coverage:
         width: the median half width of those intervals, in logits.
         ranks: leagues in which all rank intervals hold the true ranks.
         gains: leagues in which all corrected gains over a reference hold the true ones.
+        by_task: the same of a single task, the mean over the tasks; `least`: on the task where they hold least often.
         winner: leagues in which the corrected gain of the method that leads holds; `alone`: its own interval.
         each: methods whose gain by itself holds.
         clone: leagues in which a clone's rank interval overlaps that of the method that it is.
@@ -47,6 +48,8 @@ class Coverage:
     width: float
     ranks: float
     gains: float
+    by_task: float
+    least: float
     winner: float
     alone: float
     each: float
@@ -103,13 +106,21 @@ def coverage(parts: Components, design: Design, repeats: int) -> Coverage:
     weights = ranking.family_weights(parts.families)
     many, _ = diverging(rng, list(league(rng, parts, outcomes, replace(design, draws=_MANY))), design)
     logits = weights @ np.array([special.logit(task / 100).mean(axis=1) for task in many])
-    true_gains = weights @ np.array([task.mean(axis=1) - task[0].mean() for task in many])
-    logits[-3], true_gains[-3] = logits[0], 0.0
-    rows = []
+    by_task = np.array([task.mean(axis=1) - task[0].mean() for task in many])
+    logits[-3], by_task[:, -3] = logits[0], 0.0
+    rows, of_tasks = [], []
     for _ in range(repeats):
         tables, erratic = diverging(rng, list(league(rng, parts, outcomes, design)), design)
-        rows.append(_held(tables, parts.families, erratic, logits, true_gains))
-    return Coverage(*np.mean(np.array(rows, dtype=float), axis=0).tolist())
+        rows.append(_held(tables, parts.families, erratic, logits, weights @ by_task))
+        of_tasks.append([_gains_hold(tables[at : at + 1], np.ones(1), erratic, by_task[at]) for at in range(len(many))])
+    held, tasks = np.mean(np.array(rows, dtype=float), axis=0), np.mean(of_tasks, axis=0)
+    return Coverage(*[*held[:4].tolist(), float(tasks.mean()), float(tasks.min()), *held[4:].tolist()])
+
+
+def _gains_hold(tables: Sequence[Floats], weights: Floats, erratic: Sequence[bool], truth: Floats) -> bool:
+    """Tell whether all corrected gains over the first method hold the true ones."""
+    gains = differences([table[1:] for table in tables], [table[0] for table in tables], weights, erratic)
+    return bool((np.abs(gains.mean - truth[1:]) <= gains.half(LEVEL / len(gains.mean))).all())
 
 
 def _held(
@@ -153,6 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("all pairs' differences at once", held.pairs),
         ("all rank intervals at once", held.ranks),
         ("all corrected gains at once", held.gains),
+        ("all corrected gains on one task at once, mean over the tasks", held.by_task),
+        ("all corrected gains on one task at once, the task where they hold least", held.least),
         ("the leader's corrected gain", held.winner),
         ("the leader's gain, its interval by itself", held.alone),
         ("a gain, its interval by itself", held.each),

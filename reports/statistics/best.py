@@ -37,6 +37,8 @@ MARGIN = 0.5
 _EDGE = 0.05
 """Percent: accuracies are kept this far from 0 and 100, where logits end."""
 _MOST_SEEDS = 10_000
+_PRIOR = 0.25
+"""Share of the prior's degrees of freedom that counts in cautious intervals."""
 Verdict = Literal["better", "equivalent", "undecided", "worse"]
 TaskOutcome = Literal["win", "tie", "undecided", "loss"]
 
@@ -61,10 +63,30 @@ class Standing:
 
 @dataclass(frozen=True)
 class Moderated:
-    """Variances of the pairs' mean differences, shrunken towards each other, and degrees of freedom, of each pair."""
+    """Variances of the pairs' mean differences, `[methods, methods]` as all else.
+
+    Attributes:
+        variance: shrunken towards each other.
+        freedom: degrees of freedom of those, the prior's among them.
+        plain: not shrunken.
+        plain_freedom: degrees of freedom of those.
+    """
 
     variance: Floats
     freedom: Floats
+    plain: Floats
+    plain_freedom: Floats
+
+    def cautious(self) -> tuple[Floats, Floats]:
+        """Variances and degrees of freedom for differences in percentage points, which far fewer pairs are chosen from.
+
+        A method that is noisy on one task alone is noisier than the others let it seem, and it is such methods that
+        intervals for all at once miss. So a variance counts that is larger than the shrunken one, and of the prior's
+        degrees of freedom a quarter: with that share the intervals hold as often as they should in simulated leagues
+        with the shipped entries' noise (`python -m reports.simulation.coverage`).
+        """
+        freedom = self.plain_freedom + _PRIOR * (self.freedom - self.plain_freedom)
+        return np.maximum(self.variance, self.plain), freedom
 
 
 def logits(percent: Floats) -> Floats:
@@ -171,17 +193,20 @@ def pairs_of(scores: Sequence[Floats], weights: Floats, erratic: Sequence[bool] 
         scores, weights: as of `pair_variances`.
         erratic: as of `against_best`.
     """
+    variance, degrees = pair_variances(scores, weights)
     if erratic is None or not any(erratic):
-        moderated, degrees = moderate(*pair_variances(scores, weights))
-        return Moderated(moderated, np.full(moderated.shape, degrees))
-    variance, _ = pair_variances(scores, weights)
+        moderated, more = moderate(variance, degrees)
+        return Moderated(moderated, np.full(variance.shape, more), variance, np.full(variance.shape, degrees))
     least = min(task.shape[1] for task in _several(scores)) - 1
     freedom = np.full(variance.shape, float(least))
+    pairs = Moderated(variance, freedom, variance.copy(), freedom.copy())
     steady = ~np.asarray(erratic, dtype=bool)
     if steady.sum() > 1:
         both = np.ix_(steady, steady)
-        variance[both], freedom[both] = moderate(*pair_variances([task[steady] for task in scores], weights))
-    return Moderated(variance, freedom)
+        plain, degrees = pair_variances([task[steady] for task in scores], weights)
+        pairs.plain[both], pairs.plain_freedom[both] = plain, degrees
+        pairs.variance[both], pairs.freedom[both] = moderate(plain, degrees)
+    return pairs
 
 
 def moderate(variances: Floats, freedom: float) -> tuple[Floats, float]:

@@ -2,8 +2,8 @@
 
 With four units Student's t interval of a method has three degrees of freedom, and corrected for 66 methods it is eleven
 times as wide as the standard error. The variances of all pairs are therefore moderated, as those of ranks are
-(`reports.statistics.best`): what all methods' spreads say together counts for each. Bonferroni's correction makes
-intervals hold for all methods at once, so also for one that was chosen because it leads.
+(`reports.statistics.best`): what all methods' spreads say together counts for each, with caution. Bonferroni's
+correction makes intervals hold for all methods at once, so also for one that was chosen because it leads.
 """
 
 from collections.abc import Sequence
@@ -56,8 +56,8 @@ def differences(
             none has.
     """
     rows = [np.vstack([row, methods]) for row, methods in zip(reference, tasks, strict=True)]
-    moderated = pairs_of(rows, weights, erratic)
+    variance, freedom = pairs_of(rows, weights, erratic).cautious()
     mean = weights @ np.array(
         [methods.mean(axis=1) - row.mean() for row, methods in zip(reference, tasks, strict=True)]
     )
-    return Differences(mean, np.sqrt(moderated.variance[0, 1:]), moderated.freedom[0, 1:])
+    return Differences(mean, np.sqrt(variance[0, 1:]), freedom[0, 1:])

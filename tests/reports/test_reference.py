@@ -12,6 +12,7 @@ from reports.league.rule import by_case
 from reports.reading.load import load
 from reports.simulation.coverage import coverage, with_guests
 from reports.simulation.design import Design
+from reports.statistics.best import pairs_of
 from reports.statistics.reference import differences
 from reports.tables.accuracy import selection
 from tests.reports import conftest
@@ -55,6 +56,21 @@ def test_all_intervals_hold_at_once_and_each_by_itself() -> None:
     assert np.mean(ratio) < 5 < stats.t.ppf(1 - 0.05 / 120, 3)
 
 
+def test_a_method_that_is_noisier_than_the_others_keeps_its_own_spread() -> None:
+    """Twenty methods, of which the last is noisy on one task: its interval is no narrower than its units say, with
+    degrees of freedom between those of the units and what the prior adds; moderation alone would make it narrower."""
+    rng = np.random.default_rng(2)
+    tasks = list(rng.normal(size=(3, 20, 4)))
+    tasks[0][-1] *= 8
+    reference, weights = list(rng.normal(size=(3, 4))), np.full(3, 1 / 3)
+    together = differences(tasks, reference, weights)
+    rows = [np.vstack([row, task]) for row, task in zip(reference, tasks, strict=True)]
+    moderated = pairs_of(rows, weights)
+    assert together.error[-1] == np.sqrt(moderated.plain[0, -1]) > np.sqrt(moderated.variance[0, -1])
+    assert (moderated.plain_freedom[0, 1:] < together.freedom).all()
+    assert (together.freedom < (moderated.plain_freedom + moderated.freedom)[0, 1:] / 2).all()
+
+
 def test_rows_that_do_not_differ_have_no_width() -> None:
     same = np.array([[1.0, 2.0, 3.0]])
     together = differences([np.vstack([same, same])], [same[0]], np.ones(1))
@@ -92,5 +108,6 @@ def test_what_the_page_prints_holds_in_simulated_leagues() -> None:
     assert held.pairs >= 0.9
     assert held.ranks >= held.pairs
     assert held.winner >= held.gains >= 0.9
+    assert held.by_task >= held.least >= 0.85
     assert held.each == pytest.approx(0.95, abs=0.04)
     assert (held.clone, held.noise) == (1.0, 1.0)
