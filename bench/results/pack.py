@@ -28,7 +28,8 @@ FILES = (
 )  # fmt: skip
 """What is packed of a finished cell, beside `relations.json` and `privacy.json`, which some cells leave, and
 `evaluated.csv`."""
-PACKED = (*FILES, "relations.json", "privacy.json", "evaluated.csv")
+RELATIONS = "relations.json"
+PACKED = (*FILES, RELATIONS, "privacy.json", "evaluated.csv")
 _TEXTS = [{"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
 """Compression of texts: 3 % smaller than by the preset alone."""
 MOST_FILES, MOST_BYTES = 50_000, 2_000_000_000
@@ -104,14 +105,18 @@ def _models(run: Path, folders: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
 
 def _status(file: Path) -> bytes:
     """A cell's status without the checksums of the files that are not packed."""
-    status = read_json(file)
-    for name in (*LEFT_OUT, *(record for record in RECORDS if record not in PACKED)):
+    return _without(read_json(file), [*LEFT_OUT, *(record for record in RECORDS if record not in PACKED)])
+
+
+def _without(status: dict[str, Any], names: Iterable[str]) -> bytes:
+    for name in names:
         status.get("checksums", {}).pop(name, None)
     return json.dumps(status, indent=1).encode()
 
 
-def share_partitions(folder: Path) -> None:
-    """Take the records of partitions out of the packed runs of a folder, and keep each once in a file beside them.
+def lighten(folder: Path) -> None:
+    """Take the partitions out of the packed runs of a folder, each of which is kept once in a file beside them, and
+    the clients' relations, which would be up to two thirds of a run.
 
     A cell whose status has no checksum of its partition keeps it. The same runs give the same bytes.
     """
@@ -127,7 +132,12 @@ def share_partitions(folder: Path) -> None:
         }
         taken = {name: checksum for name, checksum in checksums.items() if checksum}
         texts |= {checksum: contents.pop(name).decode() for name, checksum in taken.items()}
-        if taken:
+        related = [name for name in contents if name.endswith(f"/{RELATIONS}")]
+        for name in related:
+            del contents[name]
+            status = name.replace(RELATIONS, "status.json")
+            contents[status] = _without(json.loads(contents[status]), [RELATIONS])
+        if taken or related:
             inside.replace(file, _archive(contents.items()))
     inside.replace(folder / SHARED, compressed(texts))
 

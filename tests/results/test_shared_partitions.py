@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from bench.errors import UserError
-from bench.results.pack import SUFFIX, pack, unpack
+from bench.results.pack import RELATIONS, SUFFIX, pack, unpack
+from bench.results.results import load_run
 from bench.results.shared_partitions import SHARED, checksum_in, compressed, read_shared
+from bench.runs.verify.recomputed import compare
+from bench.store.store import write_json
 from reports.league.archive import write_archive
 from reports.league.ship import ship
 from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
@@ -73,6 +76,25 @@ def test_an_entry_without_its_partitions_is_refused(folder: Path, tmp_path: Path
         (tmp_path / SHARED).write_bytes(damaged)
         with pytest.raises(UserError, match="is damaged"):
             unpack(alone, tmp_path / "run")
+
+
+def test_the_relations_of_clients_are_left_out(arrays: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Computed again, the cell has them, and is the same but for them; relations that were packed are compared."""
+    run = make_run(tmp_path / "fedamp", arrays, ["fedamp"], rounds=1, seeds=[0])
+    entry = tmp_path / "entries" / f"fedamp{SUFFIX}"
+    pack(run, entry)
+    again = load_run(run).cells[0].folder
+    whole = unpack(entry, tmp_path / "whole").cells[0]
+    write_json(whole.folder / RELATIONS, {"clients": [0], "n_train": [1], "matrices": {}})
+    assert compare(whole, again).outcome == "wrong"
+    ship(entry.parent)
+    (light,) = unpack(entry, tmp_path / "light").cells
+    assert (again / RELATIONS).exists()
+    assert not (light.folder / RELATIONS).exists()
+    assert (light.status.state, compare(light, again).outcome) == ("done", "same")
+    before = entry.read_bytes()
+    ship(entry.parent)
+    assert entry.read_bytes() == before
 
 
 @pytest.mark.parametrize(

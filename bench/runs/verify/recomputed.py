@@ -78,7 +78,7 @@ def _compare(cell: CellView, folder: Path) -> Recomputed:
     if new.path == old.path:
         if other:
             return Recomputed("wrong", f"other numbers on the same path: {_difference(cell.folder, folder, other[0])}")
-        if not _same(cell.folder, folder, "relations.json"):
+        if _has_relations(cell) and not _same(cell.folder, folder, "relations.json"):
             return Recomputed("wrong", "other numbers on the same path: relations.json")
         if further := _other_privacy(cell.folder, folder) or other_score(cell, folder):
             return Recomputed("wrong", f"other numbers on the same path: {further}")
@@ -127,7 +127,7 @@ def _on_another_path(cell: CellView, new: Path, other: list[str], paths: str) ->
         return Recomputed("wrong", f"too many samples for such losses ({worst.allowed} may be): {text}", paths)
     edited = [samples] if worst.apart else []
     edited += ["hits.csv"] if "hits" in other else []
-    edited += [] if _related(old, new) else ["relations.json"]
+    edited += ["relations.json"] if _has_relations(cell) and not _related(old, new) else []
     edited += [further] if (further := other_score(cell, new)) else []
     if edited:
         return Recomputed("wrong", f"the same losses and other numbers: {', '.join(edited)}", paths)
@@ -230,6 +230,11 @@ def _other_privacy(old: Path, new: Path) -> str:
 
 def _round_alike(first: float, other: float) -> bool:
     return math.isclose(first, other, rel_tol=1e-9, abs_tol=1.5e-4)
+
+
+def _has_relations(cell: CellView) -> bool:
+    """Whether `relations.json` is to be compared: shipped entries have neither it nor its checksum."""
+    return (cell.folder / "relations.json").exists() or "relations.json" in cell.status.checksums
 
 
 def _related(old: Path, new: Path) -> bool:
