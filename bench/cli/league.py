@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from bench.results.results import RunView
     from sweeps.admission import Admission, Division
 
-VERSION = "league_1"
-"""The standing league; the next one, league_2, is being computed."""
+STANDING: Final = "2"
+"""The league that all commands mean. Of league-1 only the rules are left, so that its entries stay readable."""
 League = Annotated[Literal["1", "2"], typer.Option(help="Version of the league.")]
 Tier = Annotated[
-    Literal["small", "full", "photos"], typer.Option(help="small: two CPU cores; full: a GPU; photos: league-2's.")
+    Literal["small", "full", "photos"],
+    typer.Option(help="small: two CPU cores; photos: two CPU cores for a day; full: a GPU, league-1's."),
 ]
 DivisionOption = Annotated[
     Literal["tuned", "default"],
-    typer.Option(help="default: the method's own defaults and one learning rate, no tuning; league-2's."),
+    typer.Option(help="default: the method's own defaults and one learning rate, no tuning."),
 ]
 MethodOption = Annotated[
     str, typer.Option(metavar="NAME_OR_FILE", help="A method's id, or the .py file that registers one method.")
@@ -62,7 +63,7 @@ class LeagueTier:
         if tier not in tiers:
             raise UserError(f"--tier {tier}: league-{league} has the tiers {', '.join(tiers)}; see also --league")
         if division == "default" and (league, tier) != ("2", "small"):
-            raise UserError("--division default: only league-2's small tier has one: --league 2 --tier small")
+            raise UserError("--division default: only league-2's small tier has one")
         return cls(league, tier, division)
 
     @property
@@ -84,7 +85,11 @@ class LeagueTier:
 
     def command(self, name: str, *arguments: str) -> str:
         """Command of `bench league` for it; options that have their defaults are left out."""
-        given = {"--league": (self.league, "1"), "--tier": (self.tier, "small"), "--division": (self.division, "tuned")}
+        given = {
+            "--league": (self.league, STANDING),
+            "--tier": (self.tier, "small"),
+            "--division": (self.division, "tuned"),
+        }
         options = [f"{option} {value}" for option, (value, default) in given.items() if value != default]
         return " ".join(["bench league", name, *options, *arguments])
 
@@ -109,7 +114,7 @@ app = typer.Typer(help="The league: a standing comparison that anyone can recomp
 def run(
     method: MethodOption,
     tier: Tier = "small",
-    league: League = "1",
+    league: League = STANDING,
     division: DivisionOption = "tuned",
     plugin: PluginFiles = None,
     out: Out = None,
@@ -168,7 +173,7 @@ def report(
         typer.Option(metavar="NAME_OR_FILE", help="Begin with this entry's method against all others."),
     ] = None,
     tier: Tier = "small",
-    league: League = "1",
+    league: League = STANDING,
     division: DivisionOption = "tuned",
     plugin: PluginFiles = None,
     out: Out = None,
@@ -230,7 +235,7 @@ def export(
         ),
     ] = "",
     tier: Tier = "small",
-    league: League = "1",
+    league: League = STANDING,
     division: DivisionOption = "tuned",
     plugin: PluginFiles = None,
     out: Out = None,
@@ -299,7 +304,7 @@ def _load(method: str, plugins: list[Path] | None) -> str:
 def submit(
     method: MethodOption,
     tier: Tier = "small",
-    league: League = "1",
+    league: League = STANDING,
     division: DivisionOption = "tuned",
     plugin: PluginFiles = None,
     out: Out = None,

@@ -1,10 +1,10 @@
 """Which methods of the league may be the best? A cross-check of its tiers by another procedure.
 
     python docs/examples/confidence_set.py                       # the entries that come with the harness
-    python docs/examples/confidence_set.py runs/league_1_small/*.tar.xz
+    python docs/examples/confidence_set.py runs/league_2_small/*.tar.xz
 
 Prints the model confidence set (Hansen, Lunde and Nason 2011, Econometrica 79), by `arch`, beside the ranks and tiers
-of the league's page. Its losses are minus the logits of accuracy in every block, a task with one of its seeds,
+of the league's page. Its losses are minus the logits of accuracy in every block, a task with a draw of tuning,
 weighted so that data families count the same; blocks are resampled independently.
 """
 
@@ -39,7 +39,7 @@ def losses(store: Store, scores: dict[str, list[np.ndarray]]) -> pd.DataFrame:
 
 def main() -> None:
     """Print a table for personalized models and one for generic ones."""
-    files = [Path(name) for name in sys.argv[1:]] or shipped("league_1_small")
+    files = [Path(name) for name in sys.argv[1:]] or shipped("league_2_small")
     with tempfile.TemporaryDirectory() as scratch:
         for file in files:
             unpack(file, Path(scratch, file.name))

@@ -3,8 +3,8 @@
     python docs/examples/scd_tuned.py OUT.csv           on the league's tasks, from its shipped entries
     python docs/examples/scd_tuned.py OUT.csv RUN       in a run of the sweep scd_search.yaml
 
-Nothing is trained. Differences in points of test accuracy, paired by seed, with 95 % t intervals; nothing is corrected
-for the number of comparisons.
+Nothing is trained. Differences in points of test accuracy, paired by seed or, in the league, by draw of tuning, with
+95 % t intervals; nothing is corrected for the number of comparisons.
 """
 
 import sys
@@ -13,15 +13,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
-from scd_study import as_markdown, values
+from scd_study import as_markdown
 
 from bench.results.pack import unpack
 from reports.league.page import by_case
+from reports.reading.figure import scores
 from reports.reading.load import Store, load
 from reports.statistics.inference import paired
-from reports.tables.accuracy import GM, PM
+from reports.tables.accuracy import GM, PM, selection
 
-ENTRIES = Path(__file__).parents[2] / "reports/league/entries/league_1_small"
+ENTRIES = Path(__file__).parents[2] / "reports/league/entries/league_2_small"
 RIVALS = ((GM, "fedavg"), (PM, "ditto"), (PM, "fedrep"), (PM, "finetune"), (PM, "local"))
 
 
@@ -35,17 +36,17 @@ def league() -> Store:
 
 
 def compare(store: Store) -> pd.DataFrame:
-    """Each row of SCD less each rival, by task: mean and interval over the seeds that both have."""
+    """Each row of SCD less each rival, by task: mean and interval over the units that both have."""
     lines = []
     for row in store.rows:
         if not row.startswith("scd"):
             continue
         for task, (figure, rival) in product(store.tasks, RIVALS):
-            ours, theirs = (values(store, name, task, figure) for name in (row, rival))
+            ours, theirs = (scores(store, name, task, figure, selection(store)) for name in (row, rival))
             if len(ours.keys() & theirs.keys()) > 1:
                 c = paired(ours, theirs)
                 lines.append((row, task, figure.name, rival, c.n, c.difference, c.low, c.high))
-    return pd.DataFrame(lines, columns=["row", "task", "figure", "rival", "seeds", "difference", "low", "high"])
+    return pd.DataFrame(lines, columns=["row", "task", "figure", "rival", "units", "difference", "low", "high"])
 
 
 def markdown(table: pd.DataFrame) -> str:

@@ -37,7 +37,7 @@ def write_archive(entries: Mapping[Path, RunView], out: Path, title: str, versio
     Args:
         entries: packed runs with what is in them.
         out: the folder; files of an earlier archive there are replaced.
-        title: of the league, e.g. `league-1, small tier`.
+        title: of the league, e.g. `league-2, small tier`.
         version: of the league, `MAJOR.MINOR.PATCH`.
 
     Returns:

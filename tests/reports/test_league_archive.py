@@ -17,7 +17,7 @@ from bench.results.results import RunView
 from reports.league.archive import COLUMNS, write_archive
 from tests.conftest import ROOT
 
-ENTRIES = ROOT / "reports" / "league" / "entries" / "league_1_small"
+ENTRIES = ROOT / "reports" / "league" / "entries" / "league_2_small"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, RunView]:
 
 @pytest.fixture(scope="module")
 def archive(entries: dict[Path, RunView], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_archive(entries, tmp_path_factory.mktemp("archive"), "league-1, small tier", "1.0.0").parent
+    return write_archive(entries, tmp_path_factory.mktemp("archive"), "league-2, small tier", "2.0.0").parent
 
 
 def described(archive: Path) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_it_says_how_the_entries_were_tuned(archive: Path, tmp_path: Path) -> No
 
 
 def test_the_same_entries_give_the_same_bytes(entries: dict[Path, RunView], archive: Path, tmp_path: Path) -> None:
-    again = write_archive(entries, tmp_path / "again", "league-1, small tier", "1.0.0").parent
+    again = write_archive(entries, tmp_path / "again", "league-2, small tier", "2.0.0").parent
     assert content(again) == content(archive)
 
 

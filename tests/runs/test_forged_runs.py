@@ -16,10 +16,10 @@ from tests.runs.conftest import COMMON, Bench
 from tests.runs.forger import KINDS, change_status, forge
 from tests.warm import Start
 
-SHIPPED = ROOT / "reports" / "league" / "entries" / "league_1_small"
+ENTRIES = ROOT / "tests" / "entries" / "league_1_small"
 SEEDS = 20
 BOTH_KINDS = ("fedper", "ditto")
-"""Shipped entries, computed on a processor without AVX-512 and on one with it."""
+"""Entries of league-1, computed on a processor without AVX-512 and on one with it."""
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def run(made: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def entry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A shipped entry, unpacked."""
+    """An entry, unpacked."""
     folder = tmp_path_factory.mktemp("entry") / "fedper"
-    unpack(SHIPPED / f"fedper{SUFFIX}", folder)
+    unpack(ENTRIES / f"fedper{SUFFIX}", folder)
     return folder
 
 
@@ -139,6 +139,6 @@ def test_bytes_of_a_drifted_run_cannot_be_halved(run: Path, bench: Bench) -> Non
 def test_honest_entries_of_both_kinds_of_processor_are_accepted(bench: Bench) -> None:
     """This computer has another path than one of them at least."""
     for name in BOTH_KINDS:
-        out = bench("verify", SHIPPED / f"{name}{SUFFIX}", "--cells", "2", "--seed", "3").stdout
+        out = bench("verify", ENTRIES / f"{name}{SUFFIX}", "--cells", "2", "--seed", "3").stdout
         assert sum(line.startswith(("ok", "near")) for line in out.splitlines()) >= 2
         assert ", 0 wrong; " in out

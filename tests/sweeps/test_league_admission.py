@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from bench.cli.league import VERSION
 from bench.config.identity import scientific
 from bench.errors import UserError
 from bench.plugin import METHODS
@@ -30,7 +29,8 @@ from tests.engine.problems import METHOD_NAMES, needed
 from tests.runs.forger import forge, write_rows
 from tests.warm import PATIENCE, Start
 
-SMALL = f"{VERSION}_small"
+SMALL = "league_1_small"
+"""Its entries are no longer shipped, and stay readable: one is kept beside the tests."""
 DEFINITION = {
     "league_1_small": "ebd7c741c9ff75aa",
     "league_1_full": "cad97b88437cead0",
@@ -39,7 +39,8 @@ DEFINITION = {
 }
 """Digests of what the study files mean, whatever the method, and whatever settings the harness has besides."""
 FILE = Path("mine.tar.xz")
-SHIPPED_ENTRY = ROOT / "reports" / "league" / "entries" / SMALL / f"fedper{SUFFIX}"
+KEPT = ROOT / "tests" / "entries" / SMALL / f"fedper{SUFFIX}"
+SHIPPED = ROOT / "reports" / "league" / "entries" / "league_2_small" / f"fedper{SUFFIX}"
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +50,9 @@ def study() -> Study:
 
 @pytest.fixture(scope="module")
 def entry(tmp_path_factory: pytest.TempPathFactory) -> RunView:
-    """One of the entries that come with the harness."""
+    """An entry of league-1."""
     folder = tmp_path_factory.mktemp("entry") / "fedper"
-    unpack(ROOT / "reports" / "league" / "entries" / SMALL / f"fedper{SUFFIX}", folder)
+    unpack(KEPT, folder)
     return load_run(folder)
 
 
@@ -106,7 +107,7 @@ def test_every_method_can_take_part_in_the_full_tier() -> None:
     for name in METHOD_NAMES:
         if needed(name):  # no task has a model with adapters
             continue
-        assert len(load_study(f"{VERSION}_full", [f"methods=[{name}]"]).arms) == 12, name
+        assert len(load_study("league_1_full", [f"methods=[{name}]"]).arms) == 12, name
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +115,8 @@ def trusting(study: Study, entry: RunView) -> Callable[[RunView], None]:
     """Admits an entry by all rules but that its files agree, as if its checksum were listed."""
 
     def admit(run: RunView) -> None:
-        admission = Admission(study, {"fedper": SHIPPED_ENTRY})
-        admission.admit(SHIPPED_ENTRY, run)
+        admission = Admission(study, {"fedper": KEPT})
+        admission.admit(KEPT, run)
 
     admit(entry)
     return admit
@@ -124,7 +125,7 @@ def trusting(study: Study, entry: RunView) -> Callable[[RunView], None]:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "division"),
-    [(SMALL, "tuned"), ("league_2_small", "tuned"), ("league_2_small", "default"), ("league_2_photos", "tuned")],
+    [("league_2_small", "tuned"), ("league_2_small", "default"), ("league_2_photos", "tuned")],
 )
 def test_the_shipped_entries_keep_to_the_definition(name: str, division: Division, tmp_path: Path) -> None:
     files = shipped(standing(name, division))
@@ -188,7 +189,7 @@ def test_only_an_untuned_task_may_be_left_out(
     """And its trials say so, none of which came to its end. It leaves the method without a rank; to publish, any whole
     task may be left out, but no seed of one."""
     few = without(entry, is_first_task)
-    Admission(study, {"fedper": SHIPPED_ENTRY}, whole=False).admit(SHIPPED_ENTRY, few)
+    Admission(study, {"fedper": KEPT}, whole=False).admit(KEPT, few)
     with pytest.raises(UserError, match="it has the seeds 0, 1, 2, 3; an entry"):
         Admission(study, {}, whole=False).admit(FILE, without(entry, lambda cell: cell.settings.seed == 4))
     with pytest.raises(UserError, match="it has no cell"):
@@ -404,15 +405,19 @@ def test_files_of_an_entry_that_disagree_are_refused(
 
 
 @pytest.mark.long
-def test_the_page_is_not_made_with_a_rogue(start_in: Start, entry: RunView, tmp_path: Path) -> None:
+def test_the_page_is_not_made_with_a_rogue(start_in: Start, tmp_path: Path) -> None:
     """Through the command: an entry with an extra task, and one with the name of a shipped one."""
-    shutil.copytree(entry.path, tmp_path / "rogue")
+    unpack(SHIPPED, tmp_path / "rogue")
     text = (tmp_path / "rogue" / "run.json").read_text(encoding="utf-8")
     mine = text.replace('"label": "fedper"', '"label": "mine"')
-    (tmp_path / "rogue" / "run.json").write_text(mine.replace('"case": "shards"', '"case": "mine"'), encoding="utf-8")
+    (tmp_path / "rogue" / "run.json").write_text(mine.replace('"case": "rotation"', '"case": "mine"'), encoding="utf-8")
     pack(tmp_path / "rogue", tmp_path / FILE)
-    shutil.copy(ROOT / "reports" / "league" / "entries" / SMALL / f"fedper{SUFFIX}", tmp_path / "twin.tar.xz")
-    for file, said in ((FILE.name, "mine digits mine seed="), ("twin.tar.xz", "there is an entry 'fedper' already")):
+    shutil.copy(SHIPPED, tmp_path / "twin.tar.xz")
+    shutil.copy(SHIPPED.parent / "partitions.json.xz", tmp_path)
+    for file, said in (
+        (FILE.name, "mine digits mine alpha=1 seed="),
+        ("twin.tar.xz", "there is an entry 'fedper' already"),
+    ):
         with start_in(["league", "report", file], tmp_path) as process:
             error = process.communicate(timeout=PATIENCE)[1]
         assert process.returncode == 2

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.league import VERSION
 from bench.results.pack import SUFFIX, unpack
+from bench.results.shared_partitions import SHARED
 from reports.league.page import write_league
 from tests.conftest import ROOT
 from tests.warm import PATIENCE, Start
 
-SHIPPED = ROOT / "reports" / "league" / "entries" / f"{VERSION}_small"
+SHIPPED = ROOT / "reports" / "league" / "entries" / "league_2_small"
 NAMES = ("ditto", "fedper", "local")
 
 
@@ -29,15 +29,13 @@ def test_an_unknown_method_is_refused_with_a_near_name(start_in: Start, tmp_path
 
 
 REFUSED = {
-    "run --method fedavg --tier full --league 2": "--tier full: league-2 has the tiers photos, small; see also "
-    "--league",
-    "report --tier photos": "--tier photos: league-1 has the tiers full, small; see also --league",
-    "run --method fedavg --division default": "--division default: only league-2's small tier has one: --league 2 "
-    "--tier small",
-    "run --method fedavg --league 2 --tier photos --division default": "--division default: only league-2's small tier "
-    "has one: --league 2 --tier small",
-    "export --method fedavg --league 2 --division default": "there is no runs/league_2_small_default/fedavg.tar.xz: "
-    "`bench league run --league 2 --division default --method fedavg` makes it",
+    "run --method fedavg --tier full": "--tier full: league-2 has the tiers photos, small; see also --league",
+    "report --league 1 --tier photos": "--tier photos: league-1 has the tiers full, small; see also --league",
+    "run --method fedavg --league 1 --division default": "--division default: only league-2's small tier has one",
+    "run --method fedavg --tier photos --division default": "--division default: only league-2's small tier has one",
+    "export --method fedavg --division default": "there is no runs/league_2_small_default/fedavg.tar.xz: "
+    "`bench league run --division default --method fedavg` makes it",
+    "report --league 1": "there are no entries yet: `bench league run --league 1 --method NAME` makes one",
 }
 
 
@@ -56,6 +54,8 @@ def test_two_folders_are_compared_and_nothing_is_written(start_in: Start, tmp_pa
     (tmp_path / "two").mkdir()
     for name in NAMES[:2]:
         shutil.copy(SHIPPED / f"{name}{SUFFIX}", tmp_path / "two")
+    for folder in (tmp_path, tmp_path / "two"):
+        shutil.copy(SHIPPED / SHARED, folder)
     before = sorted(tmp_path.rglob("*"))
     code, said, _ = run(start_in, tmp_path, "compare", ".", "two")
     assert code == 0

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.cli.league import VERSION
 from bench.results.pack import SUFFIX, unpack
 from bench.results.results import load_run
 from reports.league.export import write_export
@@ -17,7 +16,7 @@ from reports.league.page import write_league
 from tests.conftest import ROOT
 from tests.warm import PATIENCE, Start
 
-STUDY = f"{VERSION}_small"
+STUDY = "league_2_small"
 Bench = Callable[..., str]
 
 
@@ -80,15 +79,16 @@ def test_an_exported_folder_verifies_alone(bench: Bench, mine: Path, tmp_path: P
     readme = (elsewhere / "README.md").read_text(encoding="utf-8")
     [command] = re.findall(r"```\nbench (.*)\n```", readme)
     assert command == "verify mine.tar.xz --plugin mine.py"
-    assert "5 cells, 2 computed again as they were, 0 but for rounding, 0 drifted apart, 0 wrong" in bench(
+    assert "28 cells, 2 computed again as they were, 0 but for rounding, 0 drifted apart, 0 wrong" in bench(
         elsewhere, *command.split(), "--cells", 2
     )
     chosen = yaml.safe_load((elsewhere / "settings.yaml").read_text(encoding="utf-8"))
-    assert list(chosen) == ["digits skew 1 alpha=1"]
-    assert set(chosen["digits skew 1 alpha=1"]) == {"lr", "mu"}
+    task = "digits labels and new clients alpha=0.1"
+    assert list(chosen) == [f"{task}, draw {draw}" for draw in (1, 2, 3, 4)]
+    assert all(set(of_draw) == {"lr", "mu"} for of_draw in chosen.values())
     checklist = (elsewhere / "CHECKLIST.md").read_text(encoding="utf-8")
-    assert "8 trials for each task, 8 together" in checklist
-    assert "in 10 rounds of the 5 reported cells" in checklist
+    assert "8 trials for each task in each of 4 draws, 32 together" in checklist
+    assert "in 56 rounds of the 28 reported cells" in checklist
 
 
 @pytest.mark.long
@@ -99,7 +99,7 @@ def test_an_export_says_what_its_reader_will_miss(tmp_path: Path) -> None:
     page = write_league(runs, tmp_path / "page", "test").parent
     with open(page / "tables" / "entries.csv", encoding="utf-8") as lines:
         evaluations = [line["value"] for line in csv.DictReader(lines) if line["column"] == "test evaluations"]
-    assert evaluations == ["130"] * 5  # five seeds: eleven tasks evaluated twice, one four times
+    assert evaluations == ["504"] * 5  # 28 seeds: seven tasks evaluated twice, one four times
     run = load_run(runs[0])
     dirty = replace(run, info={**run.info, "commit": "0123abc-dirty"})
     file = ROOT / "reports" / "league" / "entries" / STUDY / f"ditto{SUFFIX}"
@@ -120,7 +120,7 @@ def test_an_export_says_what_its_reader_will_miss(tmp_path: Path) -> None:
     assert "Task & ditto & fedavg & local & finetune & fedper" in next(line for line in table if "Task &" in line)
     with open(page / "main_pm.csv", encoding="utf-8") as lines:
         values = {(line["row"], line["column"]): line["value"] for line in csv.DictReader(lines)}
-    [shards] = [line for line in table if line.startswith("shards")]
-    assert re.findall(r"\d+\.\d+", shards) == [
-        values[name, "shards"] for name in ("ditto", "fedavg", "local", "finetune", "fedper")
+    [rotation] = [line for line in table if line.startswith("rotation")]
+    assert re.findall(r"\d+\.\d+", rotation) == [
+        values[name, "rotation"] for name in ("ditto", "fedavg", "local", "finetune", "fedper")
     ]

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.cli.league import VERSION
 from tests.conftest import ROOT
 from tests.warm import PATIENCE, Start
 
@@ -21,23 +20,25 @@ def run(start_in: Start, folder: Path, *arguments: str, code: int = 0) -> str:
 
 @pytest.mark.long
 def test_a_dry_run_of_a_file_counts_cells_and_rounds(start_in: Start, tmp_path: Path) -> None:
-    """Eight trials on two seeds, three of them on two more, five seeds of results; one task has 40 rounds, not 24."""
+    """Eight tasks, each tuned four times by eight trials on one seed, with seven seeds of results; one has 40 rounds,
+    not 24."""
     (tmp_path / "mine.py").write_text(METHOD.replace('"fedavg"', '"mine"'), encoding="utf-8")
     said = run(start_in, tmp_path, "league", "run", "--method", "mine.py", "--dry-run").splitlines()
-    assert sum(line.startswith("mine ") and "27 cells of 24 rounds, about" in line for line in said) == 11
-    [few] = [line for line in said if line.startswith("mine digits few clients at a time")]
-    assert "27 cells of 40 rounds, about" in few
-    assert f"trials: 192 cells, at most {16 * (11 * 24 + 40)} rounds" in said
-    assert f"best trials again: 72 cells, at most {6 * (11 * 24 + 40)} rounds" in said
-    assert f"results: 60 cells, at most {5 * (11 * 24 + 40)} rounds" in said
-    assert any(line.startswith("324 cells, at most 8208 rounds, ") and " of memory" in line for line in said)
+    assert sum(line.startswith("mine ") and "15 cells of 24 rounds, about" in line for line in said) == 7 * 4
+    few = [line for line in said if line.startswith("mine digits sizes and few at a time")]
+    assert len(few) == 4
+    assert all("15 cells of 40 rounds, about" in line for line in few)
+    rounds = 7 * 24 + 40
+    assert f"trials: 256 cells, at most {4 * 8 * rounds} rounds" in said
+    assert f"results: 224 cells, at most {4 * 7 * rounds} rounds" in said
+    assert any(line.startswith(f"480 cells, at most {60 * rounds} rounds, ") and " of memory" in line for line in said)
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.long
 def test_a_dry_run_of_the_full_tier_needs_no_data(start_in: Start, tmp_path: Path) -> None:
     """It says which are missing. One case and a small model, because the forecast times rounds of every case."""
-    definition = yaml.safe_load((ROOT / "sweeps" / "studies" / f"{VERSION}_full.yaml").read_text(encoding="utf-8"))
+    definition = yaml.safe_load((ROOT / "sweeps" / "studies" / "league_1_full.yaml").read_text(encoding="utf-8"))
     definition["grid"] |= {"cases": definition["grid"]["cases"][2:3], "model": "mlp", "precision": "fp32"}
     (tmp_path / "full.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
     said = run(start_in, tmp_path, "sweep", "--study", "full.yaml", "--device", "cpu", "--dry-run")
