@@ -45,18 +45,19 @@ def rank(tasks: Sequence[Floats], families: Sequence[str], erratic: Sequence[boo
 
 
 def pair_intervals(
-    tasks: Sequence[Floats], families: Sequence[str], erratic: Sequence[bool] | None = None
+    tasks: Sequence[Floats], families: Sequence[str], erratic: Sequence[bool] | None = None, level: float = LEVEL
 ) -> tuple[Floats, Floats]:
     """Mean logits over tasks, `[methods]`, and half widths of the differences' simultaneous intervals, of each pair.
 
     Args:
         tasks, families, erratic: as of `rank`.
+        level: probability that not all of them hold.
     """
     scores = [logits(task) for task in tasks]
     weights = family_weights(families)
     mean = weights @ np.array([task.mean(axis=1) for task in scores])
     moderated = pairs_of(scores, weights, erratic)
-    return mean, pairwise_critical(len(mean), moderated.freedom, LEVEL) * np.sqrt(moderated.variance)
+    return mean, pairwise_critical(len(mean), moderated.freedom, level) * np.sqrt(moderated.variance)
 
 
 def family_weights(families: Sequence[str]) -> Floats:
