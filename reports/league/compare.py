@@ -89,8 +89,8 @@ def _turned(old: Store, new: Store, figure: Figure) -> list[Table]:
     columns = tuple(Column(name, group) for group in ("old", "new") for name in ("log-odds", "95 % low", "95 % high"))
     caption = (
         f"Of {pairs} pairs of methods {same} surely have the same order in both, {other} surely turn, and the others "
-        f"are undecided in one of the two: Kendall's tau of the true orders is between {low:.2f} and {high:.2f}, with 95 % "
-        f"probability. Below: the differences of those that turn; each league's intervals hold all at once with 97.5 %."
+        f"are undecided in one of the two: Kendall's tau of the true orders is between {low:.2f} and {high:.2f}, with "
+        f"95 % probability. Below: the differences of those that turn; each league's intervals hold all at once with 97.5 %."
     )
     return [Table(f"turned_{figure.name.lower()}", f"{figure.name}: order", caption, "Pair", columns, tuple(rows))]
 
