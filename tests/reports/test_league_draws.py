@@ -78,8 +78,11 @@ def test_the_page_answers_and_shows_the_setting_of_each_draw(tuned: Path, tmp_pa
     [settings] = (tmp_path / "page").rglob("settings.csv")
     rows = [line for line in settings.read_text(encoding="utf-8").splitlines() if line.startswith("ditto,,lr,")]
     assert [line.rpartition(",")[2] for line in rows] == ["0.05", "0.1", "0.2", "0.4"] * 2
-    tables = compare_leagues([defaults], [tuned])
-    assert all(table.rows for table in tables)
+    moved_pm, turned_pm, moved_gm, turned_gm = compare_leagues([defaults], [tuned])
+    assert moved_pm.rows
+    assert moved_gm.rows
+    assert not turned_pm.rows  # the same accuracies
+    assert not turned_gm.rows
 
 
 def test_who_loses_counts_the_clients_of_diverged_cells(tmp_path: Path) -> None:
