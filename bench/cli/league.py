@@ -21,7 +21,7 @@ STANDING: Final = "2"
 League = Annotated[Literal["1", "2"], typer.Option(help="Version of the league.")]
 Tier = Annotated[
     Literal["small", "full", "photos"],
-    typer.Option(help="small: two CPU cores; photos: two CPU cores for a day; full: a GPU, league-1's."),
+    typer.Option(help="small, photos: two CPU cores; full: a GPU, league-1's."),
 ]
 DivisionOption = Annotated[
     Literal["tuned", "default"],

@@ -1,7 +1,8 @@
 """Levels and noise of a league's entries, as simulations of leagues take them.
 
 `python -m reports.simulation.components league_2_small` reads them off the entries that come with the harness and
-writes `league_2_small.json` beside this file; simulations read that file.
+writes `league_2_small.json` beside this file; simulations read that file, and league-1's, whose entries are in the
+history.
 """
 
 import csv
@@ -62,9 +63,9 @@ def components(study: str, *, erratic: bool = True) -> Components:
 
 
 def fit(study: str) -> dict[str, object]:
-    """Read the components off the entries that come with the harness."""
+    """Read the components off the entries that come with the harness, tuned in several draws."""
     from reports.league.page import shipped
-    from reports.league.rule import by_case, data_families, has_draws, ranked
+    from reports.league.rule import by_case, data_families, ranked
     from reports.reading.load import load
     from reports.tables.accuracy import PM, selection
 
@@ -77,7 +78,6 @@ def fit(study: str) -> dict[str, object]:
         compared, _ = ranked(store, PM, chosen)
         rows = list(compared.scores)
         logits = np.array([best.logits(np.array(task)) for task in zip(*compared.scores.values(), strict=True)])
-        draws = _deviations(logits) if has_draws(store) else np.zeros((*logits.shape[:2], 0))
         cells = {row: [store.of(row, task) for task in store.tasks] for row in rows}
         seconds = [[np.mean([_seconds(cell.view.folder) for cell in task]) for task in cells[row]] for row in rows]
         trials = [_trials(cells[row][0][0].view.folder.parent, len(store.tasks)) for row in rows]
@@ -88,7 +88,7 @@ def fit(study: str) -> dict[str, object]:
             "tasks": store.tasks,
             "families": data_families(store, store.tasks),
             "levels": logits.mean(axis=2).round(_DIGITS).tolist(),
-            "draws": draws.round(_DIGITS).tolist(),
+            "draws": _deviations(logits).round(_DIGITS).tolist(),
             "noise": [_noise(store, rows, task, chosen) for task in store.tasks],
             "seconds": np.round(np.array(seconds).T, _DIGITS).tolist(),
             "trials": [[values.round(_DIGITS).tolist() for values in task] for task in zip(*trials, strict=True)],
@@ -96,7 +96,7 @@ def fit(study: str) -> dict[str, object]:
 
 
 def _noise(store: Store, rows: list[str], task: str, chosen: str) -> list[float]:
-    """Standard deviations over the seeds of a unit, of the residuals from the unit's mean, or over single seeds."""
+    """Standard deviations over the seeds of a draw of tuning, of the residuals from the draw's mean."""
     from reports.tables.accuracy import PM
 
     units = {cell.seed: cell.unit for cell in store.cells if cell.task == task}
@@ -104,8 +104,6 @@ def _noise(store: Store, rows: list[str], task: str, chosen: str) -> list[float]
     seeds = sorted(units)
     logits = best.logits(np.array([[accuracies[seed] for seed in seeds] for accuracies in by_row]))
     groups = [[at for at, seed in enumerate(seeds) if units[seed] == unit] for unit in sorted(set(units.values()))]
-    if all(len(group) == 1 for group in groups):
-        groups = [list(range(len(seeds)))]
     residuals = np.hstack([_deviations(logits[:, group]) for group in groups])
     deviations = np.sqrt(np.square(residuals).sum(axis=1) / (len(seeds) - len(groups)))
     return [round(float(value), _DIGITS) for value in deviations]

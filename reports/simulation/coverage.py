@@ -19,7 +19,7 @@ from reports.simulation.components import Components, components
 from reports.simulation.design import Design, league
 from reports.statistics import ranking
 from reports.statistics.inference import LEVEL
-from reports.statistics.reference import differences
+from reports.statistics.reference import Differences, differences
 
 LEAGUE_2 = Design(draws=4, trials=8, tuning_seeds=1, finals=False, seeds=7)
 _MANY = 2000  # draws from which the truth is taken
@@ -37,24 +37,25 @@ class Coverage:
         width: the median half width of those intervals, in logits.
         ranks: leagues in which all rank intervals hold the true ranks.
         gains: leagues in which all corrected gains over a reference hold the true ones.
-        by_task: the same of a single task, the mean over the tasks; `least`: on the task where they hold least often.
         winner: leagues in which the corrected gain of the method that leads holds; `alone`: its own interval.
         each: methods whose gain by itself holds.
         clone: leagues in which a clone's rank interval overlaps that of the method that it is.
         noise: leagues in which an entry of noise has a rank interval that holds the last rank.
+        by_task: leagues in which all corrected gains on a single task hold, the mean over the tasks; `least`: on the
+            task where they hold least often.
     """
 
     pairs: float
     width: float
     ranks: float
     gains: float
-    by_task: float
-    least: float
     winner: float
     alone: float
     each: float
     clone: float
     noise: float
+    by_task: float
+    least: float
 
 
 def with_guests(parts: Components) -> Components:
@@ -108,19 +109,25 @@ def coverage(parts: Components, design: Design, repeats: int) -> Coverage:
     logits = weights @ np.array([special.logit(task / 100).mean(axis=1) for task in many])
     by_task = np.array([task.mean(axis=1) - task[0].mean() for task in many])
     logits[-3], by_task[:, -3] = logits[0], 0.0
-    rows, of_tasks = [], []
+    rows, one = [], np.ones(1)
     for _ in range(repeats):
         tables, erratic = diverging(rng, list(league(rng, parts, outcomes, design)), design)
-        rows.append(_held(tables, parts.families, erratic, logits, weights @ by_task))
-        of_tasks.append([_gains_hold(tables[at : at + 1], np.ones(1), erratic, by_task[at]) for at in range(len(many))])
-    held, tasks = np.mean(np.array(rows, dtype=float), axis=0), np.mean(of_tasks, axis=0)
-    return Coverage(*[*held[:4].tolist(), float(tasks.mean()), float(tasks.min()), *held[4:].tolist()])
+        single = [_gains([task], one, erratic, truth) for task, truth in zip(tables, by_task, strict=True)]
+        rows.append(
+            [*_held(tables, parts.families, erratic, logits, weights @ by_task), *(held.all() for _, _, held in single)]
+        )
+    shares = np.mean(np.array(rows, dtype=float), axis=0).tolist()
+    of_tasks = shares[-len(many) :]
+    return Coverage(*[*shares[: -len(many)], float(np.mean(of_tasks)), min(of_tasks)])
 
 
-def _gains_hold(tables: Sequence[Floats], weights: Floats, erratic: Sequence[bool], truth: Floats) -> bool:
-    """Tell whether all corrected gains over the first method hold the true ones."""
+def _gains(
+    tables: Sequence[Floats], weights: Floats, erratic: Sequence[bool], truth: Floats
+) -> tuple[Differences, Floats, Floats]:
+    """Gains over the first method, how far each is from the true one, and whether its corrected interval holds."""
     gains = differences([table[1:] for table in tables], [table[0] for table in tables], weights, erratic)
-    return bool((np.abs(gains.mean - truth[1:]) <= gains.half(LEVEL / len(gains.mean))).all())
+    apart = np.abs(gains.mean - truth[1:])
+    return gains, apart, np.asarray(apart <= gains.half(LEVEL / len(apart)))
 
 
 def _held(
@@ -131,10 +138,8 @@ def _held(
     misses = np.abs((mean[:, None] - mean[None]) - (truth[:, None] - truth[None])) > half + 1e-12
     places = ranking.rank(tables, families, erratic)
     ranks = 1 + (truth[None] > truth[:, None] + 1e-12).sum(axis=1)
-    others = [table[1:] for table in tables]
-    gains = differences(others, [table[0] for table in tables], ranking.family_weights(families), erratic)
-    wrong = np.abs(gains.mean - true_gains[1:])
-    corrected, alone = wrong <= gains.half(LEVEL / len(wrong)), wrong <= gains.half(LEVEL)
+    gains, apart, corrected = _gains(tables, ranking.family_weights(families), erratic, true_gains)
+    alone = apart <= gains.half(LEVEL)
     leader = int(gains.mean.argmax())
     first, clone, noise = places[0], places[-3], places[-2]
     pairs = np.triu_indices(len(mean), 1)

@@ -78,7 +78,7 @@ class Moderated:
     plain_freedom: Floats
 
     def cautious(self) -> tuple[Floats, Floats]:
-        """Variances and degrees of freedom for differences in percentage points, which far fewer pairs are chosen from.
+        """Variances and degrees of freedom for differences in percentage points, corrected for fewer than all pairs.
 
         A method that is noisy on one task alone is noisier than the others let it seem, and it is such methods that
         intervals for all at once miss. So a variance counts that is larger than the shrunken one, and of the prior's

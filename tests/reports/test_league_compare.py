@@ -66,7 +66,8 @@ def test_no_pair_surely_turns_by_noise_alone(tmp_path: Path) -> None:
     level = dict.fromkeys(OLD, 0.8)
     turned = compare_leagues(write_entries(tmp_path / "old", level), write_entries(tmp_path / "new", level))[1]
     assert not turned.rows
-    assert "0 surely turn" in turned.caption
+    assert "Of 6 pairs of methods 0 surely have the same order in both, 0 surely turn" in turned.caption
+    assert "between -1.00 and 1.00" in turned.caption
 
 
 def test_ranks_are_among_the_methods_that_have_one_in_both(tmp_path: Path) -> None:
