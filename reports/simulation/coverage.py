@@ -109,10 +109,10 @@ def coverage(parts: Components, design: Design, repeats: int) -> Coverage:
     logits = weights @ np.array([special.logit(task / 100).mean(axis=1) for task in many])
     by_task = np.array([task.mean(axis=1) - task[0].mean() for task in many])
     logits[-3], by_task[:, -3] = logits[0], 0.0
-    rows, one = [], np.ones(1)
+    rows = []
     for _ in range(repeats):
         tables, erratic = diverging(rng, list(league(rng, parts, outcomes, design)), design)
-        single = [_gains([task], one, erratic, truth) for task, truth in zip(tables, by_task, strict=True)]
+        single = [_gains([task], np.ones(1), erratic, truth) for task, truth in zip(tables, by_task, strict=True)]
         rows.append(
             [*_held(tables, parts.families, erratic, logits, weights @ by_task), *(held.all() for _, _, held in single)]
         )
