@@ -1,5 +1,6 @@
 """The memory that the dry run predicts, compared with the memory that tensors take."""
 
+import contextlib
 import gc
 import json
 import threading
@@ -274,7 +275,9 @@ def test_uploads_are_forecast_as_their_channel_sends_them(hidden: int) -> None:
 
 
 # Time may be over just after a file was opened and before it was entered: then nobody closes it.
-@pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <_io:pytest.PytestUnraisableExceptionWarning")
+# Or in a callback of pydantic, which swallows it.
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
 def test_the_end_of_time_is_not_taken_for_an_error_of_the_method() -> None:
     settings = Settings(method="fedavg", clients=10, batch_size=10, model="cnn")
     with pytest.raises(OutOfTimeError), alarm(0.001):
@@ -386,6 +389,21 @@ def test_measuring_ends_when_its_time_is_over() -> None:
     assert measured({"a": (settings, counted)}, Path("data"), "cpu", limit=0.0) == {}
     with pytest.raises(OutOfTimeError), alarm(0.01):
         time.sleep(60)
+
+
+@pytest.mark.parametrize("after", [0.0, 60.0])
+def test_an_alarm_that_is_swallowed_rings_again(after: float) -> None:
+    """At the end of the block, and before if it goes on."""
+
+    def swallow() -> None:
+        with contextlib.suppress(OutOfTimeError):
+            time.sleep(60)
+        time.sleep(after)
+
+    begin = time.monotonic()
+    with pytest.raises(OutOfTimeError), alarm(0.01):
+        swallow()
+    assert time.monotonic() - begin < 30
 
 
 def test_a_measured_estimate_says_so() -> None:
