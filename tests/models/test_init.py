@@ -17,7 +17,7 @@ from bench.rng import generator
 IMAGE = (3, 32, 32)
 
 
-@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn", "spfl_cnn", "comet_cnn", "resnet18", "vgg11"])
+@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn", "spfl_cnn", "comet_cnn", "lenet", "resnet18", "vgg11"])
 def test_names_shapes_and_order_are_the_module_s(name: str) -> None:
     net = build(name, IMAGE, 10)
     values = initialise(net, generator(0, "weights"))

@@ -16,7 +16,7 @@ from bench.plugin import MODELS
 from bench.rng import generator
 from tests.models.helpers import filled
 
-PLAIN = ["cnn", "comet_cnn", "flower_cnn", "logistic", "mlp", "spfl_cnn"]
+PLAIN = ["cnn", "comet_cnn", "flower_cnn", "lenet", "logistic", "mlp", "spfl_cnn"]
 PLAIN += ["resnet18", "resnet34", "resnet50", "vgg11", "vgg13"]
 DEEP = ["mobilenet_v3_small", "resnet18_gn", "resnet50_gn", "vit_tiny"]
 ALL = PLAIN + DEEP
@@ -61,6 +61,7 @@ def resnet_parameters(blocks: list[int], bottleneck: bool, channels: int, classe
         ("spfl_cnn", CIFAR, 100, {"hidden": 500}, 702_170),
         ("comet_cnn", CIFAR, 10, {}, 76_336),
         ("comet_cnn", CIFAR, 100, {}, 80_926),
+        ("lenet", CIFAR, 10, {}, 121_182),
         ("flower_cnn", CIFAR, 10, {}, 308_098),
         ("flower_cnn", CIFAR, 100, {"wide": True}, 1_075_428),
         ("vgg11", CIFAR, 10, {}, 9_756_426),
