@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -403,6 +404,7 @@ def test_an_alarm_that_is_swallowed_rings_again(after: float) -> None:
     begin = time.monotonic()
     with pytest.raises(OutOfTimeError), alarm(0.01):
         swallow()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert time.monotonic() - begin < 30
 
 

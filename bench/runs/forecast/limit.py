@@ -34,9 +34,12 @@ def alarm(seconds: float) -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, max(1e-3, seconds), 1.0)
     try:
-        yield
-        if rang:
-            raise OutOfTimeError
-    finally:
+        try:
+            yield
+            if rang:
+                raise OutOfTimeError
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:  # the alarm may have rung just before that line; it does not ring again within a second
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
