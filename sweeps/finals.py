@@ -55,7 +55,7 @@ def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path, fin
     if any(store.read_status(at, cell).state != "done" for at, cell in zip(folders, cells, strict=True)):
         return None
     curves = [mean_curve(folders, metric, cells[0]) for metric in study.metrics]
-    return None if any(curve.empty for curve in curves) else [best_value(curve) for curve in curves]
+    return None if not all(curves) else [best_value(curve) for curve in curves]
 
 
 def check_blind(study: Study, data_root: Path) -> None:

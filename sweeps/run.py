@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
+import numpy as np
 
 from bench.errors import UserError
 from bench.federation.cell_identity import Identities
 from bench.results.reported_round import (
+    Curve,
     Curves,
     after,
     choose_round,
@@ -142,7 +143,7 @@ def tune(
     return Outcome(not completed, tuner.failed, tuner.elsewhere())
 
 
-def mean_curve(cells: list[Path], metric: str, settings: Settings) -> "pd.Series":
+def mean_curve(cells: list[Path], metric: str, settings: Settings) -> Curve:
     """The validation score by round by which the reported round is chosen, too (`select_by`), averaged over cells.
 
     It has the rounds that all cells have, after the last change of the data. Of a score whose smallest value is the
@@ -154,7 +155,8 @@ def mean_curve(cells: list[Path], metric: str, settings: Settings) -> "pd.Series
         settings: of one of the cells.
     """
     curves = [selection_curve(_selecting(folder, settings), metric) for folder in cells]
-    return pd.concat(curves, axis=1, join="inner").mean(axis=1).sort_index()
+    rounds = [round_ for round_ in curves[0] if all(round_ in curve for curve in curves)]
+    return {round_: float(np.mean([curve[round_] for curve in curves])) for round_ in rounds}
 
 
 def _selecting(folder: Path, settings: Settings) -> Curves:
@@ -163,9 +165,9 @@ def _selecting(folder: Path, settings: Settings) -> Curves:
     return selecting_curves(after(curves, settings.last_change), settings.select_by)
 
 
-def best_value(curve: "pd.Series") -> float:
+def best_value(curve: Curve) -> float:
     """The objective of a validation curve: its best mean of a few rounds, by which the reported round is chosen too."""
-    return float(trailing_means(curve).max())
+    return max(trailing_means(curve).values())
 
 
 class _Tuner:
@@ -320,8 +322,7 @@ class _Tuner:
         """
         folders, settings = [self.folder / cell.id for cell in running.cells], running.cells[0].settings
         if len(self.study.metrics) == 1:
-            for round_, value in mean_curve(folders, self.study.metrics[0], settings).items():
-                step = int(str(round_))
+            for step, value in mean_curve(folders, self.study.metrics[0], settings).items():
                 if step <= running.checked:
                     continue
                 running.checked = step
@@ -336,19 +337,19 @@ class _Tuner:
     def _complete(self, running: _RunningTrial, folders: list[Path]) -> None:
         settings = running.cells[0].settings
         figures = {metric: mean_curve(folders, metric, settings) for metric in ("gm", "pm")}
-        missing = [metric for metric in self.study.metrics if figures[metric].empty]
+        missing = [metric for metric in self.study.metrics if not figures[metric]]
         if missing:
             self._leave_for_later(running, f"there is no validation {settings.select_by} of {' and '.join(missing)}")
             return
         for metric, curve in figures.items():
-            if not curve.empty:
+            if curve:
                 running.trial.set_user_attr(metric, best_value(curve))
                 running.trial.set_user_attr(f"{metric}_round", choose_round(curve))
         values = [best_value(figures[metric]) for metric in self.study.metrics]
         self.studies[running.arm.name].tell(running.trial, values)
         self._end(
             running,
-            ", ".join(f"{name.upper()} {best_value(curve):.4f}" for name, curve in figures.items() if len(curve)),
+            ", ".join(f"{name.upper()} {best_value(curve):.4f}" for name, curve in figures.items() if curve),
         )
 
     def _prune(self, running: _RunningTrial, reason: str) -> None:

@@ -1,5 +1,6 @@
 """Figures of finished cells, at the rounds that their protocols choose (`bench/results/reported_round.py`)."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,13 +111,12 @@ def _cell_figures(
         split, metric, on, mean = place
         if split != "test" or place not in of_score:
             continue
-        eligible = curve[curve.index.isin(alike)] if metric == "lm" else curve
-        key = (metric, on, mean) if cell.settings.protocol == "paper" else (metric, *eligible.index)
+        eligible = {round_: value for round_, value in curve.items() if metric != "lm" or round_ in alike}
+        key = (metric, on, mean) if cell.settings.protocol == "paper" else (metric, *eligible)
         if key not in rounds:
             rounds[key] = chosen_rounds(eligible, selection_curve(selecting, metric), cell.settings.protocol)
-        last = int(curve.index[-1])
-        values = of_score[place]
-        tail = values[values.index.isin(eligible.index[-WINDOW:])]
+        last, values = max(curve), of_score[place]
+        tail = [values[round_] for round_ in [*eligible][-WINDOW:] if round_ in values]
         figures += [
             {
                 "metric": metric,
@@ -124,13 +124,19 @@ def _cell_figures(
                 "mean": mean,
                 "selection": selection,
                 "round": round_,
-                "value": tail.mean() if selection == "tail" else values[round_],
+                "value": _mean(tail) if selection == "tail" else values[round_],
                 "derived": metric in cell.status.derived,
             }
             for selection, round_ in ({"last": last, "tail": last} | rounds[key]).items()
-            if round_ in values.index
+            if round_ in values
         ]
     return figures
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of those that are defined; nan where none is."""
+    defined = [value for value in values if not math.isnan(value)]
+    return float(np.mean(defined)) if defined else math.nan
 
 
 def _rounds_alike(cells: Sequence[ReadCell]) -> list[set[int]]:

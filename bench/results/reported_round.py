@@ -15,7 +15,8 @@
   which only a few clients had trained.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,40 +32,39 @@ WINDOW = 5
 COSTS = frozenset({"loss", "nll", "brier", "ece"})
 """Scores of which the smallest value is the best; of all others, the user's own among them, it is the largest."""
 
-Curves = dict[tuple[str, str, str, str], "pd.Series"]
-"""Values of a score by round, for each split, metric, place (`on`) and mean."""
+Curve = Mapping[int, float]
+"""Values of a score by round, in the order of the rounds."""
+Curves = dict[tuple[str, str, str, str], Curve]
+"""The curves of a score, for each split, metric, place (`on`) and mean."""
 
 
-def choose_round(validation: "pd.Series") -> int:
+def choose_round(validation: Curve) -> int:
     """The round with the best mean of the last `WINDOW` validation accuracies, the latest of equals.
 
     Args:
-        validation: accuracies by round, at least one.
+        validation: at least one accuracy.
     """
     means = trailing_means(validation)
-    return int(means.index[len(means) - 1 - int(means.to_numpy()[::-1].argmax())])
+    return max(reversed(means), key=means.__getitem__)
 
 
-def trailing_means(curve: "pd.Series") -> "pd.Series":
-    """Mean of the last `WINDOW` values at each round, in order, or of as many as there are by then.
+def trailing_means(curve: Curve) -> dict[int, float]:
+    """Mean of the last `WINDOW` values at each round, or of as many as there are by then.
 
     Means are rounded, so that those that differ by rounding only are equal.
     """
-    import pandas as pd
-
-    ordered = _in_order(curve)
-    values = ordered.to_numpy(float)
+    values = np.array([*curve.values()], float)
     means = [values[max(0, end - WINDOW) : end].mean() for end in range(1, len(values) + 1)]
-    return pd.Series(np.round(means, 12), ordered.index)
+    return dict(zip(curve, np.round(means, 12).tolist(), strict=True))
 
 
-def chosen_rounds(curve: "pd.Series", selecting: "pd.Series", protocol: str) -> dict[str, int]:
+def chosen_rounds(curve: Curve, selecting: Curve, protocol: str) -> dict[str, int]:
     """Choose rounds of a test curve by its protocol: the rounds by the name of the selection."""
     if protocol == "paper":
         return {"best": _first_best(curve)}
     # a round can have a validation figure alone: its clients may have validation samples and no test samples
-    choosing = selecting[selecting.index.isin(curve.index)]
-    return {} if choosing.empty else {"validation": choose_round(choosing), "peak": _first_best(choosing)}
+    choosing = {round_: value for round_, value in selecting.items() if round_ in curve}
+    return {"validation": choose_round(choosing), "peak": _first_best(choosing)} if choosing else {}
 
 
 def table_of(quantity: str) -> str:
@@ -89,24 +89,19 @@ def reported_round(curves: Curves, selecting: Curves, metric: str, protocol: str
         return None
     curve = dict(tests).get(place, tests[0][1])
     chosen = chosen_rounds(curve, selection_curve(selecting, metric), protocol)
-    return chosen.get("best", chosen.get("validation", int(curve.index[-1])))
+    return chosen.get("best", chosen.get("validation", max(curve)))
 
 
 def after(curves: Curves, round: int) -> Curves:
     """The curves of the rounds after one: those since the last change of the data (`Settings.last_change`)."""
     if not round:
         return curves
-    later = {key: curve[curve.index > round] for key, curve in curves.items()}
-    return {key: curve for key, curve in later.items() if len(curve)}
+    later = {key: {at: value for at, value in curve.items() if at > round} for key, curve in curves.items()}
+    return {key: curve for key, curve in later.items() if curve}
 
 
-def _in_order(curve: "pd.Series") -> "pd.Series":
-    return curve if curve.index.is_monotonic_increasing else curve.sort_index()
-
-
-def _first_best(curve: "pd.Series") -> int:
-    ordered = _in_order(curve)
-    return int(ordered.index[int(ordered.to_numpy().argmax())])
+def _first_best(curve: Curve) -> int:
+    return max(curve, key=curve.__getitem__)
 
 
 def accuracy_curves(metrics: "pd.DataFrame") -> Curves:
@@ -118,7 +113,11 @@ def selecting_curves(curves: Curves, quantity: str) -> Curves:
     """Curves of a score by which rounds are chosen: larger values are better, and missing ones are left out."""
     if quantity == "accuracy":
         return curves
-    return {key: (-curve if quantity in COSTS else curve).dropna() for key, curve in curves.items()}
+    sign = -1 if quantity in COSTS else 1
+    return {
+        key: {round_: sign * value for round_, value in curve.items() if not math.isnan(value)}
+        for key, curve in curves.items()
+    }
 
 
 def curves_of_cells(table: "pd.DataFrame", lengths: Sequence[int], quantity: str = "accuracy") -> list[Curves]:
@@ -128,25 +127,12 @@ def curves_of_cells(table: "pd.DataFrame", lengths: Sequence[int], quantity: str
     cells = np.repeat(np.arange(len(lengths)), lengths)[of_score].tolist()
     curves: list[dict[tuple[str, str, str, str], dict[int, float]]] = [{} for _ in lengths]
     for cell, split, metric, on, mean, round_, value in zip(cells, *columns, strict=True):
-        curves[cell].setdefault((split, metric, on, mean), {})[round_] = value
-    known: dict[tuple[int, ...], pd.Index[int]] = {}
-    return [{key: _by_round(curve, known) for key, curve in of_cell.items()} for of_cell in curves]
+        curves[cell].setdefault((split, metric, on, mean), {})[round_] = float(value)
+    return [{key: dict(sorted(curve.items())) for key, curve in of_cell.items()} for of_cell in curves]
 
 
-def _by_round(values: dict[int, float], known: "dict[tuple[int, ...], pd.Index[int]]") -> "pd.Series":
-    """A curve; those with the same rounds share one index of `known`, as making it takes longer than all else."""
-    import pandas as pd
-
-    rounds = tuple(sorted(values))
-    if rounds not in known:
-        known[rounds] = pd.Index(rounds)
-    return pd.Series(np.array([values[round_] for round_ in rounds], float), known[rounds])
-
-
-def selection_curve(curves: Curves, metric: str) -> "pd.Series":
+def selection_curve(curves: Curves, metric: str) -> Curve:
     """The validation scores by round by which a metric's round is chosen: pooled for the GM, n_i-weighted else."""
-    import pandas as pd
-
     pooled = curves.get(("validation", metric, "global", ""))
-    weighted = curves.get(("validation", metric, "local", "train_size"), pd.Series(dtype=float))
+    weighted = curves.get(("validation", metric, "local", "train_size"), {})
     return pooled if metric == "gm" and pooled is not None else weighted

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from bench.results.reported_round import WINDOW, accuracy_curves, choose_round, selection_curve
 from bench.results.results import load_run
@@ -21,7 +20,7 @@ RULES: dict[str, Callable[[Floats], npt.NDArray[np.int64]]] = {  # positions of 
     "earliest peak": lambda v: np.array([v.argmax()]),
     "last": lambda v: np.array([len(v) - 1]),
     "mean of the last five": lambda v: np.arange(len(v))[-WINDOW:],
-    "best trailing mean": lambda v: np.array([choose_round(pd.Series(v))]),
+    "best trailing mean": lambda v: np.array([choose_round(dict(enumerate(v)))]),
 }
 
 
@@ -33,11 +32,12 @@ def run_gaps(run: Path) -> dict[str, list[float]]:
         for metric, on, mean in (("gm", "global", ""), ("pm", "local", "train_size")):
             if metric in cell.status.derived:
                 continue
-            test = curves["test", metric, on, mean]
-            chosen_by = selection_curve(curves, metric).reindex(test.index)
+            test, chosen_by = curves["test", metric, on, mean], selection_curve(curves, metric)
+            rounds = [round_ for round_ in test if round_ in chosen_by]
+            values = np.array([test[round_] for round_ in rounds])
             for rule, choose in RULES.items():
-                at = choose(chosen_by.to_numpy(float))
-                gaps[rule].append(float(100 * (test.to_numpy()[at].mean() - test.iloc[-1])))
+                at = choose(np.array([chosen_by[round_] for round_ in rounds]))
+                gaps[rule].append(float(100 * (values[at].mean() - values[-1])))
     return gaps
 
 

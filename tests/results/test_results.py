@@ -182,7 +182,7 @@ def test_an_unfinished_cell_has_a_row_without_a_figure(write: Callable[..., Path
 def test_the_latest_of_the_best_means_of_five(curve: dict[int, float]) -> None:
     rounds = sorted(curve)
     means = {r: round(sum(last := [curve[q] for q in rounds if q <= r][-5:]) / len(last), 9) for r in rounds}
-    assert choose_round(pd.Series(curve)) == max(r for r in rounds if means[r] == max(means.values()))
+    assert choose_round(dict(sorted(curve.items()))) == max(r for r in rounds if means[r] == max(means.values()))
 
 
 def test_the_reported_round_is_nearly_as_good_as_the_best_whatever_the_curve() -> None:
@@ -194,8 +194,8 @@ def test_the_reported_round_is_nearly_as_good_as_the_best_whatever_the_curve() -
     noise = rng.normal(0, 1.5, (1000, 30))
     regret = {
         name: [
-            true.max() - np.mean([true[choose(pd.Series(true + one, rounds)) - 1] for one in noise])
-            for choose in (choose_round, lambda curve: int(curve.idxmax()), lambda curve: 30)
+            true.max() - np.mean([true[choose(dict(zip(rounds, true + one, strict=True))) - 1] for one in noise])
+            for choose in (choose_round, lambda curve: max(curve, key=curve.__getitem__), lambda curve: 30)
         ]
         for name, true in (("rising", rising), ("falling", falling))
     }

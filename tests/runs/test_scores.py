@@ -99,7 +99,8 @@ def test_any_score_chooses_the_reported_round_on_validation(cell: Cell, tmp_path
         done = view(cell(**common, select_by=name), tmp_path)
         table = pd.concat([done.table("metrics"), done.table("scores")])
         rows = table[(table["quantity"] == name) & (table["split"] == "validation") & (table["metric"] == "pm")]
-        curve = sign * rows[rows["mean"] == "train_size"].set_index("round")["value"]
+        of_clients = rows[rows["mean"] == "train_size"]
+        curve = dict(zip(of_clients["round"].tolist(), (sign * of_clients["value"]).tolist(), strict=True))
         figures = [figure for figure in reported_figures(done) if figure["metric"] == "pm"]
         assert {figure["round"] for figure in figures} == {choose_round(curve)}
         rounds[name] = choose_round(curve)
