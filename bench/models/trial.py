@@ -52,6 +52,8 @@ def _problems(net: nn.Module) -> Iterator[str]:
                     f"has the tensor {f'{path}.{attribute}'.lstrip('.')!r} as a plain attribute, which is not moved to "
                     f"the model's device: self.register_buffer({attribute!r}, ..., persistent=False)"
                 )
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+            yield f"shortens rows of its parameter {f'{path}.weight'!r} wherever it reads them: leave max_norm out"
         if _rate(layer) > 0:
             yield (
                 f"has dropout in {path or 'itself'!r} ({type(layer).__name__}, rate {_rate(layer):g}), whose draws "
@@ -86,7 +88,7 @@ def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> 
 
     Raises:
         UserError: it fails, its logits have another shape, forward(x) is not head(features(x)), it draws random
-            numbers, or it changes its constants.
+            numbers, or it changes its parameters or constants.
     """
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -95,6 +97,7 @@ def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> 
     for path, statistic in statistics(net):
         if path.rpartition(".")[2] in _STATISTICS:
             statistic.fill_(_STATISTICS[path.rpartition(".")[2]])
+    before = {path: p.detach().clone() for path, p in net.named_parameters()}
     if isinstance(shape, TokenShape):
         x = torch.randint(shape.vocabulary, (_SAMPLES, shape.length), generator=rng)
     else:
@@ -109,6 +112,12 @@ def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> 
         file = getattr(sys.modules[type(net).__module__], "__file__", None)
         words = " ".join(in_words(error, file).split())
         raise UserError(f"model {name!r} does not take samples of shape {shape}: {words}") from error
+    for path, p in net.named_parameters():
+        if not torch.equal(p, before[path]):
+            raise UserError(
+                f"model {name!r} changes its parameter {path!r} in its forward pass, which may be the server's or "
+                "another client's: compute a changed copy there"
+            )
     return x, watched
 
 

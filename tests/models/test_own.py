@@ -433,6 +433,22 @@ class Twice(Headless):
         return out
 
 
+class Shortened(Plain):
+    """Reads rows of at most unit length."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.rows = nn.Embedding(2, 4, max_norm=1.0)
+
+
+class Clipped(Plain):
+    """Bounds its weights where it uses them, as a Wasserstein critic does."""
+
+    def features(self, x: Tensor) -> Tensor:
+        self.inner.weight.data.clamp_(-0.01, 0.01)
+        return super().features(x)
+
+
 class Functional(nn.Module):
     """Uses the weight of its last layer without calling the layer."""
 
@@ -459,6 +475,8 @@ MISTAKES = [
     (Tied, r"has '(head|again).weight' under another name, too"),
     (OnTheSide, r"has the tensor 'scale' as a plain attribute.*register_buffer\('scale', ..., persistent=False\)"),
     (Counting, r"changes its buffer 'calls' in training"),
+    (Shortened, r"shortens rows of its parameter 'rows.weight'.* leave max_norm out"),
+    (Clipped, r"changes its parameter 'inner.weight' in its forward pass"),
     (Averaging, r"layer 'norm' \(BatchNorm1d\) has momentum=None, .*: give it a number"),
     (AveragingInstances, r"layer 'norm' \(InstanceNorm1d\) has momentum=None"),
     (Lazy, r"has 'late.weight' of unknown shape, in a lazy layer"),
