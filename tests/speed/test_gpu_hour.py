@@ -42,7 +42,7 @@ def rehearsed(out: Path, environment: dict[str, str], *sections: str) -> Any:
 
 @pytest.mark.long
 def test_every_section_runs(tmp_path: Path, environment: dict[str, str]) -> None:
-    """No step is compiled here, as there is no compiler; see the next test."""
+    """No step is compiled here, as there is no compiler; the next test does, for a minute."""
     found = rehearsed(tmp_path / "found.json", environment | {"CXX": "no-compiler"})
     assert list(found) == list(SECTIONS)
     rows = {(section, name): row for section, own in found.items() for name, row in own["rows"].items()}
@@ -67,7 +67,7 @@ def test_every_section_runs(tmp_path: Path, environment: dict[str, str]) -> None
             assert "skipped" in row["says"] or torch.cuda.is_available()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
 def test_a_step_is_compiled(tmp_path: Path, environment: dict[str, str]) -> None:
     found = rehearsed(tmp_path / "found.json", environment, "inductor")
