@@ -72,9 +72,10 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The site of docs/ with the league's page, in site/; a broken link is an error.
+# The site of docs/ with the league's two pages, in site/; a broken link is an error.
 docs: install
 	$(BIN)/bench league report --out docs/league
+	$(BIN)/bench league report --tier photos --out docs/league/photos
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # The source archive and the wheel of the last commit, in dist/: of what is committed and nothing else, by the build tools in
