@@ -9,7 +9,7 @@ from reports.league.rule import family_mean, ranked
 from reports.page.sections import Section
 from reports.reading.figure import Figure
 from reports.reading.load import Store
-from reports.statistics.inference import LEVEL, Summary
+from reports.statistics.inference import Summary
 from reports.tables.accuracy import GM, PM
 from reports.tables.standings import derived_rows
 
@@ -49,13 +49,13 @@ def _ranks(store: Store, figure: Figure, chosen: str) -> Iterator[str]:
 def _gains(comparison: Gains) -> Iterator[str]:
     summaries = comparison.gain.corrected
     above = [row for row in summaries if summaries[row].mean > 0]
-    sure = [row for row in summaries if comparison.p[row] < LEVEL]
-    gaining, losing = ([row for row in sure if (summaries[row].mean > 0) == up] for up in (True, False))
+    gaining = [row for row, summary in summaries.items() if summary.low > 0]
+    losing = [row for row, summary in summaries.items() if summary.high < 0]
     yield (
         f"{len(above)} of {len(summaries)} methods gain, averaged over tasks, over the better of training alone and "
         f"fine-tuning; largest: {_first_few(summaries, '+.2f')} points (95 % intervals that hold for all methods at "
-        f"once, as these are chosen from them). Corrected for their number, {len(gaining)} surely gain and "
-        f"{len(losing)} surely lose."
+        f"once, as these are chosen from them). By these intervals {len(gaining)} surely gain and {len(losing)} "
+        "surely lose."
     )
     if comparison.score is not None and comparison.score.by_task.notna().any(axis=None):
         scores = comparison.score.corrected

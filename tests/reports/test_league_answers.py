@@ -9,11 +9,14 @@ import pandas as pd
 import pytest
 
 from reports.league.answers import answers
-from reports.league.gain import gains
+from reports.league.findings import _gains
+from reports.league.gain import Gains, Measure, gains
 from reports.league.page import write_league
 from reports.league.rule import by_case
 from reports.reading.load import Store, load
+from reports.statistics.inference import Summary
 from reports.tables.accuracy import selection
+from reports.tables.standings import Family
 from reports.tables.table import Table
 from tests.reports import conftest
 from tests.reports.conftest import cell_id, name_cases, write_store
@@ -203,3 +206,13 @@ def test_a_task_without_a_case_has_the_name_of_its_data(tmp_path: Path) -> None:
     (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
     store = load([run])
     assert by_case(store).tasks == store.tasks
+
+
+def test_who_surely_gains_is_said_by_the_intervals_that_stand_there() -> None:
+    """Holm's p of the second is below 0.05, and its interval, corrected for both methods, holds 0."""
+    corrected = {"ditto": Summary(5, -2.5, 0.5, -3.25, -1.77), "fedper": Summary(5, 0.62, 0.4, -0.003, 1.24)}
+    measure = Measure(pd.DataFrame(), corrected, corrected)
+    compared = Family({}, {}, {}, frozenset())
+    said = " ".join(_gains(Gains(compared, measure, {"ditto": 0.001, "fedper": 0.04}, None)))
+    assert said.startswith("1 of 2 methods gain")
+    assert said.endswith("By these intervals 0 surely gain and 1 surely lose.")
