@@ -238,8 +238,8 @@ FAULTS = [
     Fault(
         "of equal rounds the first is reported",
         "bench/results/reported_round.py",
-        "len(means) - 1 - int(means.to_numpy()[::-1].argmax())",
-        "int(means.to_numpy().argmax())",
+        "max(reversed(means), key=means.__getitem__)",
+        "max(means, key=means.__getitem__)",
         "results/test_results.py::test_the_latest_of_the_best_means_of_five",
     ),
     Fault(
