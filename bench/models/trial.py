@@ -97,7 +97,7 @@ def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> 
     for path, statistic in statistics(net):
         if path.rpartition(".")[2] in _STATISTICS:
             statistic.fill_(_STATISTICS[path.rpartition(".")[2]])
-    before = {path: p.detach().clone() for path, p in net.named_parameters()}
+    given = {path: p.detach().clone() for path, p in net.named_parameters()}
     if isinstance(shape, TokenShape):
         x = torch.randint(shape.vocabulary, (_SAMPLES, shape.length), generator=rng)
     else:
@@ -112,8 +112,9 @@ def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> 
         file = getattr(sys.modules[type(net).__module__], "__file__", None)
         words = " ".join(in_words(error, file).split())
         raise UserError(f"model {name!r} does not take samples of shape {shape}: {words}") from error
-    for path, p in net.named_parameters():
-        if not torch.equal(p, before[path]):
+    left = dict(net.named_parameters())
+    for path in given | left:
+        if path not in given or path not in left or not torch.equal(given[path], left[path]):
             raise UserError(
                 f"model {name!r} changes its parameter {path!r} in its forward pass, which may be the server's or "
                 "another client's: compute a changed copy there"

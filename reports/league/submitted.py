@@ -1,17 +1,15 @@
 """Verify the entries that a branch adds or changes, as a workflow does: `python -m reports.league.submitted BASE HEAD`.
 
 Each is verified blind, with its plug-in, which lies beside it under the method's name; of its cells some are drawn by
-the commit. Exit status 1: one of them is not what it says; what none can confirm here, for lack of the same kind of
-processor or of the data, is said, and is no fault.
+the commit. Exit status 1: one of them is not what it says; what none can confirm here is said, and is no fault.
 """
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.results.pack import SUFFIX, unpack
+from bench.results.pack import SUFFIX
 from reports.league.submission import ENTRIES, verification
 
 CELLS = 5
@@ -31,27 +29,12 @@ def plugins_of(entry: Path) -> list[Path]:
     return [plugin] if plugin.exists() else []
 
 
-def missing_data(entry: Path) -> list[str]:
-    """The data files that an entry's cells name and that are not here, as those of the photographs tier.
-
-    Raises:
-        UserError: the file is no packed run.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        cells = unpack(entry, Path(scratch, entry.name)).cells
-    files = {str(cell.settings.dataset_options.get("path", "")) for cell in cells} - {""}
-    return sorted(file for file in files if not Path(file).exists())
-
-
 def main(arguments: Sequence[str]) -> int:
     """Verify each entry, and return 1 if one of them fails."""
     base, head = arguments
     commit = subprocess.run(["git", "rev-parse", head], check=True, capture_output=True, text=True).stdout
     entries, failed = changed_entries(base, head), False
     for entry in entries:
-        if missing := missing_data(entry):
-            print(f"{entry}: left out, as {', '.join(missing)} cannot be read here", flush=True)
-            continue
         command = verification(entry, plugins_of(entry), CELLS, int(commit[:7], 16))
         print(f"bench {' '.join(command)}", flush=True)
         status = subprocess.run([sys.executable, "-m", "bench.cli", *command]).returncode

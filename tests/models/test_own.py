@@ -449,6 +449,22 @@ class Clipped(Plain):
         return super().features(x)
 
 
+class Growing(Plain):
+    """Makes a parameter when it first sees samples."""
+
+    def features(self, x: Tensor) -> Tensor:
+        self.shift = nn.Parameter(torch.zeros(4))
+        return super().features(x) + self.shift
+
+
+class Rescaled(Plain):
+    """Gives itself a parameter of unit length."""
+
+    def features(self, x: Tensor) -> Tensor:
+        self.inner.weight = nn.Parameter(nn.functional.normalize(self.inner.weight))
+        return super().features(x)
+
+
 class Functional(nn.Module):
     """Uses the weight of its last layer without calling the layer."""
 
@@ -477,6 +493,8 @@ MISTAKES = [
     (Counting, r"changes its buffer 'calls' in training"),
     (Shortened, r"shortens rows of its parameter 'rows.weight'.* leave max_norm out"),
     (Clipped, r"changes its parameter 'inner.weight' in its forward pass"),
+    (Growing, r"changes its parameter 'shift' in its forward pass"),
+    (Rescaled, r"changes its parameter 'inner.weight' in its forward pass"),
     (Averaging, r"layer 'norm' \(BatchNorm1d\) has momentum=None, .*: give it a number"),
     (AveragingInstances, r"layer 'norm' \(InstanceNorm1d\) has momentum=None"),
     (Lazy, r"has 'late.weight' of unknown shape, in a lazy layer"),

@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -128,6 +129,16 @@ def test_paper_takes_the_best_test_figure(write: Callable[..., Path]) -> None:
 def test_without_validation_data_only_the_last_round_is_reported(write: Callable[..., Path]) -> None:
     run = write([row for row in ROWS if row[4] == "test"], Status("done"))
     assert {key[3] for key in figures(run)} == {"last", "tail"}
+
+
+@pytest.mark.parametrize(("values", "mean"), [((0.9, math.nan, 0.5), 0.7), ((math.nan, math.nan), math.nan)])
+def test_the_mean_of_the_last_rounds_is_of_those_with_a_figure(
+    write: Callable[..., Path], values: tuple[float, ...], mean: float
+) -> None:
+    """A score of one class alone may not be defined."""
+    tests = [(round_, "pm", "local", "equal", "test", value) for round_, value in enumerate(values, 1)]
+    run = write(tests, Status("done"))
+    assert figures(run)["pm", "local", "equal", "tail"] == (len(values), pytest.approx(mean, nan_ok=True))
 
 
 LOCAL: Rows = [

@@ -24,7 +24,7 @@ from bench.results.pack import pack, unpack
 from bench.results.results import RunView, load_run
 from reports.league.export import write_export
 from reports.league.submission import write_submission
-from reports.league.submitted import changed_entries, missing_data, plugins_of
+from reports.league.submitted import changed_entries, plugins_of
 from reports.reading.load import load
 from reports.tables.accuracy import PM
 from reports.tables.standings import by_unit
@@ -438,17 +438,3 @@ def test_entries_that_a_branch_adds_are_verified_with_their_plug_in(
     mine, plain = changed_entries("main", "new")
     assert (mine.name, plain.name) == ("mine.tar.xz", "plain.tar.xz")
     assert (plugins_of(mine), plugins_of(plain)) == ([mine.with_name("mine.py")], [])
-
-
-def test_an_entry_whose_data_are_not_here_is_named_with_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of the photographs tier need two files; the digits come with the harness."""
-    entries = ROOT / "reports" / "league" / "entries"
-    files = ["data/cifar10_jpeg.npz", "data/mnist.npz"]
-    monkeypatch.chdir(tmp_path)
-    assert missing_data(entries / "league_2_photos" / "fedavg.tar.xz") == files
-    (tmp_path / "data").mkdir()
-    (tmp_path / files[1]).touch()
-    assert missing_data(entries / "league_2_photos" / "fedavg.tar.xz") == files[:1]
-    assert missing_data(entries / "league_2_small" / "fedavg.tar.xz") == []
