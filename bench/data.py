@@ -42,6 +42,8 @@ class Dataset:
         groups: `[n]` group of each sample (person, hospital, camera, domain), as a position in `group_names`; None if
             the data set has no groups.
         group_names: names of the groups.
+        subjects: `[n]` number, from 0, of whom or what each sample is of (a person, a recording): samples of one are
+            never on both sides of a division into training, validation and tests; None if each stands for itself.
         vocabulary: number of tokens; 0 if the samples are not tokens.
         notes: what the user should know of how the data were read, one line each, such as what was left out.
         indicators: channels of 0 and 1, such as those of a table's categories; normalisation leaves them as they are.
@@ -69,6 +71,7 @@ class Dataset:
     rows: Indices | None = None
     groups: Indices | None = None
     group_names: tuple[str, ...] = ()
+    subjects: Indices | None = None
     vocabulary: int = 0
     notes: tuple[str, ...] = ()
     indicators: tuple[int, ...] = ()
@@ -124,11 +127,24 @@ class Dataset:
 
     def subset(self, which: slice | Indices, n_train: int) -> "Dataset":
         """The samples at the positions `which`; the first `n_train` of them become the training part."""
-        rows, groups = (None if column is None else column[which] for column in (self.rows, self.groups))
-        missing = None if self.missing is None else self.missing[which]
-        return replace(
-            self, x=self.x[which], y=self.y[which], n_train=n_train, rows=rows, groups=groups, missing=missing
-        )
+        columns: dict[str, Any] = {
+            name: None if column is None else column[which]
+            for name, column in [("missing", self.missing), *self._owners()]
+        }
+        return replace(self, x=self.x[which], y=self.y[which], n_train=n_train, **columns)
+
+    def extended(self, x: Array, y: Indices, source: "Dataset", at: Indices) -> "Dataset":
+        """The data set with the samples `x` and labels `y` after all others: copies of those at `at` in `source`, whose
+        rows, groups and subjects they have."""
+        columns: dict[str, Any] = {
+            name: None if old is None or new is None else np.concatenate([old, new[at]])
+            for (name, old), (_, new) in zip(self._owners(), source._owners(), strict=True)
+        }
+        return replace(self, x=np.concatenate([self.x, x]), y=np.concatenate([self.y, y]), **columns)
+
+    def _owners(self) -> list[tuple[str, Indices | None]]:
+        """Names and columns of what says where samples are from."""
+        return [("rows", self.rows), ("groups", self.groups), ("subjects", self.subjects)]
 
 
 def noise(shape: tuple[int, ...], classes: int, samples: int, rng: np.random.Generator) -> Dataset:

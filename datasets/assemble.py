@@ -9,6 +9,7 @@ import numpy as np
 from bench.data import Array, Dataset, Indices
 from bench.errors import UserError
 from bench.rng import generator
+from datasets.subjects import most_frequent
 
 TEST_SHARE = 0.25
 _LISTED = 10  # labels in a note
@@ -27,6 +28,7 @@ def assemble(
     checksum: str = "",
     rows: Indices | None = None,
     groups: Array | None = None,
+    subjects: Array | None = None,
     vocabulary: int = 0,
     notes: Sequence[str] = (),
 ) -> Dataset:
@@ -43,12 +45,13 @@ def assemble(
         checksum: of the content, where reading all of it again would take long; computed if empty.
         rows: `[n]` the row of the user's file that each sample comes from; None if the order is the same.
         groups: `[n]` integers or text: the group (person, hospital, ...) that each sample belongs to.
+        subjects: `[n]` integers or text: whom or what each sample is of, where there are several samples of one.
         vocabulary: number of tokens if the samples are texts, else 0.
         notes: as in `Dataset`.
 
     Raises:
-        UserError: `mean` or `std` does not fit the channels, there is not one label (and one group) for each sample, or
-            a label or a token is out of range.
+        UserError: `mean` or `std` does not fit the channels, there is not one label (and one group, one subject) for
+            each sample, a label or a token is out of range, or a subject is in the training part and the test part.
     """
     if vocabulary:
         mean, std, x = (), (), _tokens(name, x, vocabulary)
@@ -68,7 +71,8 @@ def assemble(
             f"{name}: the labels go from {y.min()} to {y.max()}; they should be 0 .. {len(classes) - 1}, as it has "
             f"{len(classes)} classes"
         )
-    numbers, group_names = (None, ()) if groups is None else _numbered(name, groups, len(y))
+    numbers, group_names = (None, ()) if groups is None else _numbered(name, "groups", groups, len(y))
+    subject_numbers = None if subjects is None else _subjects(name, subjects, len(y), n_train)
     channels = 0 if vocabulary else x.shape[1]
     computed = channel_statistics(x[:n_train]) if mean is None or std is None else ((), ())
     return Dataset(
@@ -84,6 +88,7 @@ def assemble(
         rows=rows,
         groups=numbers,
         group_names=group_names,
+        subjects=subject_numbers,
         vocabulary=vocabulary,
         notes=tuple(notes),
     )
@@ -110,15 +115,30 @@ def _numbering(name: str, classes: Sequence[str]) -> str:
     return f"{name}: the labels that occur are its classes, numbered 0 to {len(classes) - 1} in this order: {listed}"
 
 
-def _numbered(name: str, groups: Array, n: int) -> tuple[Indices, tuple[str, ...]]:
-    """Each sample's group as an index into the sorted names, and the names; integer groups are sorted as numbers."""
-    if groups.shape != (n,) or groups.dtype.kind not in "iuU":
+def _numbered(name: str, what: str, owners: Array, n: int) -> tuple[Indices, tuple[str, ...]]:
+    """Each sample's group or subject as an index into the sorted names, and the names; integers sort as numbers."""
+    if owners.shape != (n,) or owners.dtype.kind not in "iuU":
         raise UserError(
-            f"{name}: 'groups' is {groups.dtype} {groups.shape}; it should hold one integer or text for each of the "
+            f"{name}: {what!r} is {owners.dtype} {owners.shape}; it should hold one integer or text for each of the "
             f"{n} samples of all parts"
         )
-    names, numbers = np.unique(groups, return_inverse=True)
+    names, numbers = np.unique(owners, return_inverse=True)
     return numbers.astype(np.int64), tuple(map(str, names.tolist()))
+
+
+def _subjects(name: str, subjects: Array, n: int, n_train: int) -> Indices:
+    """Each sample's subject as a number.
+
+    Raises:
+        UserError: there is not one for each sample, or one is in the training part and the test part.
+    """
+    numbers, names = _numbered(name, "subjects", subjects, n)
+    if (both := np.intersect1d(numbers[:n_train], numbers[n_train:])).size:
+        raise UserError(
+            f"{name}: the training part and the test part both have samples of {both.size} of {len(names)} subjects, "
+            f"such as {names[both[0]]!r}; put all samples of a subject into one part"
+        )
+    return numbers
 
 
 def hold_out(x: Array, y: Array) -> tuple[Array, Array, int]:
@@ -127,12 +147,18 @@ def hold_out(x: Array, y: Array) -> tuple[Array, Array, int]:
     return x[order], y[order], n_train
 
 
-def held_out_order(y: Array) -> tuple[Indices, int]:
+def held_out_order(y: Array, subjects: Array | None = None) -> tuple[Indices, int]:
     """An order of the samples whose end is a fixed stratified test part, and the size of the training part.
 
     The test part is 25 % of each class, and the same for every seed and partition. A class with a single sample stays
-    in the training part.
+    in the training part. With `subjects`, `[samples]`, it is 25 % of the subjects of each class, that of most of their
+    samples.
     """
+    if subjects is not None:
+        _, numbers = np.unique(subjects, return_inverse=True)
+        order, n_train = held_out_order(most_frequent(y, numbers))
+        held = np.isin(numbers, order[n_train:])
+        return np.argsort(held, kind="stable"), int((~held).sum())
     rng = generator("official test part")
     test = np.zeros(len(y), dtype=bool)
     for label in np.unique(y):

@@ -15,7 +15,7 @@ _PARTS = ("train", "val", "test")
 _KINDS = ("images", "series", "tokens")
 _MOST = 1_000_000  # different tokens; each has an embedding in the model
 _CHANNELS = (1, 3, 4)
-_GROUPS = "groups"
+_OWNERS = ("groups", "subjects")
 
 
 @DATASETS.register("npz")
@@ -38,7 +38,9 @@ def load(
     given.
 
     An array `groups` (integers or text) gives the group of each sample, first of the training part, then of the
-    validation and the test part; the partition `natural` makes the groups clients.
+    validation and the test part; the partition `natural` makes the groups clients. An array `subjects`, in the same
+    order, says of whom or what each sample is, such as the recording that a window is from: all samples of a subject
+    are on one side of tests, validation and training.
 
     Args:
         data_root, download: not used; the file is the user's own.
@@ -50,19 +52,20 @@ def load(
         UserError: the file is missing or damaged, or an array has another shape or type.
     """
     file = Path(path)
-    x, y, n_train, groups = read_samples(file)
+    x, y, n_train, owners = read_samples(file)
     vocabulary = int(x.max()) + 1 if x.dtype == np.int32 else 0
     if vocabulary and (mean is not None or std is not None):
         raise UserError(f"{file} holds tokens, which have no `mean` and no `std`; leave these options out")
     rows = None
     if n_train == len(y):
-        rows, n_train = held_out_order(y)
+        subjects = owners.get("subjects")
+        rows, n_train = held_out_order(y, subjects if subjects is not None and subjects.shape == y.shape else None)
         x, y = x[rows], y[rows]
-        if groups is not None and groups.shape == rows.shape:
-            groups = groups[rows]
+        owners = {name: array[rows] if array.shape == rows.shape else array for name, array in owners.items()}
     return assemble(
-        name or file.stem, x, y, n_train, mean=mean, std=std, rows=rows, groups=groups, vocabulary=vocabulary
-    )
+        name or file.stem, x, y, n_train, mean=mean, std=std, rows=rows, vocabulary=vocabulary,
+        groups=owners.get("groups"), subjects=owners.get("subjects"),
+    )  # fmt: skip
 
 
 def reading(options: dict[str, Any]) -> str:
@@ -75,24 +78,25 @@ def reading(options: dict[str, Any]) -> str:
     return "labels that occur" if names else ""
 
 
-def read_samples(file: Path) -> tuple[Array, Array, int, Array | None]:
-    """Inputs and labels of the parts train, val and test in this order, the samples before the test part, the groups.
+def read_samples(file: Path) -> tuple[Array, Array, int, dict[str, Array]]:
+    """Inputs and labels of the parts train, val and test in this order, the samples before the test part, and by name
+    the arrays that say whose samples they are.
 
     Raises:
         UserError: the file is missing or damaged, or an array has another shape or type.
     """
-    parts, groups = _read(file)
+    parts, owners = _read(file)
     y = np.concatenate([labels for _, labels in parts.values()])  # checked: all integers or all text
     first = parts["train"][0]
     x = np.empty((len(y), *first.shape[1:]), first.dtype)  # without `out`, channels would stay last and cost a copy
     np.concatenate([inputs for inputs, _ in parts.values()], out=x)
-    return x, y, len(y) - (len(parts["test"][1]) if "test" in parts else 0), groups
+    return x, y, len(y) - (len(parts["test"][1]) if "test" in parts else 0), owners
 
 
-def _read(file: Path) -> tuple[dict[str, tuple[Array, Array]], Array | None]:
-    """The parts of a file in the order train, val, test, checked against each other, and the groups."""
+def _read(file: Path) -> tuple[dict[str, tuple[Array, Array]], dict[str, Array]]:
+    """The parts of a file in the order train, val, test, checked against each other, and the arrays `_OWNERS`."""
     arrays = read_npz(file)
-    groups = arrays.pop(_GROUPS, None)
+    owners = {name: arrays.pop(name) for name in _OWNERS if name in arrays}
     kinds = [kind for kind in _KINDS if f"train_{kind}" in arrays]
     if len(kinds) != 1:
         raise UserError(
@@ -103,8 +107,8 @@ def _read(file: Path) -> tuple[dict[str, tuple[Array, Array]], Array | None]:
     if unknown := sorted(arrays.keys() - readable):
         raise UserError(
             f"{file} has an array {unknown[0]!r}, which is not read: known are {', '.join(sorted(readable))}. If it "
-            "says of whom each sample is, write those of all parts into one array 'groups' (partition `natural`); "
-            "else leave it out"
+            "says of whom each sample is, write those of all parts into one array 'groups' (partition `natural`) or "
+            "'subjects' (kept together); else leave it out"
         )
     parts = {part: _part(file, part, kinds[0], arrays) for part in _PARTS if f"{part}_{kinds[0]}" in arrays}
     first = parts["train"][0]
@@ -120,7 +124,7 @@ def _read(file: Path) -> tuple[dict[str, tuple[Array, Array]], Array | None]:
             f"{file}: '{other[0]}_labels' and 'train_labels' should both hold integers or both hold text, not one of "
             "each"
         )
-    return parts, groups
+    return parts, owners
 
 
 def _part(file: Path, part: str, kind: str, arrays: dict[str, Array]) -> tuple[Array, Array]:

@@ -22,6 +22,7 @@ from bench.plugin import PARTITIONS, call_factory, is_external
 from bench.rng import generator
 from datasets.lists import check_lists
 from datasets.local_parts import label_counts, local_tests, split_validation
+from datasets.subjects import check_sides, split_off_validation
 
 MAX_DRAWS = 1000
 NONE: Indices = np.empty(0, np.int64)
@@ -69,7 +70,7 @@ def make_partition(
 
     Raises:
         UserError: the partition is unknown; `alpha` is missing, out of range or not wanted; there are more clients than
-            training samples; or the partition itself raises it.
+            training samples; a subject of the data is both trained on and held out; or the partition itself raises it.
     """
     factory = PARTITIONS.get(name)
     parameters = inspect.signature(factory).parameters
@@ -94,7 +95,9 @@ def make_partition(
     if protocol == "tuning":
         split = replace(split, test=[NONE] * len(split.train), global_test=NONE)
     paper = protocol == "paper"
-    return _complete(dataset, split, seed, 0.0 if paper else validation_share, floor=paper)
+    partition = _complete(dataset, split, seed, 0.0 if paper else validation_share, floor=paper)
+    check_sides(f"partition {name!r}", dataset, partition)
+    return partition
 
 
 def _as_arrays(source: str, split: Split) -> Split:
@@ -371,7 +374,10 @@ def _complete(dataset: Dataset, split: Split, seed: int, validation_share: float
     train, validation = split.train, split.validation
     if validation is None:
         test = local_tests(dataset, train, seed, floor) if split.test is None else split.test
-        cut = [split_validation(dataset.y, indices, validation_share, seed, i) for i, indices in enumerate(train)]
+        if dataset.subjects is None:
+            cut = [split_validation(dataset.y, indices, validation_share, seed, i) for i, indices in enumerate(train)]
+        else:
+            cut = split_off_validation(dataset.y, dataset.subjects, train, validation_share, seed)
         train, validation = [rest for rest, _ in cut], [held for _, held in cut]
     else:
         whole = [np.concatenate(both) for both in zip(train, validation, strict=True)]

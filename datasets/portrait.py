@@ -28,7 +28,8 @@ class Site:
         label_distance: total variation between the shares of classes here and at all other sites, 0 .. 1.
         feature_score: how well a linear model tells this site's inputs from the others', by the area under its ROC
             curve on samples that it was not fitted on: 0.5 not at all, 1 always. nan if there are too few samples.
-        within: half the width, in points, of the 95 % interval of an accuracy of 50 % on the site's test; nan without.
+        within: half the width, in points, of the 95 % interval of an accuracy of 50 % on the site's test, where the
+            models are right about all samples of a subject or about none; nan without a test.
     """
 
     name: str
@@ -54,6 +55,7 @@ def portrait(dataset: Dataset, partition: Partition) -> list[Site]:
     for client, train in enumerate(partition.train):
         others = np.concatenate([np.empty(0, np.int64), *(at for i, at in enumerate(partition.train) if i != client)])
         tested = len(partition.test[client])
+        independent = tested if dataset.subjects is None else _effective(dataset.subjects[partition.test[client]])
         gaps = None if dataset.missing is None else dataset.missing[train]
         if gaps is not None:
             gaps = np.delete(gaps, dataset.indicators, axis=1)
@@ -67,10 +69,16 @@ def portrait(dataset: Dataset, partition: Partition) -> list[Site]:
                 0.0 if gaps is None or not gaps.size else float(gaps.mean()),
                 label_distance(counts[client], counts.sum(axis=0) - counts[client]),
                 feature_score(dataset, train, others, client),
-                98 / math.sqrt(tested) if tested else math.nan,
+                98 / math.sqrt(independent) if tested else math.nan,
             )
         )
     return sites
+
+
+def _effective(subjects: Indices) -> float:
+    """Number of independent samples that tell as much as these, of which those of a subject are alike (Kish 1965)."""
+    sizes = np.unique(subjects, return_counts=True)[1]
+    return float(sizes.sum() ** 2 / np.square(sizes).sum()) if len(sizes) else 0.0
 
 
 def label_distance(counts: Indices, others: Indices) -> float:
@@ -108,15 +116,22 @@ def feature_score(dataset: Dataset, train: Indices, others: Indices, client: int
     return float(roc_auc_score(here, chances))
 
 
-def remarks(sites: list[Site], classes: tuple[str, ...]) -> list[str]:
-    """Name the sites that no test says much about, and those with one class."""
+def remarks(sites: list[Site], classes: tuple[str, ...], *, by_subject: bool) -> list[str]:
+    """Name the sites that no test says much about, and those with one class.
+
+    Args:
+        sites: from `portrait`.
+        classes: names of the classes.
+        by_subject: whether the data say which samples are of one subject.
+    """
     texts = []
     if coarse := [site for site in sites if site.train and not site.within <= COARSE]:
         need = math.ceil((98 / COARSE) ** 2)
         listed = ", ".join(f"{site.name} ({site.test})" for site in coarse)
+        alike = ", those of a subject counted as alike" if by_subject else ""
         texts.append(
-            f"too small to test, with fewer than {need} test samples: {listed}; no accuracy there is known to within "
-            f"{COARSE:g} points"
+            f"too small to test, with fewer than {need} test samples{alike}: {listed}; no accuracy there is known "
+            f"to within {COARSE:g} points"
         )
     for site in sites:
         held = [label for label, count in enumerate(site.classes) if count]

@@ -143,8 +143,5 @@ def with_copies(shifted: Dataset, seen: Partition, tests: Sequence[Own]) -> tupl
     of = np.concatenate([test.at for test in tests])
     ends = len(shifted.y) + np.cumsum([len(test.at) for test in tests])
     places = tuple(np.arange(end - len(test.at), end) for end, test in zip(ends, tests, strict=True))
-    columns = shifted.rows, shifted.groups
-    rows, groups = (None if column is None else np.concatenate([column, column[of]]) for column in columns)
-    x = np.concatenate([shifted.x, *(test.x for test in tests)])
-    y = np.concatenate([shifted.y, *(test.y for test in tests)])
-    return replace(shifted, x=x, y=y, rows=rows, groups=groups), replace(seen, test=places, global_test=_NONE)
+    x, y = (np.concatenate(parts) for parts in ([test.x for test in tests], [test.y for test in tests]))
+    return shifted.extended(x, y, shifted, of), replace(seen, test=places, global_test=_NONE)

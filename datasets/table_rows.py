@@ -1,7 +1,8 @@
 """Rows of a table as a data set: their labels and sites, what is wrong with them, and what is to be known."""
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 LEAST = 10
 """Rows of a site below which a note names it: its test has two or three samples."""
 _MOST_CLASSES = 100
+_SUBJECT = re.compile(
+    r"id|(patient|subject|person|participant|proband|user|animal|individual)s?[ _.-]?"
+    r"(id|code|key|nr|no|num|number|name)?",
+    re.IGNORECASE,
+)
+"""Names of columns that say of whom a row is."""
 
 
 def dataset_of(
@@ -28,6 +35,7 @@ def dataset_of(
     name: str,
     label: str,
     site: str = "",
+    subject: str = "",
     sites: Sequence[str] | None = None,
     leave_out: Sequence[str] = (),
     categories: Sequence[str] = (),
@@ -38,21 +46,25 @@ def dataset_of(
         frame: one row for each sample.
         source: the file or name, for messages.
         name: of the data set.
-        label, site, leave_out, categories: as in `datasets.tables`.
+        label, site, subject, leave_out, categories: as in `datasets.tables`.
         sites: `[rows]` the site of each row, if no column says it.
 
     Raises:
         UserError: a column cannot be read so. Where there are several problems, the first is told, and their number.
     """
-    columns = _named(frame, source, [label, site], leave_out, categories)
+    columns = _named(frame, source, [label, site, subject], leave_out, categories)
     problems: list[str] = []
     groups = np.array(sites, object) if sites is not None and not site else None
     if site:
         groups = _names(plain(columns[site]), f"the column of sites {site!r}", "site", groups, problems)
     y = _names(plain(columns[label]), f"the column of labels {label!r}", "label", groups, problems)
     _check_classes(y, label, problems)
+    subjects = None
+    if subject:
+        where = f"the column of subjects {subject!r}"
+        subjects = _names(plain(columns[subject]), where, "subject", groups, problems)
     features: dict[str, Any] = {}
-    for column in [column for column in columns if column not in {label, site, *leave_out}]:
+    for column in [column for column in columns if column not in {label, site, subject, *leave_out}]:
         read = read_feature(plain(columns[column]), category=column in categories)
         if isinstance(read, str):
             problems.append(f"the column {column!r} {read}")
@@ -62,7 +74,13 @@ def dataset_of(
         problems.append("no column is left that could be a feature")
     if problems:
         raise TableError(source, problems)
-    return _assembled(name, source, features, y, groups, [column for column in (label, site, *leave_out) if column])
+    data = _assembled(name, source, features, y, groups, subjects)
+    hints = () if subject else _unnamed_subjects(columns, {label, site})
+    return replace(
+        data,
+        notes=(*data.notes, *(f"{name}: {hint}" for hint in hints)),
+        table={**(data.table or {}), "ignored": [column for column in (label, site, subject, *leave_out) if column]},
+    )
 
 
 class TableError(UserError):
@@ -88,7 +106,8 @@ def _named(
         raise UserError(
             f"{source}: there are {names.count(twice[0])} columns {twice[0]!r}; give each a name of its own"
         )
-    options = {"label_column": needed[:1], "site_column": needed[1:], "leave_out": leave_out, "categories": categories}
+    ids = {f"{what}_column": [column] for what, column in zip(("label", "site", "subject"), needed, strict=True)}
+    options = {**ids, "leave_out": leave_out, "categories": categories}
     for option, asked in options.items():
         if strange := [column for column in asked if column and column not in names]:
             listed = f" There are {', '.join(names)}." if len(names) <= LISTED_NAMES else ""
@@ -97,7 +116,11 @@ def _named(
     if not needed[0]:
         raise UserError(f"{source}: `label_column` should name the column of the classes")
     if clash := {*needed}.intersection(leave_out):
-        raise UserError(f"{source}: {clash.pop()!r} is the column of labels or sites and cannot be in `leave_out`")
+        raise UserError(
+            f"{source}: {clash.pop()!r} is the column of labels, sites or subjects and cannot be in `leave_out`"
+        )
+    if twice := [column for column in needed if column and needed.count(column) > 1]:
+        raise UserError(f"{source}: {twice[0]!r} cannot be two of the columns of labels, sites and subjects")
     if len(frame) < 2:
         raise UserError(
             f"{source} has {len(frame)} rows beside the names of its columns; it needs some to train and to test"
@@ -152,12 +175,13 @@ def _check_classes(y: Array, label: str, problems: list[str]) -> None:
 
 
 def _assembled(
-    name: str, source: str, features: Columns, y: Array, groups: Array | None, ignored: Sequence[str]
+    name: str, source: str, features: Columns, y: Array, groups: Array | None, subjects: Array | None
 ) -> Dataset:
-    order, n_train = held_out_order(_strata(y, groups))
+    order, n_train = held_out_order(_strata(y, groups), subjects)
     if n_train == len(y):
+        what = "rows" if subjects is None else "subjects"
         raise UserError(
-            f"{source}: no class of a site has two rows, so none can be held out for tests; there are {len(y)} rows"
+            f"{source}: no class of a site has two {what}, so none can be held out for tests; there are {len(y)} rows"
         )
     training = order[:n_train]
     encoder = Encoder.fit(features, training)
@@ -174,14 +198,15 @@ def _assembled(
         std=std.tolist(),
         rows=order,
         groups=None if groups is None else groups[order].astype(np.str_),
-        notes=[f"{name}: {note}" for note in _notes(features, y, groups, training)],
+        subjects=None if subjects is None else subjects[order],
+        notes=[f"{name}: {note}" for note in _notes(features, y, groups, subjects, training)],
     )
     return replace(
         data,
         indicators=encoder.indicators,
         missing=None if missing is None else missing[order],
         features=encoder.names,
-        table={"columns": encoder.described, "ignored": list(ignored)},
+        table={"columns": encoder.described},
     )
 
 
@@ -192,7 +217,7 @@ def _strata(y: Array, groups: Array | None) -> Indices:
     return np.array([places.setdefault(pair, len(places)) for pair in pairs])
 
 
-def _notes(features: Columns, y: Array, groups: Array | None, training: Indices) -> list[str]:
+def _notes(features: Columns, y: Array, groups: Array | None, subjects: Array | None, training: Indices) -> list[str]:
     """List what a user should know of a table that can be read."""
     notes = []
     for column, (kind, values) in features.items():
@@ -207,6 +232,8 @@ def _notes(features: Columns, y: Array, groups: Array | None, training: Indices)
         notes.append(f"columns that lack values: {listed}")
     if groups is not None:
         notes += _site_notes(features, y, groups)
+    if subjects is not None:
+        notes += _subject_notes(subjects, groups)
     notes += _duplicates(features, y, groups, training)
     return notes
 
@@ -223,6 +250,32 @@ def _site_notes(features: Columns, y: Array, groups: Array) -> list[str]:
             if all(value is None or value != value for value in values[at]):
                 notes.append(f"site {site} has no value in the column {column!r}")
     return notes
+
+
+def _subject_notes(subjects: Array, groups: Array | None) -> list[str]:
+    names, counts = np.unique(subjects, return_counts=True)
+    notes = [f"the rows are of {len(names)} subjects, up to {counts.max()} of one; each is trained on or tested on"]
+    if groups is not None:
+        sites = {tuple(pair) for pair in zip(subjects.tolist(), groups.tolist(), strict=True)}
+        if several := sorted(name for name, count in Counter(name for name, _ in sites).items() if count > 1):
+            notes.append(
+                f"{len(several)} subjects have rows at several sites, such as {several[0]!r}; if sites number their "
+                "subjects each for itself, write the site before the number"
+            )
+    return notes
+
+
+def _unnamed_subjects(columns: Mapping[str, Any], known: Set[str]) -> list[str]:
+    """Hint at columns by whose names and repetitions several rows may be of one subject."""
+    hints = []
+    for column in [column for column in columns if column not in known and _SUBJECT.fullmatch(column)]:
+        values = present(plain(columns[column]))
+        if LEAST < (count := len(set(values.tolist()))) < len(values):
+            hints.append(
+                f"the column {column!r} has {count} values in {len(values)} rows: if it says of whom a row is, name it "
+                "in `subject_column`; else rows of one are both trained on and tested on"
+            )
+    return hints
 
 
 def _duplicates(features: Columns, y: Array, groups: Array | None, training: Indices) -> list[str]:

@@ -31,6 +31,7 @@ def load_csv(
     path: str,
     label_column: str,
     site_column: str = "",
+    subject_column: str = "",
     leave_out: tuple[str, ...] = (),
     categories: tuple[str, ...] = (),
     name: str = "",
@@ -40,7 +41,7 @@ def load_csv(
     The first line names the columns. They are separated by commas, semicolons, tabs or `|`; where it is not the comma,
     numbers may have a decimal comma. The text is UTF-8. Features are all columns but those of labels and sites and
     those left out: numbers, and texts with a channel for each category. A fixed 25 % of each site and class is held out
-    for tests.
+    for tests, or of the subjects where a column names them.
 
     Args:
         data_root, download: not used; the file is the user's own.
@@ -48,6 +49,8 @@ def load_csv(
         label_column: column of the classes.
         site_column: column of the sites, which the partition `natural` makes clients; of a folder each file is a site
             if it is empty, of a file there are no sites then.
+        subject_column: column that says of whom a row is, where several are of one: all rows of a subject are on one
+            side of tests, validation and training. It is no feature.
         leave_out: columns that are no features.
         categories: columns whose numbers name categories.
         name: name of the data set in reports; the file's name without its ending if empty.
@@ -55,8 +58,8 @@ def load_csv(
     Raises:
         UserError: the file is missing or damaged, or a column cannot be read so; the message names it.
     """
-    columns = {"label": label_column, "site": site_column, "leave_out": leave_out, "categories": categories}
-    return _load(path, ".csv", _read_csv, name, **columns)
+    columns = {"label": label_column, "site": site_column, "subject": subject_column}
+    return _load(path, ".csv", _read_csv, name, **columns, leave_out=leave_out, categories=categories)
 
 
 @DATASETS.register("parquet")
@@ -67,6 +70,7 @@ def load_parquet(
     path: str,
     label_column: str,
     site_column: str = "",
+    subject_column: str = "",
     leave_out: tuple[str, ...] = (),
     categories: tuple[str, ...] = (),
     name: str = "",
@@ -76,8 +80,8 @@ def load_parquet(
     Raises:
         UserError: pyarrow is not installed, the file is missing or damaged, or a column cannot be read so.
     """
-    columns = {"label": label_column, "site": site_column, "leave_out": leave_out, "categories": categories}
-    return _load(path, ".parquet", _read_parquet, name, **columns)
+    columns = {"label": label_column, "site": site_column, "subject": subject_column}
+    return _load(path, ".parquet", _read_parquet, name, **columns, leave_out=leave_out, categories=categories)
 
 
 def table(
@@ -85,6 +89,7 @@ def table(
     *,
     label: str,
     site: str = "",
+    subject: str = "",
     leave_out: Sequence[str] = (),
     categories: Sequence[str] = (),
     name: str = "table",
@@ -93,7 +98,7 @@ def table(
 
     Args:
         frame: one row for each sample.
-        label, site, leave_out, categories: names of columns, as the options `label_column` and so on of `csv`.
+        label, site, subject, leave_out, categories: names of columns, as the options `label_column` and so on of `csv`.
         name: name of the data set in reports.
 
     Raises:
@@ -106,7 +111,8 @@ def table(
         >>> data.features, data.classes, data.group_names, data.n_train
         (('age',), ('no', 'yes'), ('a', 'b'), 30)
     """
-    return dataset_of(frame, source=name, name=name, label=label, site=site, leave_out=leave_out, categories=categories)
+    columns = {"label": label, "site": site, "subject": subject}
+    return dataset_of(frame, source=name, name=name, **columns, leave_out=leave_out, categories=categories)
 
 
 def read_table(file: Path) -> "pd.DataFrame":

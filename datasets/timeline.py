@@ -123,8 +123,5 @@ def _appended(whole: Dataset, dataset: Dataset, stage: Partition) -> tuple[Datas
     train, validation, test, (common,) = (
         tuple(len(whole.y) + np.searchsorted(used, indices) for indices in part) for part in lists
     )
-    columns = (whole.rows, dataset.rows), (whole.groups, dataset.groups)
-    rows, groups = (None if old is None or new is None else np.concatenate([old, new[used]]) for old, new in columns)
-    x, y = np.concatenate([whole.x, dataset.x[used]]), np.concatenate([whole.y, dataset.y[used]])
-    larger = replace(whole, x=x, y=y, rows=rows, groups=groups)
+    larger = whole.extended(dataset.x[used], dataset.y[used], dataset, used)
     return larger, replace(stage, train=train, validation=validation, test=test, global_test=common)

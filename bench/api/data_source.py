@@ -16,14 +16,21 @@ _GRIDS = (".yaml", ".yml", ".json")
 
 
 def cells_of(
-    source: str, data_root: Path, *, label: str, site: str, leave_out: Sequence[str], categories: Sequence[str]
+    source: str,
+    data_root: Path,
+    *,
+    label: str,
+    site: str,
+    subject: str,
+    leave_out: Sequence[str],
+    categories: Sequence[str],
 ) -> list[Settings]:
     """The settings of cells that have the data of a table, or of a grid: one for each way to divide data.
 
     Args:
         source: a table, a folder of tables, a grid file, or the name of a built-in grid.
         data_root: where data files lie.
-        label, site, leave_out, categories: of a table, names of its columns.
+        label, site, subject, leave_out, categories: of a table, names of its columns.
 
     Raises:
         UserError: the table cannot be read so, with all its problems; or the grid has problems.
@@ -35,10 +42,10 @@ def cells_of(
             raise UserError(f"{source} does not exist")
         options = {
             "path": source, "label_column": label, "site_column": site, "leave_out": list(leave_out),
-            "categories": list(categories),
+            "categories": list(categories), **({"subject_column": subject} if subject else {}),
         }  # fmt: skip
         return [_of_table(kind, options, data_root)]
-    of_table = bool(label or site or leave_out or categories)
+    of_table = bool(label or site or subject or leave_out or categories)
     if (path.is_file() and path.suffix not in _GRIDS) or (path.is_dir() and of_table):
         raise UserError(
             f"{source} is no table that can be read (a file .csv or .parquet, or a folder of them), and no grid's file "

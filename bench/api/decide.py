@@ -16,7 +16,7 @@ from bench.api.arguments import refuse_text, run_name
 from bench.api.data_source import cells_of
 from bench.api.runner import choose_runner
 from bench.errors import UserError
-from bench.federation.cell_data import apply_shifts, load_dataset, load_partition
+from bench.federation.cell_data import apply_shifts, as_trained, load_dataset, load_partition
 from bench.results.cell_names import dataset_name
 from bench.results.data_description import describe
 from bench.results.results import load_run
@@ -81,6 +81,7 @@ def decide(
     *,
     label: str = "",
     site: str = "",
+    subject: str = "",
     leave_out: Sequence[str] = (),
     categories: Sequence[str] = (),
     normalise: str = "per_client",
@@ -103,6 +104,8 @@ def decide(
         out: the run folder; default: `runs/decide_<data>`.
         label: of a table: the column of labels.
         site: of a table: the column of sites; of a folder without it each file is a site.
+        subject: of a table: the column that says of whom a row is; rows of one subject are kept together, and intervals
+            are of subjects.
         leave_out: of a table: columns that are no features.
         categories: of a table: columns whose numbers are names.
         normalise: of a table: whose means and deviations its numbers are measured by, `per_client` or `pooled`.
@@ -126,7 +129,8 @@ def decide(
         out = Path(out or Path("runs") / "decide_table")
     with _as_file(data, out) as source:
         cells = cells_of(
-            source, options.data_root, label=label, site=site, leave_out=leave_out, categories=categories
+            source, options.data_root, label=label, site=site, subject=subject, leave_out=leave_out,
+            categories=categories,
         )  # fmt: skip
         if len(cells) > 1:
             raise UserError(f"{source}: the grid divides data in {len(cells)} ways; a decision is about a single one")
@@ -164,7 +168,9 @@ def decide(
         evidence = Evidence((), np.empty(0, np.int64), (), {}, {}, 0)
         return Decision(headline(verdict), sentences(verdict, evidence), verdict, evidence, folder, None)
     rows = sum(site[part] for site in about["sites"] for part in ("train", "validation", "test"))
-    evidence = read_evidence(folder, names, rows, run.chosen(plan))
+    dataset = load_dataset(cell, options.data_root)
+    dataset, _ = as_trained(cell, dataset, load_partition(cell, dataset))
+    evidence = read_evidence(folder, names, rows, run.chosen(plan), dataset.subjects)
     verdict = verdict_of(evidence, margin, level)
     models = _export(folder, verdict.method or verdict.judged, options.data_root)
     page = write_decision(folder, verdict, evidence, Course(about, kinds, [*_steps(cell, plan, folder), models]))

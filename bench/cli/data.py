@@ -22,6 +22,9 @@ SourceArgument = Annotated[
 ]
 LabelOption = Annotated[str, typer.Option(help="Of a table: the column of labels.")]
 SiteOption = Annotated[str, typer.Option(help="Of a table: the column of sites; of a folder each file is a site.")]
+SubjectOption = Annotated[
+    str, typer.Option(help="Of a table: the column that says of whom a row is; rows of one are kept together.")
+]
 LeaveOutOption = Annotated[
     list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: no feature; may be repeated.")
 ]
@@ -34,6 +37,7 @@ def data(
     source: SourceArgument = "",
     label: LabelOption = "",
     site: SiteOption = "",
+    subject: SubjectOption = "",
     leave_out: LeaveOutOption = None,
     categories: CategoriesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -58,8 +62,9 @@ def data(
         from bench.results.data_description import describe
 
         cells = cells_of(
-            source, data_root, label=label, site=site, leave_out=leave_out or (), categories=categories or ()
-        )
+            source, data_root, label=label, site=site, subject=subject, leave_out=leave_out or (),
+            categories=categories or (),
+        )  # fmt: skip
         entries = [describe(cell, data_root) for cell in cells]
     if html is not None:
         from reports.page.data_page import write_data_page

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bench.cli.cell_runner import DeviceOption, Jobs, start_early, wished_device
-from bench.cli.data import CategoriesOption, LabelOption, LeaveOutOption, SiteOption, SourceArgument
+from bench.cli.data import CategoriesOption, LabelOption, LeaveOutOption, SiteOption, SourceArgument, SubjectOption
 from bench.cli.run import PluginFiles
 from bench.cli.starting import starting
 
@@ -16,6 +16,7 @@ def decide(
     data: SourceArgument = "",
     label: LabelOption = "",
     site: SiteOption = "",
+    subject: SubjectOption = "",
     leave_out: LeaveOutOption = None,
     categories: CategoriesOption = None,
     normalise: Annotated[
@@ -51,6 +52,7 @@ def decide(
             out,
             label=label,
             site=site,
+            subject=subject,
             leave_out=leave_out or (),
             categories=categories or (),
             normalise=normalise,

@@ -86,7 +86,11 @@ _ABSENT: dict[str, Any] = {
 }
 """Settings added later, each with the value that means the old behaviour: it is left out, so that cells from before the
 setting existed keep their ids."""
-_ABSENT_OPTIONS: dict[str, dict[str, Any]] = {"image_folder": {"groups": False}}
+_ABSENT_OPTIONS: dict[str, dict[str, Any]] = {
+    "csv": {"subject_column": ""},
+    "image_folder": {"groups": False},
+    "parquet": {"subject_column": ""},
+}
 """The same for options of data sets."""
 
 

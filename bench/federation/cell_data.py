@@ -346,4 +346,4 @@ def file_samples(path: str, like: Dataset) -> Dataset:
     else:
         strange = next((name for name in names if name not in by_name), names[0])
         raise UserError(f"tests: {path} has labels that are no classes of {like.name}, such as {strange!r}")
-    return replace(like, x=x, y=y, n_train=0, rows=None, groups=None, missing=None)
+    return replace(like, x=x, y=y, n_train=0, rows=None, groups=None, subjects=None, missing=None)

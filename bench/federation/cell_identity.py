@@ -91,13 +91,16 @@ class Identities:
 
 
 def _texts(dataset: Dataset, *, built_in: bool) -> list[str]:
-    """Checksum of the samples, and digests of what it leaves out: groups, and labels of pictures that stay on disk.
+    """Checksum of the samples, and digests of what it leaves out: groups, subjects, and labels of pictures that stay on
+    disk.
 
     For the user's own sets the mark `NORMALISED` follows where it applies; `declared_checksum` has it for the others.
     """
     texts = [dataset.checksum]
     if dataset.groups is not None:
         texts.append(f"groups {digest(json.dumps([dataset.group_names, dataset.groups.tolist()]))}")
+    if dataset.subjects is not None:
+        texts.append(f"subjects {digest(json.dumps(dataset.subjects.tolist()))}")
     if built_in:
         texts.append(f"labels {digest(json.dumps(dataset.y.tolist()))}")
     elif dataset.floating and changes_inputs(dataset.mean, dataset.std):

@@ -30,7 +30,8 @@ def describe(cell: Settings, data_root: Path) -> dict[str, Any]:
     dataset = load_dataset(cell, data_root)
     dataset, partition = apply_shifts(cell, dataset, load_partition(cell, dataset))
     sites = portrait.portrait(dataset, partition)
-    texts = [*dataset.notes, *partition_remarks(partition, dataset), *portrait.remarks(sites, dataset.classes)]
+    small = portrait.remarks(sites, dataset.classes, by_subject=dataset.subjects is not None)
+    texts = [*dataset.notes, *partition_remarks(partition, dataset), *small]
     return {
         "data": task_name(cell),
         "seed": cell.seed,

@@ -51,6 +51,7 @@ class Evidence:
         candidates: by name.
         missing: methods without a result for every seed, with the reason.
         rows: of all sites, for training, validation and tests.
+        subject: `[test samples]`, the number of each sample's subject; None where the data name none.
     """
 
     sites: tuple[str, ...]
@@ -59,9 +60,16 @@ class Evidence:
     candidates: dict[str, Candidate]
     missing: dict[str, str]
     rows: int
+    subject: Indices | None = None
 
 
-def read_evidence(folder: Path, sites: Sequence[str], rows: int, settings: dict[str, dict[str, Any]]) -> Evidence:
+def read_evidence(
+    folder: Path,
+    sites: Sequence[str],
+    rows: int,
+    settings: dict[str, dict[str, Any]],
+    subjects: Indices | None = None,
+) -> Evidence:
     """Read the reported runs of a study: those of protocol `honest`.
 
     Args:
@@ -69,6 +77,7 @@ def read_evidence(folder: Path, sites: Sequence[str], rows: int, settings: dict[
         sites: names of the clients.
         rows: of all of them.
         settings: the chosen values of each method.
+        subjects: of the samples that the cells have after shifts and normalisation; None where the data name none.
     """
     by_name: dict[str, list[CellView]] = {name: [] for name in settings}
     for cell in load_run(folder).cells:
@@ -77,7 +86,7 @@ def read_evidence(folder: Path, sites: Sequence[str], rows: int, settings: dict[
     seeds = tuple(sorted({cell.settings.seed for cells in by_name.values() for cell in cells}))
     candidates: dict[str, Candidate] = {}
     missing: dict[str, str] = {}
-    site: Indices = np.empty(0, np.int64)
+    site, sample = np.empty(0, np.int64), np.empty(0, np.int64)
     for name, cells in by_name.items():
         states = {cell.settings.seed: cell.status.state for cell in cells}
         lacking = [seed for seed in seeds if states.get(seed) != "done"]
@@ -85,16 +94,17 @@ def read_evidence(folder: Path, sites: Sequence[str], rows: int, settings: dict[
             missing[name] = f"seed {lacking[0]}: {states.get(lacking[0], 'not run')}" if lacking else "not run"
             continue
         ordered = sorted(cells, key=lambda cell: cell.settings.seed)
-        candidates[name], site = _candidate(name, ordered, settings[name])
-    return Evidence(tuple(sites), site, seeds, candidates, missing, rows)
+        candidates[name], site, sample = _candidate(name, ordered, settings[name])
+    of_tests = None if subjects is None else subjects[sample]
+    return Evidence(tuple(sites), site, seeds, candidates, missing, rows, of_tests)
 
 
-def _candidate(name: str, cells: Sequence[CellView], settings: dict[str, Any]) -> tuple[Candidate, Indices]:
-    """The candidate, and the site of each test sample."""
+def _candidate(name: str, cells: Sequence[CellView], settings: dict[str, Any]) -> tuple[Candidate, Indices, Indices]:
+    """The candidate, and of each test sample the site and the position in the data set."""
     personal = "pm" not in cells[0].status.derived
     metric = "pm" if personal else "gm"
     validation, correct, megabytes, seconds = [], [], [], []
-    site: Indices = np.empty(0, np.int64)
+    site, sample = np.empty(0, np.int64), np.empty(0, np.int64)
     for cell in cells:
         round_ = _round(cell, metric)
         metrics = cell.table("metrics")
@@ -109,13 +119,13 @@ def _candidate(name: str, cells: Sequence[CellView], settings: dict[str, Any]) -
         validation.append(100 * float(chosen["value"].iloc[0]))
         hits = cell.hits(metric, round=round_)
         correct.append(100.0 * hits["correct"].to_numpy(dtype=float))
-        site = hits["client"].to_numpy(dtype=np.int64)
+        site, sample = (hits[column].to_numpy(dtype=np.int64) for column in ("client", "sample"))
         ledger = cell.table("ledger")
         clients = max(1, cell.settings.clients)
         megabytes.append(float(ledger[list(_BYTES)].to_numpy().sum()) / _MEGABYTE / clients)
         seconds.append(store.read_timing(cell.folder).get("seconds", 0.0) / clients)
     costs = float(np.mean(megabytes)), float(np.median(seconds))
-    return Candidate(name, settings, personal, float(np.mean(validation)), np.array(correct).T, *costs), site
+    return Candidate(name, settings, personal, float(np.mean(validation)), np.array(correct).T, *costs), site, sample
 
 
 def _round(cell: CellView, metric: str) -> int:

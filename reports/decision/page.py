@@ -22,11 +22,17 @@ from reports.tables.table import Column, Table, TableEntry, number, words
 FOLDER, JSON = "decision", "decision.json"
 """In the run folder."""
 
+_INDEPENDENT = (
+    "Every row counts as independent of the others: rows of one person, or windows of one recording, make intervals "
+    "too narrow, and are both trained on and tested on (`subject_column`, `--subject`)."
+)
+_OF_SUBJECTS = (
+    "Every subject counts as independent of the others, its rows do not; none is both trained on and tested on. "
+    "Intervals hold for further subjects."
+)
 _CLAIMS = (
     "Intervals hold for further rows of the same sites and for further seeds, with the training rows and the settings "
     "as they are: other training rows, other sites and another year were not drawn.",
-    "Every row counts as independent of the others: rows of one person, or windows of one recording, make intervals "
-    "too narrow.",
     "The interval of each sentence on all sites misses by itself with the stated probability; of several, one misses "
     "more often. Those of single sites hold for all sites at once.",
     "Averages are over held-out rows, so that a large site counts more. Gains are of accuracy; other scores, and "
@@ -64,10 +70,11 @@ def write_decision(folder: Path, verdict: ConsortiumVerdict, evidence: Evidence,
         sections.append(
             Section("methods", "The methods", tables=(_method_table(verdict, evidence),), more=(_kind_table(course),))
         )
+    independent = _INDEPENDENT if evidence.subject is None else _OF_SUBJECTS
     sections += [
         *data_sections(course.data),
         Section("course", "What was run", points=tuple(course.steps)),
-        Section("limits", "What is not claimed", points=_CLAIMS),
+        Section("limits", "What is not claimed", points=(independent, *_CLAIMS)),
     ]
     title = f"Should these sites train together? {course.data['data']}"
     summary = (
@@ -160,7 +167,7 @@ def _method_table(verdict: ConsortiumVerdict, evidence: Evidence) -> Table:
     rows = []
     alone = evidence.candidates[ALONE]
     for name, candidate in sorted(evidence.candidates.items(), key=lambda entry: -entry[1].validation):
-        gain = crossed_mean(candidate.correct - alone.correct, verdict.level)
+        gain = crossed_mean(candidate.correct - alone.correct, verdict.level, evidence.subject)
         entries: tuple[TableEntry, ...] = (
             words("personal" if candidate.personal else "single"),
             number(candidate.validation, decimals=1),

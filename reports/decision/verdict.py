@@ -1,8 +1,8 @@
 """Answers to a consortium's questions from the evidence, each with its interval.
 
 Methods are chosen by validation accuracy and judged on test samples, of which no choice of a round, a setting or a
-method has seen any: so the best of many is not flattered. Test samples are a random part of each site's samples; given
-the models, their results are independent of what chose them.
+method has seen any: so the best of many is not flattered. Test samples are a random part of each site's samples, or of
+the subjects that these are of; given the models, their results are independent of what chose them.
 """
 
 import math
@@ -113,7 +113,7 @@ def decide(evidence: Evidence, margin: float, level: float) -> ConsortiumVerdict
     single = _ask(evidence, _best(personal), GENERIC, margin, level)
     beyond = _ask(evidence, _best(others), FINE_TUNED, margin, level) if others else None
     gains = {
-        name: crossed_mean(candidate.correct - evidence.candidates[ALONE].correct, level)
+        name: crossed_mean(candidate.correct - evidence.candidates[ALONE].correct, level, evidence.subject)
         for name, candidate in evidence.candidates.items()
     }
     simplest = _simplest(together, single, beyond)
@@ -140,7 +140,7 @@ def answer(gain: CrossedMean, margin: float) -> Answer:
 
 
 def _ask(evidence: Evidence, better: Candidate, than: str, margin: float, level: float) -> Question:
-    gain = crossed_mean(better.correct - evidence.candidates[than].correct, level)
+    gain = crossed_mean(better.correct - evidence.candidates[than].correct, level, evidence.subject)
     said = answer(gain, margin)
     if said != "undecided" or math.isnan(gain.low):
         return Question(better.name, than, gain, said)
@@ -175,7 +175,9 @@ def _by_site(evidence: Evidence, judged: Candidate, margin: float, level: float)
     tested = len(np.unique(evidence.site))
     gains = []
     for number, name in enumerate(evidence.sites):
-        gain = crossed_mean(differences[evidence.site == number], level / max(1, tested))
+        here = evidence.site == number
+        subject = None if evidence.subject is None else evidence.subject[here]
+        gain = crossed_mean(differences[here], level / max(1, tested), subject)
         gains.append(SiteGain(name, gain, _of_site(gain, margin)))
     return tuple(gains)
 

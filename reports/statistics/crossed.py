@@ -10,7 +10,9 @@ degrees of freedom make an interval at a level of 0.1 % miss more than ten times
 Of few samples on which hardly any model differs, the spread says nothing. Therefore z^2/2 samples are added, half of
 them at either end of the scale, z being the normal quantile of the level: two samples at 95 %, which is what Bonett and
 Price (2012, "Adjusted Wald confidence interval for a difference of binomial proportions based on paired data") add to
-paired proportions. What this covers is simulated in `tests/reports/test_crossed.py`.
+paired proportions. Where several samples are of one subject, subjects are what is drawn: the samples' part is the
+cluster-robust variance, of the sums over subjects, and subjects of the mean size are added. What this covers is
+simulated in `tests/reports/test_crossed.py`.
 """
 
 import math
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.data import Floats
+from bench.data import Floats, Indices
 
 _END = 100.0  # points: the largest difference of two percentages
 
@@ -44,12 +46,13 @@ class CrossedMean:
     quantile: float
 
 
-def crossed_mean(differences: Floats, level: float) -> CrossedMean:
+def crossed_mean(differences: Floats, level: float, subjects: Indices | None = None) -> CrossedMean:
     """Mean of differences with its `1 - level` interval.
 
     Args:
         differences: `[samples, seeds]` in points, -100 to 100.
         level: probability that the interval misses.
+        subjects: `[samples]` the number of each sample's subject; None: each is of its own.
     """
     from scipy import special
 
@@ -59,10 +62,14 @@ def crossed_mean(differences: Floats, level: float) -> CrossedMean:
         return CrossedMean(mean, math.nan, math.nan, samples, seeds, math.nan, math.nan, math.nan)
     added = float(special.ndtri(1 - level / 2)) ** 2 / 2
     by_sample = differences.mean(axis=1)
-    centre = float(by_sample.sum()) / (samples + added)
-    squares = np.square(by_sample - centre).sum() + added / 2 * ((_END - centre) ** 2 + (_END + centre) ** 2)
-    parts = np.array([squares / (samples + added) ** 2, differences.mean(axis=0).var(ddof=1) / seeds])
-    quantiles = special.stdtrit(np.array([samples + added - 1, seeds - 1.0]), 1 - level / 2)
+    _, of_subject = np.unique(np.arange(samples) if subjects is None else subjects, return_inverse=True)
+    sizes = np.bincount(of_subject)
+    units, size = len(sizes), samples / len(sizes)
+    centre = float(by_sample.sum()) / size / (units + added)
+    sums = np.bincount(of_subject, by_sample - centre) / size
+    squares = np.square(sums).sum() + added / 2 * ((_END - centre) ** 2 + (_END + centre) ** 2)
+    parts = np.array([squares / (units + added) ** 2, differences.mean(axis=0).var(ddof=1) / seeds])
+    quantiles = special.stdtrit(np.array([units + added - 1, seeds - 1.0]), 1 - level / 2)
     quantile = float(parts @ quantiles / parts.sum())
     half = quantile * math.sqrt(parts.sum())
     low, high = max(-_END, centre - half), min(_END, centre + half)

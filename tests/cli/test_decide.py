@@ -24,9 +24,10 @@ PLAN = {"methods": ["local", "fedavg", "finetune", "ditto", "ifca"], "rounds": 3
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Three sites that agree; what is told rests on two measurements."""
+    """Three sites that agree, with two rows of each patient; what is told rests on two measurements."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"site": np.repeat(["north", "south", "a, b"], 48), "x": rng.normal(size=144)})
+    frame["patient"] = np.arange(144) // 2
     frame["z"] = rng.normal(size=144) + frame["x"]
     frame["outcome"] = np.where(frame["x"] + 0.3 * rng.normal(size=144) > 0, "ill", "well")
     file = tmp_path / "my sites.csv"
@@ -41,7 +42,8 @@ def said(result: "subprocess.CompletedProcess[str]") -> list[str]:
 @pytest.mark.long
 def test_a_decision_from_a_table(bench_here: Bench, table: Path, tmp_path: Path) -> None:
     """With too little time it says how much would do; then it decides, has no work left, and is a run like others."""
-    command = ["decide", table.name, "--label", "outcome", "--site", "site", "--out", "r", "--jobs", 2]
+    columns = ["--label", "outcome", "--site", "site", "--subject", "patient"]
+    command = ["decide", table.name, *columns, "--out", "r", "--jobs", 2]
     first, reason, *_ = said(bench_here(*command, "--minutes", 0.001))
     assert first == "Undecided"
     assert "0.001 minutes are too few; about " in reason
@@ -61,6 +63,7 @@ def test_a_decision_from_a_table(bench_here: Bench, table: Path, tmp_path: Path)
     page = (tmp_path / "r" / "decision" / "index.html").read_text()
     assert all(text.split("`")[0][:60] in page for text in decision["sentences"])
     assert "What is not claimed" in page
+    assert "Every subject counts as independent of the others, its rows do not" in page
 
     models = tmp_path / "r" / "models"
     assert sorted(file.name for file in models.glob("*.pt")) == ["a-b.pt", "generic.pt", "north.pt", "south.pt"]
@@ -73,6 +76,7 @@ def test_a_decision_from_a_table(bench_here: Bench, table: Path, tmp_path: Path)
     assert len(reported) == len(decision["seeds"]) * 5
     alone = [cell.hits("pm")["correct"].mean() for cell in reported if cell.label == "local"]
     assert len(alone) == len(decision["seeds"])
+    assert [site["test"] % 2 for site in decision["data"]["sites"]] == [0, 0, 0]  # both rows of a patient
 
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "r").glob("*/metrics.csv")}
     plan = json.loads(file.read_text())

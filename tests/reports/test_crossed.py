@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.data import Floats
+from bench.data import Floats, Indices
 from reports.statistics.crossed import crossed_mean, more_samples, more_seeds
 
 
@@ -70,6 +70,53 @@ def test_it_covers_what_it_claims(samples: int, seeds: int, spread: float) -> No
     assert misses[0.05] <= 0.05 * repeats + 3 * math.sqrt(0.05 * repeats)
     assert misses[0.001] <= 0.001 * repeats + 3 * math.sqrt(0.001 * repeats)
     assert naive > 0.08 * repeats
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(2, 5), st.floats(0.001, 0.2))
+def test_rows_of_a_subject_that_are_alike_are_worth_one(subjects: int, rows: int, seeds: int, level: float) -> None:
+    """However many copies of it there are, and in whatever order; without subjects the interval shrinks."""
+    rng = np.random.default_rng(subjects)
+    each = rng.choice([-100.0, 0.0, 100.0], (subjects, seeds))
+    order = rng.permutation(subjects * rows)
+    copies, of = np.repeat(each, rows, axis=0)[order], np.repeat(np.arange(subjects), rows)[order]
+    single, many, apart = crossed_mean(each, level), crossed_mean(copies, level, of), crossed_mean(copies, level)
+    assert (many.mean, many.low, many.high) == pytest.approx((single.mean, single.low, single.high), abs=1e-9)
+    assert many.by_samples == pytest.approx(single.by_samples)
+    assert many.samples == subjects * rows
+    assert rows == 1 or apart.by_samples < single.by_samples
+    assert crossed_mean(each, level, np.arange(subjects)) == single
+
+
+def draws_of_subjects(rng: np.random.Generator, subjects: int, seeds: int, spread: float) -> tuple[Floats, Indices]:
+    """Differences of rows that are mostly alike within a subject; a few subjects have most of the rows."""
+    of = np.repeat(np.arange(subjects), np.minimum(30, 1 + rng.negative_binomial(1, 0.3, subjects)))
+    better, worse = (rng.beta(0.3, 0.3 * (1 - p) / p, subjects)[of][:, None] for p in (0.06, 0.03))
+    shape = len(of), seeds
+    alike = rng.random((subjects, 1))[of] < 0.7
+    chance, other = (np.where(alike, rng.random((subjects, seeds))[of], rng.random(shape)) for _ in range(2))
+    values = (chance < better).astype(float) - (other < worse)
+    effect = spread * rng.standard_t(3, seeds)
+    return np.clip(np.where(rng.random(shape) < np.abs(effect), np.sign(effect), values), -1, 1) * 100, of
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("subjects", "seeds", "spread"), [(12, 3, 0.0), (40, 20, 0.0), (150, 20, 0.01)])
+def test_it_covers_what_it_claims_of_subjects(subjects: int, seeds: int, spread: float) -> None:
+    """Over subjects and seeds drawn anew; as if each row stood for itself, it misses far more often with many seeds."""
+    rng = np.random.default_rng(subjects + seeds)
+    large = [draws_of_subjects(rng, 2000, 20, spread)[0] for _ in range(200)]
+    truth = sum(values.mean(axis=1).sum() for values in large) / sum(map(len, large))
+    repeats, misses, of_rows = 1500, {0.05: 0, 0.001: 0}, 0
+    for _ in range(repeats):
+        values, of = draws_of_subjects(rng, subjects, seeds, spread)
+        for level in misses:
+            mean = crossed_mean(values, level, of)
+            misses[level] += not mean.low <= truth <= mean.high
+        by_row = crossed_mean(values, 0.05)
+        of_rows += not by_row.low <= truth <= by_row.high
+    assert misses[0.05] <= 0.05 * repeats
+    assert misses[0.001] <= 0.001 * repeats + 3 * math.sqrt(0.001 * repeats)
+    assert of_rows > 0.1 * repeats or seeds < 20
 
 
 @given(st.integers(2, 6), st.integers(1, 30), st.floats(0.001, 0.2))

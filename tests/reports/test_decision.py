@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -234,3 +235,25 @@ def test_a_verdict_is_plain_values() -> None:
     text = json.dumps(as_json(verdict, empty, Course({"data": "x"}, {}, [])), allow_nan=False)
     assert json.loads(text)["verdict"]["sites"][3]["gain"]["low"] is None
     assert isinstance(verdict, ConsortiumVerdict)
+
+
+def test_copies_of_a_subject_s_rows_make_nothing_surer() -> None:
+    """All intervals, of sites too, are those of one row for each subject; as rows by themselves they would shrink."""
+    single = evidence({"local": (0.7, 0.7, 0.7), "fedavg": ALIKE, "finetune": ALIKE, "ditto": (0.82, 0.8, 0.9)})
+    copied = {
+        name: replace(candidate, correct=np.repeat(candidate.correct, 3, axis=0))
+        for name, candidate in single.candidates.items()
+    }
+    rows = replace(single, candidates=copied, site=np.repeat(single.site, 3))
+    subjects = replace(rows, subject=np.repeat(np.arange(len(single.site)), 3))
+    alone, by_row, by_subject = (gains(decide(each, 1.0, 0.05)) for each in (single, rows, subjects))
+    np.testing.assert_allclose(by_subject, alone, atol=1e-9)
+    widths = [high - low for low, high in by_row]
+    assert all(width < high - low for width, (low, high) in zip(widths, alone, strict=True))
+
+
+def gains(verdict: ConsortiumVerdict) -> list[tuple[float, float]]:
+    """The ends of all intervals of a verdict."""
+    questions = [question for question in (verdict.together, verdict.personal, verdict.beyond) if question]
+    means = [*(question.gain for question in questions), *(site.gain for site in verdict.sites)]
+    return [(mean.low, mean.high) for mean in [*means, *([verdict.average] if verdict.average else [])]]

@@ -1,0 +1,289 @@
+"""Subjects: rows of a patient, or windows of a recording, are on one side of every division."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.config.identity import cell_id, declared_checksum
+from bench.data import Dataset, Indices, Partition
+from bench.errors import UserError
+from bench.federation.cell_data import load_dataset, load_partition
+from bench.plugin import DATASETS
+from bench.settings import Settings
+from datasets import normalising
+from datasets.assemble import held_out_order
+from datasets.partitions import make_partition
+from datasets.portrait import portrait, remarks
+from datasets.subjects import most_frequent, split_off_validation
+from datasets.tables import table
+
+
+def frame(seed: int = 0, patients: int = 90, most: int = 6, shared: int = 0) -> pd.DataFrame:
+    """Three sites; every patient has between one row and `most`, which share a fingerprint and an outcome.
+
+    Nothing but the patient tells the outcome. The first `shared` patients have rows at all sites.
+    """
+    rng = np.random.default_rng(seed)
+    of = np.repeat(np.arange(patients), rng.integers(1, most + 1, patients))
+    prints, outcome = rng.normal(size=(patients, 4)), rng.integers(0, 2, patients)
+    site = np.where(of < shared, rng.integers(0, 3, len(of)), of % 3)
+    rows = pd.DataFrame(prints[of] + 0.01 * rng.normal(size=(len(of), 4)), columns=[*"abcd"])
+    rows = rows.assign(site=np.array(["A", "B", "C"])[site], outcome=np.array(["ill", "well"])[outcome[of]])
+    return rows.assign(patient=[f"P{number}" for number in of]).sample(frac=1, random_state=seed, ignore_index=True)
+
+
+def read(rows: pd.DataFrame, **options: Any) -> Dataset:
+    return table(rows, label="outcome", site="site", **{"subject": "patient", **options})
+
+
+def divided(data: Dataset, name: str = "natural", seed: int = 0, **arguments: Any) -> Partition:
+    given = {"clients": 3, "alpha": None, "protocol": "honest", "validation_share": 0.25, "options": {}, **arguments}
+    return make_partition(data, name, seed=seed, **given)
+
+
+def sides(data: Dataset, partition: Partition) -> tuple[set[int], set[int], set[int]]:
+    """The subjects that are trained on, validated on and tested on."""
+    assert data.subjects is not None
+    tests = [*partition.test, partition.global_test]
+    lists = (partition.train, partition.validation, tests)
+    first, second, third = ({int(s) for indices in part for s in data.subjects[indices]} for part in lists)
+    return first, second, third
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    patients=st.integers(12, 120),
+    most=st.integers(1, 9),
+    shared=st.integers(0, 40),
+    division=st.sampled_from([("natural", None), ("dirichlet", 0.3), ("iid", None)]),
+)
+def test_no_subject_is_on_two_sides(
+    seed: int, patients: int, most: int, shared: int, division: tuple[str, float | None]
+) -> None:
+    """Under any partition, of which some give a subject's rows to several clients; no sample is lost or doubled."""
+    data = read(frame(seed, patients, most, shared))
+    name, alpha = division
+    partition = divided(data, name, seed, alpha=alpha, clients=len(data.group_names))
+    trained, validated, tested = sides(data, partition)
+    assert not trained & validated
+    assert not trained & tested
+    assert not validated & tested
+    dealt = np.concatenate([*partition.train, *partition.validation])
+    assert sorted(dealt.tolist()) == list(range(data.n_train))
+    again = divided(data, name, seed, alpha=alpha, clients=len(data.group_names))
+    assert again.hash == partition.hash
+    for client, indices in enumerate(partition.train):
+        assert len(indices) or not len(partition.validation[client])
+
+
+def test_a_quarter_of_each_site_s_patients_is_for_tests_whatever_the_seed() -> None:
+    rows = frame(patients=240)
+    data = read(rows)
+    patients = rows.groupby("patient").agg(site=("site", "first"), outcome=("outcome", "first"))
+    assert data.rows is not None
+    tested = set(rows["patient"].iloc[data.rows[data.n_train :]])
+    for _, members in patients.groupby(["site", "outcome"]):
+        assert len(tested & set(members.index)) == int(0.25 * len(members) + 0.5)
+    first, other = divided(data, seed=0), divided(data, seed=1)
+    assert [at.tolist() for at in first.test] == [at.tolist() for at in other.test]
+    assert sides(data, first)[1] != sides(data, other)[1]
+
+
+def test_a_share_of_each_client_s_subjects_is_validated_on() -> None:
+    """By hand: client 0 has subjects 0 to 7, of which two of four of each label; client 1 has 8, its only one."""
+    subjects = np.repeat(np.arange(9), [1, 2, 3, 4, 5, 6, 7, 8, 9])
+    y = (subjects % 2).astype(np.int64)
+    lists = [np.flatnonzero(subjects < 8), np.flatnonzero(subjects == 8)]
+    (train, held), (only, none) = split_off_validation(y, subjects, lists, 0.5, seed=3)
+    assert not none.size
+    assert only.tolist() == lists[1].tolist()
+    chosen = np.unique(subjects[held])
+    assert np.bincount(chosen % 2).tolist() == [2, 2]
+    assert held.tolist() == np.flatnonzero(np.isin(subjects, chosen)).tolist()
+    assert sorted([*train, *held]) == lists[0].tolist()
+
+
+def test_subjects_of_several_clients_are_held_out_by_all_of_them() -> None:
+    """Half of ten that both clients have; and of a client whose every subject is shared, one stays for training."""
+    subjects = np.tile(np.arange(10), 2)
+    lists = [np.arange(10), np.arange(10, 20)]
+    pairs = split_off_validation(np.zeros(20, np.int64), subjects, lists, 0.5, seed=0)
+    assert [set(subjects[held].tolist()) for _, held in pairs] == [set(subjects[pairs[0][1]].tolist())] * 2
+    assert [len(held) for _, held in pairs] == [5, 5]
+    pairs = split_off_validation(np.zeros(20, np.int64), subjects, lists, 1.0, seed=0)
+    assert [len(train) for train, _ in pairs] == [1, 1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from("abc")), min_size=1, max_size=40))
+def test_the_most_frequent_value_is_counted(pairs: list[tuple[int, str]]) -> None:
+    owners, values = (np.array(column) for column in zip(*pairs, strict=True))
+    _, numbers = np.unique(owners, return_inverse=True)
+    names = np.unique(values)
+    for subject, place in enumerate(most_frequent(values, numbers)):
+        here = values[numbers == subject].tolist()
+        assert here.count(str(names[place])) == max(here.count(value) for value in here)
+
+
+def nearest(data: Dataset, train: Indices, test: Indices) -> float:
+    """Accuracy of the nearest neighbour, which knows again what it has seen."""
+    distances = ((data.x[test][:, None] - data.x[train][None]) ** 2).sum(axis=2)
+    return float((data.y[train][distances.argmin(axis=1)] == data.y[test]).mean())
+
+
+def test_a_patient_who_is_known_again_is_no_success() -> None:
+    """Nothing but the patient tells the outcome: with rows of one on both sides it seems known, else not."""
+    rows = frame(patients=300)
+    accuracy = {}
+    for subject in ("", "patient"):
+        data = read(rows, subject=subject, leave_out=() if subject else ("patient",))
+        partition = divided(data)
+        train, validation, test = (
+            np.concatenate(part) for part in (partition.train, partition.validation, partition.test)
+        )
+        accuracy[subject] = nearest(data, train, test), nearest(data, train, validation)
+    assert min(accuracy[""]) > 0.75
+    assert 0.35 < min(accuracy["patient"]) <= max(accuracy["patient"]) < 0.65
+
+
+def test_the_column_is_no_feature_and_copies_have_their_subjects() -> None:
+    rows = frame()
+    data = read(rows)
+    assert data.features == ("a", "b", "c", "d")
+    assert data.table is not None
+    assert data.table["ignored"] == ["outcome", "site", "patient"]
+    assert data.subjects is not None
+    assert data.rows is not None
+    of_rows = rows["patient"].iloc[data.rows].to_numpy()
+    assert len(set(zip(data.subjects.tolist(), of_rows, strict=True))) == len(set(of_rows)) == data.subjects.max() + 1
+    partition = divided(data)
+    copies, seen = normalising.apply(data, partition, "per_client", range(3))
+    assert copies.subjects is not None
+    for own, original in zip(seen.test, partition.test, strict=True):
+        assert copies.subjects[own].tolist() == data.subjects[original].tolist()
+    part = data.subset(np.arange(5), 5)
+    assert part.subjects is not None
+    assert part.subjects.tolist() == data.subjects[:5].tolist()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "shares": (
+        {"options": {"shares": [0.6, 0.2, 0.2]}},
+        "puts rows of .* on both sides, such as .* leave out `shares`",
+    ),
+    "shares of a sweep": ({"options": {"shares": [0.6, 0.2, 0.2]}, "protocol": "tuning"}, "on both sides"),
+    "shares of the paper's protocol": ({"options": {"shares": [0.6, 0.2, 0.2]}, "protocol": "paper"}, "on both sides"),
+    "own tests": ({"name": "classes", "options": {"k": 2}}, "partition 'classes' puts rows"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_partitions_that_would_part_a_subject_are_refused(case: str) -> None:
+    arguments, message = REFUSED[case]
+    with pytest.raises(UserError, match=message):
+        divided(read(frame()), **arguments)
+
+
+def test_what_is_wrong_with_the_column_is_said() -> None:
+    rows = frame()
+    for changed, options, message in (
+        (rows.assign(patient=rows["patient"].where(rows.index != 4)), {}, "subjects 'patient' is empty in 1 row .the"),
+        (rows.assign(patient=rows["patient"].where(rows.index != 4, "p1")), {}, "spells a subject in 2 ways"),
+        (rows, {"subject": "patients"}, "`subject_column` names. Did you mean 'patient'"),
+        (rows, {"subject": "site"}, "'site' cannot be two of the columns"),
+        (rows, {"leave_out": ("patient",)}, "labels, sites or subjects and cannot be in `leave_out`"),
+        (rows.assign(patient=rows["site"]), {}, "no class of a site has two subjects"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read(changed, **options)
+
+
+def test_what_is_to_be_known_is_noted() -> None:
+    rows = frame(shared=5)
+    notes = read(rows).notes
+    assert any("are of 90 subjects, up to 6 of one" in note for note in notes)
+    assert any("subjects have rows at several sites, such as 'P0'" in note for note in notes)
+    assert not any("several sites, such as" in note for note in read(frame()).notes)
+
+
+@pytest.mark.parametrize("name", ["patient", "PatientID", "subject_no", "id", "participants", "user.code"])
+def test_a_column_that_may_name_subjects_is_hinted_at(name: str) -> None:
+    """Also where it is left out, as a name is no feature; but not where every row has another value."""
+    rows = frame().rename(columns={"patient": name})
+    hint = f"the column '{name}' has 90 values in {len(rows)} rows: if it says of whom a row is"
+    assert any(hint in note for note in read(rows, subject="", leave_out=(name,)).notes)
+    numbered = rows.assign(**{name: rows[name].str[1:].astype(int)})
+    assert any(hint in note for note in read(numbered, subject="").notes)
+    single = rows.assign(**{name: [f"P{row}" for row in range(len(rows))]})
+    assert not any("if it says" in note for note in read(single, subject="", leave_out=(name,)).notes)
+    assert not any("if it says" in note for note in read(rows, subject=name).notes)
+
+
+def test_a_site_s_test_says_no_more_than_its_subjects() -> None:
+    """Kish's effective number: 100 rows of eight subjects, 12 or 13 of each, are worth eight."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"x": rng.normal(size=800), "outcome": np.repeat(["ill", "well"], 400)})
+    rows["site"], rows["patient"] = np.tile(["A", "B"], 400), np.repeat(np.arange(32), 25)
+    rows["patient"] = rows["site"] + rows["patient"].astype(str)
+    for subject, independent in (("patient", 8), ("", 100)):
+        data = read(rows, subject=subject, leave_out=() if subject else ("patient",))
+        sites = portrait(data, divided(data, clients=2))
+        assert [site.test for site in sites] == pytest.approx([100] * 2, abs=4)
+        assert [site.within for site in sites] == pytest.approx([98 / independent**0.5] * 2, rel=0.02)
+        small = " ".join(remarks(sites, data.classes, by_subject=bool(subject)))
+        assert ("those of a subject counted as alike: A" in small) == bool(subject)
+
+
+def npz(folder: Path, **arrays: Any) -> Dataset:
+    np.savez(folder / "mine.npz", **arrays)
+    data: Dataset = DATASETS.get("npz")(data_root=folder, download=False, path=str(folder / "mine.npz"))
+    return data
+
+
+def test_windows_of_recordings_in_an_npz_file(tmp_path: Path) -> None:
+    """With and without a test part of its own; a recording in both parts is refused."""
+    rng = np.random.default_rng(1)
+    recording = np.repeat([f"r{number}" for number in range(40)], 5)
+    arrays = {"train_series": rng.normal(size=(200, 3, 8)), "train_labels": np.repeat(np.arange(40) % 2, 5)}
+    data = npz(tmp_path, **arrays, subjects=recording, groups=np.repeat(np.arange(2), 100))
+    assert data.n_train == 150
+    trained, validated, tested = sides(data, divided(data, clients=2))
+    assert (len(trained), len(validated), len(tested)) == (22, 8, 10)
+    parts = {
+        "train_series": arrays["train_series"][:150], "train_labels": arrays["train_labels"][:150],
+        "test_series": arrays["train_series"][150:], "test_labels": arrays["train_labels"][150:],
+    }  # fmt: skip
+    assert npz(tmp_path, **parts, subjects=recording).n_train == 150
+    with pytest.raises(UserError, match="both have samples of 1 of 39 subjects, such as 'r0'"):
+        npz(tmp_path, **parts, subjects=np.where(recording == "r39", "r0", recording))
+    with pytest.raises(UserError, match=r"'subjects' is .* one integer or text for each of the 200 samples"):
+        npz(tmp_path, **arrays, subjects=recording[:7])
+
+
+def test_without_subjects_nothing_changes_and_with_them_the_cell_is_another(tmp_path: Path) -> None:
+    rows = frame()
+    rows.to_csv(tmp_path / "t.csv", index=False)
+
+    def cell(**options: Any) -> Settings:
+        columns = {"path": str(tmp_path / "t.csv"), "label_column": "outcome", "site_column": "site", **options}
+        return Settings(method="local", dataset="csv", dataset_options=columns, partition="natural", clients=3)
+
+    ids = {
+        name: cell_id(settings, declared_checksum(settings))
+        for name, settings in {
+            "former": cell(leave_out=["patient"]),
+            "none": cell(leave_out=["patient"], subject_column=""),
+            "subjects": cell(subject_column="patient"),
+        }.items()
+    }
+    assert ids["former"] == ids["none"] != ids["subjects"]
+    dataset = load_dataset(cell(subject_column="patient"), tmp_path)
+    trained, validated, tested = sides(dataset, load_partition(cell(subject_column="patient"), dataset))
+    assert len(trained | validated | tested) == 90
+    labels = np.repeat([0, 1], 50)
+    assert held_out_order(labels)[0].tolist() == held_out_order(labels, None)[0].tolist()
