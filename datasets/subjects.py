@@ -68,10 +68,12 @@ def split_off_validation(
 def _hold_shared(present: Array, held: Array, shared: Indices, share: float, seed: int) -> None:
     """Choose subjects of several clients for validation, and mark them in `held`, `[clients, subjects]`."""
     wanted = round(share * len(shared))
+    left = (present & ~held).sum(axis=1)
     for subject in generator(seed, "partition", "validation", "shared subjects").permutation(shared):
         at = present[:, subject]
-        if wanted and ((present & ~held)[at].sum(axis=1) > 1).all():
+        if wanted and (left[at] > 1).all():
             held[at, subject] = True
+            left[at] -= 1
             wanted -= 1
 
 
