@@ -17,13 +17,19 @@ SIGNALS = [f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") f
 _STEPS = 128
 OVERLAP = (
     "har: neighbouring windows share half of their readings, so tests or validation that are cut from a person's own "
-    "windows (`shares`, `validation_share`) repeat parts of what is trained on; new people (`held_out`) do not"
+    "windows (`shares`, `validation_share`) repeat parts of what is trained on; with `recordings: true` they do not, "
+    "nor do new people (`held_out`)"
 )
 
 
 @DATASETS.register("har")
 def load(
-    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
+    *,
+    data_root: Path,
+    download: bool,
+    recordings: bool = False,
+    mean: list[float] | None = None,
+    std: list[float] | None = None,
 ) -> Dataset:
     """UCI HAR: series `[10299, 9, 128]`, 7,352 of them for training, 6 classes; groups are the people.
 
@@ -32,6 +38,8 @@ def load(
     Args:
         data_root: holds the unpacked folder `UCI HAR Dataset`.
         download: not used; the archive is UCI's.
+        recordings: whether windows that follow each other, of a person and an activity, are a subject: all for
+            training, all for validation or all for tests. Neighbours share half of their readings.
         mean, std: per channel; computed from the training part unless given.
 
     Raises:
@@ -43,7 +51,17 @@ def load(
     classes = [line.split()[-1].lower() for line in _text(folder / "activity_labels.txt").splitlines() if line.strip()]
     train, test = (_part(folder / part, part) for part in ("train", "test"))
     x, y, people = (np.concatenate(both) for both in zip(train, test, strict=True))
-    return assemble("har", x, y - 1, len(train[1]), mean=mean, std=std, classes=classes, groups=people, notes=[OVERLAP])
+    return assemble(
+        "har", x, y - 1, len(train[1]), mean=mean, std=std, classes=classes, groups=people,
+        subjects=_runs(y, people) if recordings else None, notes=[] if recordings else [OVERLAP],
+    )  # fmt: skip
+
+
+def _runs(y: Array, people: Array) -> Array:
+    """The number of each window's run: windows that follow each other, of one person and one activity."""
+    begins = (np.diff(y) != 0) | (np.diff(people) != 0)
+    runs: Array = np.concatenate([[0], np.cumsum(begins)])
+    return runs
 
 
 def _part(folder: Path, part: str) -> tuple[Array, Array, Array]:

@@ -1,5 +1,7 @@
 """`natural`: clients are the groups of the data, such as people, hospitals, cameras or domains."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from pydantic import PositiveInt
 
@@ -7,7 +9,9 @@ from bench.data import Dataset, Indices
 from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
+from datasets.local_parts import split_validation
 from datasets.partitions import NONE, Split, SplitShares, dealt, finish, kept_of
+from datasets.subjects import most_frequent
 
 
 @PARTITIONS.register("natural")
@@ -33,7 +37,8 @@ def natural(
         pooled: use all groups and assign them to the clients at random; the clients' numbers of groups differ by at
             most one.
         held_out: names of groups that become the new clients of the cell, each a client of its own, after the others.
-        shares: divide all samples, including the official test part, and `cut` each client's.
+        shares: divide all samples, including the official test part, and `cut` each client's; where the data name
+            subjects, these are divided, each with all of its samples.
         fixed_tests: with `shares`, keep the same samples for tests whatever the seed.
 
     Raises:
@@ -54,12 +59,32 @@ def natural(
     lists = [np.flatnonzero(np.isin(dataset.groups[: len(y)], groups)) for groups in members]
     if shares is None:
         split = Split(lists, test=_tests(dataset, members), global_test=NONE)
+    elif dataset.subjects is not None:
+        split = _cut_subjects(y, dataset.subjects, lists, shares, fixed_tests, seed)
     else:
         kept = kept_of(y, shares, fixed_tests)
         split = finish(lists, shares, kept if fixed_tests else None, seed)
     names = tuple(" + ".join(dataset.group_names[group] for group in groups) for groups in members)
     places = tuple(range(clients - len(new), clients))
     return Split(split.train, split.validation, split.test, split.global_test, split.kept, names, places)
+
+
+def _cut_subjects(
+    y: Indices, subjects: Indices, lists: list[Indices], shares: SplitShares, fixed_tests: bool, seed: int
+) -> Split:
+    """Cut each client's subjects as others cut samples; the subjects kept for tests have as many labels as possible."""
+    labels = most_frequent(y, subjects)
+    present = [np.unique(subjects[indices]) for indices in lists]
+    kept = np.zeros(len(labels), bool)
+    for client, numbers in enumerate(present if fixed_tests else ()):
+        kept[split_validation(labels, numbers, shares[2], 0, client)[1]] = True
+    split = finish(present, shares, kept if fixed_tests else None, seed)
+
+    def samples(parts: Sequence[Indices]) -> list[Indices]:
+        return [at[np.isin(subjects[at], part)] for at, part in zip(lists, parts, strict=True)]
+
+    validation = None if split.validation is None else samples(split.validation)
+    return Split(samples(split.train), validation, samples(split.test or ()), NONE, np.flatnonzero(kept[subjects]))
 
 
 def _named(dataset: Dataset, names: tuple[str | int, ...], large: Indices) -> list[int]:

@@ -97,5 +97,5 @@ def check_sides(source: str, dataset: Dataset, partition: Partition) -> None:
     raise UserError(
         f"{source} puts {what} of {both.size} subject{'s' * (both.size > 1)} of {dataset.name} on both sides, such as "
         f"{samples[0] + 1} for training and {samples[1] + 1} for validation or tests; leave out `shares`, or take a "
-        "partition that makes no validation and no tests itself: then whole subjects are held out"
+        "partition that makes no validation and no tests itself: then whole subjects are held out by all clients"
     )

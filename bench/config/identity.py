@@ -88,6 +88,7 @@ _ABSENT: dict[str, Any] = {
 setting existed keep their ids."""
 _ABSENT_OPTIONS: dict[str, dict[str, Any]] = {
     "csv": {"subject_column": ""},
+    "har": {"recordings": False},
     "image_folder": {"groups": False},
     "parquet": {"subject_column": ""},
 }

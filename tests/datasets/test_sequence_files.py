@@ -66,6 +66,34 @@ def test_har_in_uci_s_files(tmp_path: Path) -> None:
     assert sorted(found.names) == ["1", "11", "2", "3"]
 
 
+def test_har_s_recordings_are_on_one_side(tmp_path: Path) -> None:
+    """Windows that follow each other are of one subject, up to another activity or person; none of them is parted."""
+    person, runs = [1, 2], [5, 4, 6, 1, 2, 3, 5, 4, 1]
+    activities = [activity for _ in person for activity in runs for _ in range(4)]
+    people = [number for number in person for _ in range(4 * len(runs))]
+    write_har(tmp_path, {"train": people, "test": [3, 3]}, {"train": activities, "test": [3, 4]})
+    data = load("har", tmp_path, recordings=True)
+    assert data.notes == ()
+    assert data.subjects is not None
+    assert data.subjects.tolist() == [*np.repeat(np.arange(2 * len(runs)), 4), 18, 19]
+    options = {"shares": [0.5, 0.25, 0.25], "held_out": ["3"]}
+    kept = []
+    for seed in (0, 1):
+        partition = make_partition(
+            data, "natural", clients=3, alpha=None, seed=seed, protocol="honest", validation_share=0.2, options=options
+        )
+        for client in (0, 1):
+            lists = partition.train[client], partition.validation[client], partition.test[client]
+            windows = [np.bincount(data.subjects[at], minlength=20) for at in lists]
+            assert {count for counts in windows for count in counts.tolist()} == {0, 4}
+            assert np.sum(windows, axis=0).tolist() == [4 * (k // 9 == client) for k in range(18)] + [0, 0]
+            assert [len(at) for at in lists] == [20, 8, 8]
+            assert len(set(data.y[partition.test[client]].tolist())) == 2  # of two recordings
+        kept.append([at.tolist() for at in partition.test])
+    assert kept[0] == kept[1]
+    assert partition.kept.tolist() == sorted(sample for samples in kept[0] for sample in samples)
+
+
 def test_har_refusals(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="UCI HAR Dataset does not exist; unpack"):
         load("har", tmp_path)

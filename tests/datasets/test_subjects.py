@@ -171,13 +171,11 @@ def test_the_column_is_no_feature_and_copies_have_their_subjects() -> None:
     assert part.subjects.tolist() == data.subjects[:5].tolist()
 
 
+SHARES = {"options": {"shares": [0.6, 0.2, 0.2]}}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "shares": (
-        {"options": {"shares": [0.6, 0.2, 0.2]}},
-        "puts rows of .* on both sides, such as .* leave out `shares`",
-    ),
-    "shares of a sweep": ({"options": {"shares": [0.6, 0.2, 0.2]}, "protocol": "tuning"}, "on both sides"),
-    "shares of the paper's protocol": ({"options": {"shares": [0.6, 0.2, 0.2]}, "protocol": "paper"}, "on both sides"),
+    "shares": ({**SHARES, "name": "iid"}, "puts rows of .* on both sides, such as .* leave out `shares`"),
+    "shares of a sweep": ({**SHARES, "name": "iid", "protocol": "tuning"}, "on both sides"),
+    "shares of the paper's protocol": ({**SHARES, "name": "iid", "protocol": "paper"}, "on both sides"),
     "own tests": ({"name": "classes", "options": {"k": 2}}, "partition 'classes' puts rows"),
 }
 
@@ -187,6 +185,19 @@ def test_partitions_that_would_part_a_subject_are_refused(case: str) -> None:
     arguments, message = REFUSED[case]
     with pytest.raises(UserError, match=message):
         divided(read(frame()), **arguments)
+
+
+@pytest.mark.parametrize("protocol", ["honest", "paper"])
+def test_shares_divide_each_site_s_subjects(protocol: str) -> None:
+    data = read(frame(patients=300))
+    first, other = (divided(data, seed=seed, protocol=protocol, **SHARES) for seed in (0, 1))
+    for partition in (first, other):
+        assert [len(numbers) for numbers in sides(data, partition)] == [180, 60, 60]
+    same = [at.tolist() for at in first.test] == [at.tolist() for at in other.test]
+    assert same == (protocol == "honest")
+    assert sides(data, first)[1] != sides(data, other)[1]
+    with pytest.raises(UserError, match="leave out `shares`"):
+        divided(read(frame(patients=300, shared=60)), protocol=protocol, **SHARES)
 
 
 def test_what_is_wrong_with_the_column_is_said() -> None:
