@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from bench.child_processes import safe_path
 from bench.cli import (
     catalogue,
     cite,
@@ -103,6 +104,7 @@ def main() -> None:
     let_output_degrade()
     try:
         _check_working_folder()
+        os.environ.update(safe_path())
         app()
     except UserError as error:
         print(f"bench: {error}", file=sys.stderr)

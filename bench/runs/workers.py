@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from bench.child_processes import safe_path
 from bench.errors import UserError, let_output_degrade
 from bench.runs.cell_runner import ONE_THREAD, Backlog, CellTask, HeldElsewhere
 from bench.runs.events import Event
@@ -259,7 +260,7 @@ def _start_worker() -> _Worker:
 def _one_thread() -> Iterator[None]:
     """Set the environment for processes started inside the block; torch reads it when it is imported."""
     environment = dict(os.environ)
-    os.environ.update(ONE_THREAD)
+    os.environ.update(ONE_THREAD | safe_path())
     try:
         yield
     finally:
