@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from bench.child_processes import safe_path
 from bench.cli import (
     catalogue,
     cite,
@@ -104,7 +103,6 @@ def main() -> None:
     let_output_degrade()
     try:
         _check_working_folder()
-        os.environ.update(safe_path())
         app()
     except UserError as error:
         print(f"bench: {error}", file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bench.child_processes import safe_path
 from bench.cli.results import RunFolder
 from bench.errors import UserError
 
@@ -59,4 +60,4 @@ def ui(
     options = ["--backend-store-uri", uri, "--artifacts-destination", str(run.resolve() / "mlartifacts")]
     quiet = ["--workers", "1", "--uvicorn-opts", "--log-level warning"]
     command = [sys.executable, "-m", "mlflow", "server", *options, "--host", "127.0.0.1", "--port", str(port), *quiet]
-    os.execve(sys.executable, command, {**tracking.ENVIRONMENT, **os.environ})
+    os.execve(sys.executable, command, {**tracking.ENVIRONMENT, **os.environ, **safe_path()})

@@ -1,10 +1,12 @@
 """A job on one machine: a server and its sites as processes, and the comparison with the simulated cell."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.child_processes import safe_path
 from bench.errors import UserError
 from bench.federation.federation import Federation
 from bench.settings import Executor, Settings
@@ -55,8 +57,9 @@ def run_processes(jobs: Path, work: Path, patience: float) -> None:
 
 
 def _start(arguments: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "bench.cli", "sites", *arguments]
     with log.open("wb") as file:
-        return subprocess.Popen([sys.executable, "-m", "bench.cli", "sites", *arguments], stdout=file, stderr=file)
+        return subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, **safe_path()})
 
 
 def simulate(settings: Settings, data_root: Path, executor: Executor = "auto") -> Federation:

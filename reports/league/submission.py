@@ -1,12 +1,14 @@
 """The parts of a pull request with an entry: files at their places, and a verification (docs/league.md)."""
 
 import hashlib
+import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.child_processes import safe_path
 from bench.errors import UserError
 from bench.results.results import RunView
 from bench.store import inside
@@ -50,7 +52,8 @@ def write_submission(
     plugins, seed = list(code)[:1], int(hashlib.sha256(entry.read_bytes()).hexdigest()[:7], 16)
     command = verification(out / places[entry], plugins, cells, seed)
     command += [f"--data-root={data_root}", *([f"--jobs={jobs}"] if jobs else [])]
-    verified = subprocess.run([sys.executable, "-m", "bench.cli", *command], capture_output=True, text=True)
+    again = [sys.executable, "-m", "bench.cli", *command]
+    verified = subprocess.run(again, capture_output=True, text=True, env={**os.environ, **safe_path()})
     if verified.returncode not in _PASSED:
         said = f"{verified.stdout}{verified.stderr}".rstrip()
         raise UserError(f"{entry}: its verification fails, so nothing is ready to submit:\n{said}")
