@@ -169,7 +169,8 @@ def decide(
         return Decision(headline(verdict), sentences(verdict, evidence), verdict, evidence, folder, None)
     rows = sum(site[part] for site in about["sites"] for part in ("train", "validation", "test"))
     dataset = load_dataset(cell, options.data_root)
-    dataset, _ = as_trained(cell, dataset, load_partition(cell, dataset))
+    if dataset.subjects is not None:  # whose numbers clients' copies of their tests have, too
+        dataset, _ = as_trained(cell, dataset, load_partition(cell, dataset))
     evidence = read_evidence(folder, names, rows, run.chosen(plan), dataset.subjects)
     verdict = verdict_of(evidence, margin, level)
     models = _export(folder, verdict.method or verdict.judged, options.data_root)
