@@ -10,7 +10,7 @@ from scipy import stats
 from reports.league.gain import gains
 from reports.league.rule import by_case
 from reports.reading.load import load
-from reports.simulation.coverage import coverage, with_guests
+from reports.simulation.coverage import coverage, equal, with_guests
 from reports.simulation.design import Design
 from reports.statistics.best import pairs_of
 from reports.statistics.reference import differences
@@ -111,3 +111,16 @@ def test_what_the_page_prints_holds_in_simulated_leagues() -> None:
     assert held.by_task >= held.least >= 0.85
     assert held.each == pytest.approx(0.95, abs=0.04)
     assert (held.clone, held.noise) == (1.0, 1.0)
+
+
+@pytest.mark.long
+def test_rank_intervals_hold_as_often_as_they_say_where_all_methods_are_equal() -> None:
+    """The hardest case, which they are made for: a rank is missed as soon as one pair is told apart.
+
+    The gain of the method that happens to lead is misread there without a correction, and is held with it.
+    """
+    held = coverage(with_guests(equal(parts(0.1, 20))), Design(4, 8, 1, False, 7), 200)
+    assert held.ranks == pytest.approx(held.pairs, abs=0.02)
+    assert 0.9 <= held.ranks < 1
+    assert held.alone < 0.9
+    assert held.winner >= 0.93
