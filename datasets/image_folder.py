@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,10 @@ from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.assemble import assemble, held_out_order
 from datasets.columns import spellings
+from datasets.copies import copies_of
+from datasets.picture_subjects import subjects_of, unnamed_subjects
 from datasets.pictures import ENDINGS, Tones, picture, survey
+from datasets.subjects import subject_notes
 
 _PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _FIRST = (".png", ".jpg", ".jpeg")  # the endings that were read from the beginning
@@ -32,12 +36,13 @@ def load(
     name: str = "",
     mean: list[float] | None = None,
     std: list[float] | None = None,
+    subject: str = "",
 ) -> Dataset:
     """Pictures in `DIR/class/*`, or in `DIR/train/class/*` and `DIR/test/class/*`, as RGB.
 
     Classes and files are in natural order (`img2` before `img10`), independent of the file system. `DIR/val` (`valid`,
     `validation`) joins the training part; without a test folder a fixed stratified 25 % is held out. What is skipped is
-    counted in the notes. Normalisation is computed from the training part unless given.
+    counted in the notes, and so are equal pictures. Normalisation is computed from the training part unless given.
 
     Args:
         data_root, download: not used; the pictures are the user's own.
@@ -48,9 +53,11 @@ def load(
             `DIR/train/group/class/*` and `DIR/test/group/class/*`. A group need not have all classes.
         name: name of the data set in reports; the folder's name if empty.
         mean, std: per channel, in units of `x / 255`.
+        subject: a regular expression that finds in the path of each picture below DIR whom or what it is of: its first
+            group, or all of it. All pictures of a subject are on one side of tests, validation and training.
 
     Raises:
-        UserError: a folder is missing or empty, or a picture is damaged or has another size.
+        UserError: a folder is missing or empty, a picture is damaged or has another size, or says of no subject.
     """
     folder = Path(path)
     if size is not None and size < 1:
@@ -64,17 +71,25 @@ def load(
     tones = survey(picture.file for picture in train + test)
     x = _read(train + test, size, tones)
     y = np.array([classes.index(picture.label) for picture in train + test])
+    paths = [picture.file.relative_to(folder).as_posix() for picture in train + test]
     groups_of_pictures = np.array([picture.group for picture in train + test])
+    subjects = np.array(subjects_of(paths, subject)) if subject else None
     n_train, rows = len(train), None
     if not test:
-        rows, n_train = held_out_order(y)
+        rows, n_train = held_out_order(y, subjects)
         x, y, groups_of_pictures = x[rows], y[rows], groups_of_pictures[rows]
+        subjects = None if subjects is None else subjects[rows]
     name = name or folder.resolve().name
-    return assemble(
-        name, x, y, n_train,
-        mean=mean, std=std, classes=classes, rows=rows, groups=groups_of_pictures if groups else None,
-        notes=[f"{name}: {note}" for note in (*tones.notes(), *_named(folder, skipped))],
+    data = assemble(
+        name, x, y, n_train, mean=mean, std=std, classes=classes, rows=rows,
+        groups=groups_of_pictures if groups else None, subjects=subjects,
     )  # fmt: skip
+    notes = [*tones.notes(), *_named(folder, skipped), *copies_of(data, "picture", paths.__getitem__)]
+    if subjects is None:
+        notes += unnamed_subjects(paths)
+    else:
+        notes += subject_notes(subjects, groups_of_pictures if groups else None, "picture")
+    return replace(data, notes=tuple(f"{name}: {note}" for note in notes))
 
 
 def reading(options: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """`npz`: a user's own arrays under MedMNIST's keys (Yang et al. 2023, https://medmnist.com)."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.arrays import read_npz
 from datasets.assemble import assemble, held_out_order, occurring
+from datasets.copies import copies_of
+from datasets.subjects import subject_notes
 
 _PARTS = ("train", "val", "test")
 _KINDS = ("images", "series", "tokens")
@@ -62,10 +65,14 @@ def load(
         rows, n_train = held_out_order(y, subjects if subjects is not None and subjects.shape == y.shape else None)
         x, y = x[rows], y[rows]
         owners = {name: array[rows] if array.shape == rows.shape else array for name, array in owners.items()}
-    return assemble(
+    data = assemble(
         name or file.stem, x, y, n_train, mean=mean, std=std, rows=rows, vocabulary=vocabulary,
         groups=owners.get("groups"), subjects=owners.get("subjects"),
     )  # fmt: skip
+    notes = copies_of(data, "sample")
+    if "subjects" in owners:
+        notes += subject_notes(owners["subjects"], owners.get("groups"), "sample")
+    return replace(data, notes=(*data.notes, *(f"{data.name}: {note}" for note in notes)))
 
 
 def reading(options: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ the subject again is right without having learnt anything of use (Saeb et al. 20
 use-case in clinical machine learning"). So all samples of a subject lie on one side of every division.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,6 +30,26 @@ def most_frequent(values: Array, subjects: Indices) -> Indices:
     np.add.at(counts, (subjects, places), 1)
     frequent: Indices = counts.argmax(axis=1)
     return frequent
+
+
+def subject_notes(subjects: Array, groups: Array | None, what: str) -> list[str]:
+    """Say how many subjects there are, and whether some are at several sites.
+
+    Args:
+        subjects: `[samples]` the subject of each.
+        groups: `[samples]` the site of each, if they are of sites.
+        what: a word for a sample, such as "row".
+    """
+    names, counts = np.unique(subjects, return_counts=True)
+    notes = [f"the {what}s are of {len(names)} subjects, up to {counts.max()} of one; each is trained on or tested on"]
+    if groups is not None:
+        sites = {tuple(pair) for pair in zip(subjects.tolist(), groups.tolist(), strict=True)}
+        if several := sorted(name for name, count in Counter(name for name, _ in sites).items() if count > 1):
+            notes.append(
+                f"{len(several)} subjects have {what}s at several sites, such as {several[0]!r}; if sites number their "
+                "subjects each for itself, write the site before the number"
+            )
+    return notes
 
 
 def split_off_validation(

@@ -1,7 +1,6 @@
 """Rows of a table as a data set: their labels and sites, what is wrong with them, and what is to be known."""
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,9 @@ from bench.data import Array, Dataset, Indices
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
 from datasets.assemble import assemble, held_out_order
 from datasets.columns import Columns, Encoder, numbers, plain, present, read_feature, spellings, tells_all, texts
+from datasets.copies import counted, equal_places, notes_on_copies
 from datasets.normalising import fill, statistics
+from datasets.subjects import subject_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +135,8 @@ def _names(values: Array, where: str, what: str, groups: Array | None, problems:
     if gaps:
         of = "" if groups is None else f", site {groups[gaps[0]]}"
         problems.append(
-            f"{where} is empty in {_rows(gaps)} (the first: row {gaps[0] + 1}{of}); fill it in, or remove these rows"
+            f"{where} is empty in {counted(gaps, 'row')} (the first: row {gaps[0] + 1}{of}); fill it in, or remove "
+            "these rows"
         )
     as_numbers = numbers(values)
     if as_numbers is not None and not any(isinstance(value, bool) for value in values):
@@ -233,7 +235,7 @@ def _notes(features: Columns, y: Array, groups: Array | None, subjects: Array | 
     if groups is not None:
         notes += _site_notes(features, y, groups)
     if subjects is not None:
-        notes += _subject_notes(subjects, groups)
+        notes += subject_notes(subjects, groups, "row")
     notes += _duplicates(features, y, groups, training)
     return notes
 
@@ -252,19 +254,6 @@ def _site_notes(features: Columns, y: Array, groups: Array) -> list[str]:
     return notes
 
 
-def _subject_notes(subjects: Array, groups: Array | None) -> list[str]:
-    names, counts = np.unique(subjects, return_counts=True)
-    notes = [f"the rows are of {len(names)} subjects, up to {counts.max()} of one; each is trained on or tested on"]
-    if groups is not None:
-        sites = {tuple(pair) for pair in zip(subjects.tolist(), groups.tolist(), strict=True)}
-        if several := sorted(name for name, count in Counter(name for name, _ in sites).items() if count > 1):
-            notes.append(
-                f"{len(several)} subjects have rows at several sites, such as {several[0]!r}; if sites number their "
-                "subjects each for itself, write the site before the number"
-            )
-    return notes
-
-
 def _unnamed_subjects(columns: Mapping[str, Any], known: Set[str]) -> list[str]:
     """Hint at columns by whose names and repetitions several rows may be of one subject."""
     hints = []
@@ -279,26 +268,9 @@ def _unnamed_subjects(columns: Mapping[str, Any], known: Set[str]) -> list[str]:
 
 
 def _duplicates(features: Columns, y: Array, groups: Array | None, training: Indices) -> list[str]:
-    """Equal rows at several sites, and equal rows of which some are for training and some for tests."""
-    rows: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for row, values in enumerate(zip(*(values.tolist() for _, values in features.values()), y.tolist(), strict=True)):
-        rows[tuple(None if value != value else value for value in values)].append(row)
-    equal = [group for group in rows.values() if len(group) > 1]
-    trained = set(training.tolist())
-    notes = []
-    if groups is not None and (across := [group for group in equal if len(set(groups[group])) > 1]):
-        pairs = Counter(tuple(sorted(map(str, set(groups[group])))) for group in across)
-        (some, _), first = pairs.most_common(1)[0], across[0]
-        other = next(row for row in first if groups[row] != groups[first[0]])
-        notes.append(
-            f"{_rows([row for group in across for row in group])} are equal at several sites, most at "
-            f"{' and '.join(some[:3])} (such as rows {first[0] + 1} and {other + 1}): is a person at both? Then one "
-            "site trains on what another is tested on"
-        )
-    if leaking := [row for group in equal if not trained.isdisjoint(group) for row in group if row not in trained]:
-        notes.append(f"{_rows(leaking)} for tests equal rows for training (the first: row {min(leaking) + 1})")
-    return notes
-
-
-def _rows(rows: Sequence[int]) -> str:
-    return f"{len(rows)} row{'s' if len(rows) > 1 else ''}"
+    """Notes on rows that are equal, their labels included, as they stand in the table."""
+    rows = zip(*(values.tolist() for _, values in features.values()), y.tolist(), strict=True)
+    equal = equal_places(tuple(None if value != value else value for value in row) for row in rows)
+    tested = np.ones(len(y), bool)
+    tested[training] = False
+    return notes_on_copies(equal, tested, groups, "row", lambda row: f"row {row + 1}")

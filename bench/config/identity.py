@@ -89,7 +89,7 @@ setting existed keep their ids."""
 _ABSENT_OPTIONS: dict[str, dict[str, Any]] = {
     "csv": {"subject_column": ""},
     "har": {"recordings": False},
-    "image_folder": {"groups": False},
+    "image_folder": {"groups": False, "subject": ""},
     "parquet": {"subject_column": ""},
 }
 """The same for options of data sets."""

@@ -147,7 +147,10 @@ def test_a_validation_part_joins_training(tmp_path: Path, name: str, tested: boo
     for part, classes in {"train": "ab", name: "abc", **({"test": "c"} if tested else {})}.items():
         for label in classes:
             for number in range(4):
-                paint(tmp_path / part / label / f"{number}.png", (10 * ord(label) - 960 + number, 0, 0))
+                paint(
+                    tmp_path / part / label / f"{number}.png",
+                    (10 * ord(label) - 960 + number + 4 * (part == name), 0, 0),
+                )
     data = load(tmp_path)
     assert (data.classes, len(data.y), data.notes) == (("a", "b", "c"), 24 if tested else 20, ())
     assert np.bincount(data.y[: data.n_train]).tolist() == ([8, 8, 4] if tested else [6, 6, 3])
@@ -176,7 +179,7 @@ def test_endings_that_pillow_reads(tmp_path: Path, ending: str) -> None:
 def test_what_is_skipped_is_counted_and_named(tmp_path: Path) -> None:
     paint(tmp_path / "train" / "a" / "1.png")
     paint(tmp_path / "train" / "a" / "deeper" / "2.png")
-    paint(tmp_path / "test" / "a" / "1.png")
+    paint(tmp_path / "test" / "a" / "1.png", GREEN)
     paint(tmp_path / "extra" / "a" / "1.png")
     skipped = [
         tmp_path / "readme.md",
@@ -215,7 +218,7 @@ def grey(file: Path, values: Any, dtype: str = "uint16") -> None:
         ("uint16", "png", [0, 17, 2000, 4000], 4095),  # 12-bit data
         ("uint16", "png", [0, 1, 257, 65535], 65535),
         ("uint16", "tif", [0, 10, 300, 1000], 1023),
-        ("int32", "tif", [0, 70000, 5, 9], 131071),
+        ("int32", "tif", [0, 70000, 900, 9000], 131071),
         ("float32", "tif", [0, 0.25, 0.5, 1], 1),
         ("float32", "tif", [0, 0.5, 99.5, 200], 255),
     ],
@@ -299,7 +302,7 @@ def test_of_several_pictures_in_a_file_the_first_is_read(tmp_path: Path) -> None
         frames[0].save(tmp_path / "a" / f"1.{ending}", save_all=True, append_images=frames[1:])
     data = load(tmp_path, name="mine")
     assert (data.x == np.array(RED)[:, None, None]).all()
-    assert data.notes == ("mine: files of several pictures (2): only the first is read",)
+    assert data.notes[0] == "mine: files of several pictures (2): only the first is read"
 
 
 def test_16_bit_colours_of_which_pillow_reads_the_upper_half_are_said(tmp_path: Path) -> None:

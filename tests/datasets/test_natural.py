@@ -198,12 +198,15 @@ def test_a_folder_level_of_groups(tmp_path: Path) -> None:
     assert make(data, 2).names == ("cam10", "cam9")
 
 
-def test_the_option_groups_leaves_ids_of_other_folders_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("option", "absent", "other"), [("groups", False, True), ("subject", "", "patient[0-9]+")])
+def test_options_of_pictures_leave_ids_of_other_folders_alone(
+    tmp_path: Path, option: str, absent: bool | str, other: bool | str
+) -> None:
     before = {"path": str(tmp_path), "size": 8, "name": "", "mean": None, "std": None}
     cell = Settings(method="fedavg", alpha=1, dataset="image_folder", dataset_options=before)
     ids = {
-        cell_id(cell.model_copy(update={"dataset_options": before | groups}), "data")
-        for groups in ({}, {"groups": False}, {"groups": True})
+        cell_id(cell.model_copy(update={"dataset_options": before | options}), "data")
+        for options in ({}, {option: absent}, {option: other})
     }
     assert len(ids) == 2
 

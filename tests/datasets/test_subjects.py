@@ -1,5 +1,6 @@
 """Subjects: rows of a patient, or windows of a recording, are on one side of every division."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset, Indices, Partition
@@ -274,6 +276,70 @@ def test_windows_of_recordings_in_an_npz_file(tmp_path: Path) -> None:
         npz(tmp_path, **parts, subjects=np.where(recording == "r39", "r0", recording))
     with pytest.raises(UserError, match=r"'subjects' is .* one integer or text for each of the 200 samples"):
         npz(tmp_path, **arrays, subjects=recording[:7])
+
+
+def folder(
+    place: Path, patients: int = 40, pictures: int = 3, name: str = "patient{}_{}.png", **options: Any
+) -> Dataset:
+    """Pictures of two sites and two classes, `pictures` of each patient."""
+    rng = np.random.default_rng(0)
+    for patient in range(patients):
+        directory = place / f"site{patient % 2}" / ("ill" if patient // 2 % 2 else "well")
+        directory.mkdir(parents=True, exist_ok=True)
+        for number in range(pictures):
+            pixels = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(directory / name.format(patient, number))
+    arguments = {"data_root": place, "download": False, "path": str(place), "groups": True, **options}
+    data: Dataset = DATASETS.get("image_folder")(**arguments)
+    return data
+
+
+@pytest.mark.parametrize("expression", ["patient[0-9]+", "(?:ill|well)/patient([0-9]+)_", "^.*patient[0-9]+"])
+def test_pictures_of_a_patient_are_told_by_their_paths(tmp_path: Path, expression: str) -> None:
+    data = folder(tmp_path, subject=expression)
+    assert data.subjects is not None
+    assert np.bincount(data.subjects).tolist() == [3] * 40
+    trained, validated, tested = sides(data, divided(data, clients=2))
+    assert (len(trained | validated), len(tested)) == (30, 10)
+    assert not trained & validated
+    assert not (trained | validated) & tested
+    assert any("the pictures are of 40 subjects, up to 3 of one" in note for note in data.notes)
+    assert not any("if they say of whom" in note for note in data.notes)
+
+
+def test_an_expression_that_finds_no_patient_is_refused(tmp_path: Path) -> None:
+    for expression, message in (
+        ("person[0-9]+", r"'person\[0-9\]\+' finds nothing in 120 of 120 paths, such as 'site0/ill/patient2_0.png'"),
+        ("patient(1[0-9]*)?", "finds nothing in 87 of 120 paths"),
+        ("patient[", "is no regular expression"),
+    ):
+        with pytest.raises(UserError, match=message):
+            folder(tmp_path, subject=expression)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("patient{}_{}.png", "patient2"), ("Subject-{}-left{}.png", "Subject-2"), ("TCGA_{}_slice{}.png", "TCGA_2"),
+        ("{}-{}.png", "2"),
+    ],
+)  # fmt: skip
+def test_names_that_may_tell_patients_are_hinted_at(tmp_path: Path, name: str, part: str) -> None:
+    """What the hint proposes finds the patients."""
+    notes = folder(tmp_path, name=name).notes
+    (hint,) = [note for note in notes if "if they say of whom" in note]
+    assert f"the names of 120 pictures have 40 parts such as '{part}':" in hint
+    match = re.search("`subject: '(.*)'`", hint)
+    assert match is not None
+    data = folder(tmp_path, name=name, subject=match[1])
+    assert data.subjects is not None
+    assert data.subjects.max() == 39
+
+
+@pytest.mark.parametrize("arguments", [{"pictures": 1}, {"name": "IMG{}0{}.png"}, {"patients": 8}])
+def test_other_names_are_not(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    """A number for each picture, and the few of a camera or a day."""
+    assert not any("if they say of whom" in note for note in folder(tmp_path, **arguments).notes)
 
 
 def test_without_subjects_nothing_changes_and_with_them_the_cell_is_another(tmp_path: Path) -> None:

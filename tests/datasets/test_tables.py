@@ -357,7 +357,7 @@ NOTES: dict[str, tuple[pd.DataFrame, str]] = {
     "a small site": (changed(hospital=lambda s: ["Kleve"] * 3 + s["hospital"].tolist()[3:]), "site Kleve has 3 rows"),
     "a person twice": (
         pd.concat([frame(), frame().iloc[[3]].assign(hospital="Bonn")], ignore_index=True),
-        r"2 rows are equal at several sites, most at Aachen and Bonn \(such as rows 4 and 61\)",
+        r"2 rows are equal at several sites, most at Aachen and Bonn \(such as row 4 and row 61\)",
     ),
     "tests in training": (pd.concat([frame(), frame()], ignore_index=True), "for tests equal rows for training"),
 }  # fmt: skip

@@ -1,0 +1,81 @@
+"""Equal samples of a user's data: some trained on and others tested on, at several sites, or of several classes."""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+import numpy as np
+
+from bench.data import Array, Dataset, Indices
+
+
+def equal_places(keys: Iterable[Hashable]) -> list[list[int]]:
+    """List the places of each key that occurs more than once, in the order of its first place."""
+    places: dict[Hashable, list[int]] = defaultdict(list)
+    for place, key in enumerate(keys):
+        places[key].append(place)
+    return [group for group in places.values() if len(group) > 1]
+
+
+def notes_on_copies(
+    equal: Sequence[Sequence[int]], tested: Array, sites: Array | None, what: str, shown: Callable[[int], str]
+) -> list[str]:
+    """Say which equal samples are at several sites, and which are for training and for tests.
+
+    Args:
+        equal: the places of equal samples, a list for each of them.
+        tested: `[samples]` whether each is for tests.
+        sites: `[samples]` the site of each, if they are of sites.
+        what: a word for a sample, such as "row".
+        shown: makes the name of the sample at a place.
+    """
+    notes = []
+    if sites is not None and (across := [group for group in equal if len(set(sites[group])) > 1]):
+        pairs = Counter(tuple(sorted(map(str, set(sites[group])))) for group in across)
+        (some, _), first = pairs.most_common(1)[0], across[0]
+        other = next(place for place in first if sites[place] != sites[first[0]])
+        notes.append(
+            f"{counted([place for group in across for place in group], what)} are equal at several sites, most at "
+            f"{' and '.join(some[:3])} (such as {shown(first[0])} and {shown(other)}): is a person at both? Then one "
+            "site trains on what another is tested on"
+        )
+    parted = [group for group in equal if 0 < tested[group].sum() < len(group)]
+    if leaking := sorted(place for group in parted for place in group if tested[place]):
+        verb = "equals" if len(leaking) == 1 else "equal"
+        notes.append(f"{counted(leaking, what)} for tests {verb} {what}s for training (the first: {shown(leaking[0])})")
+    return notes
+
+
+def copies_of(data: Dataset, what: str, shown: Callable[[int], str] | None = None) -> list[str]:
+    """Say which samples of a data set are equal to others, and which of these have different labels.
+
+    Args:
+        data: the data set, its samples in memory.
+        what: a word for a sample, such as "picture".
+        shown: makes the name of a sample by its place in the source; its number, if there is none.
+    """
+    rows = np.arange(len(data.y)) if data.rows is None else data.rows
+
+    def name(place: int) -> str:
+        row = int(rows[place])
+        return f"{what} {row + 1}" if shown is None else shown(row)
+
+    equal = equal_places(hashlib.blake2b(sample.tobytes(), digest_size=16).digest() for sample in data.x)
+    sites = None if data.groups is None else np.array(data.group_names)[data.groups]
+    notes = notes_on_copies(equal, np.arange(len(data.y)) >= data.n_train, sites, what, name)
+    return [*notes, *_contradictions(equal, data.y, what, name)]
+
+
+def _contradictions(equal: Sequence[Sequence[int]], y: Indices, what: str, name: Callable[[int], str]) -> list[str]:
+    contrary = [group for group in equal if len(set(y[group].tolist())) > 1]
+    if not contrary:
+        return []
+    first = contrary[0]
+    other = next(place for place in first if y[place] != y[first[0]])
+    count = counted([place for group in contrary for place in group], what)
+    return [f"{count} are equal and have different labels (such as {name(first[0])} and {name(other)})"]
+
+
+def counted(places: Sequence[int], what: str) -> str:
+    """Say how many samples there are."""
+    return f"{len(places)} {what}{'s' if len(places) > 1 else ''}"

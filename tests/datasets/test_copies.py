@@ -1,0 +1,75 @@
+"""Notes on equal samples of a user's data."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from bench.data import Dataset
+from bench.plugin import DATASETS
+from datasets.copies import equal_places
+
+
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_equal_places_are_all_places_of_each_key_that_repeats(keys: list[int]) -> None:
+    groups = equal_places(keys)
+    assert [keys.count(keys[group[0]]) for group in groups] == [len(group) for group in groups]
+    assert all(len({keys[place] for place in group}) == 1 for group in groups)
+    repeated = [place for place, key in enumerate(keys) if keys.count(key) > 1]
+    assert sorted(place for group in groups for place in group) == repeated
+
+
+def npz(folder: Path, **arrays: Any) -> Dataset:
+    np.savez(folder / "mine.npz", **arrays)
+    data: Dataset = DATASETS.get("npz")(data_root=folder, download=False, path=str(folder / "mine.npz"))
+    return data
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+def test_copies_in_an_npz_file_are_noted(tmp_path: Path, dtype: str) -> None:
+    """The third and fourth training sample are tested on; so are two of a site at another, and one has two labels."""
+    images = (np.arange(30)[:, None, None] * np.ones((1, 4, 4))).astype(dtype)
+    parts: dict[str, Any] = {
+        "train_images": images[:20], "train_labels": np.arange(20) % 2,
+        "test_images": images[20:], "test_labels": np.arange(10) % 2,
+    }  # fmt: skip
+    assert npz(tmp_path, **parts).notes == ()
+    parts["test_images"] = np.concatenate([images[[2, 3]], images[22:]])
+    (leak,) = npz(tmp_path, **parts).notes
+    assert leak == "mine: 2 samples for tests equal samples for training (the first: sample 21)"
+    (across, _) = npz(tmp_path, **parts, groups=np.repeat(["A", "B"], [20, 10])).notes
+    assert "4 samples are equal at several sites, most at A and B (such as sample 3 and sample 21)" in across
+    parts["test_labels"] = 1 - parts["test_labels"]
+    (_, contrary) = npz(tmp_path, **parts).notes
+    assert contrary == "mine: 4 samples are equal and have different labels (such as sample 3 and sample 21)"
+
+
+def test_copies_in_a_file_without_a_test_part_are_named_by_their_place_in_it(tmp_path: Path) -> None:
+    """Each sample twice, so that all for tests but pairs of them are copies."""
+    images = np.tile(np.arange(200, dtype=np.uint8), 2)[:, None, None] * np.ones((1, 2, 2), np.uint8)
+    data = npz(tmp_path, train_images=images, train_labels=np.zeros(400, int))
+    assert data.rows is not None
+    tested = set(data.rows[data.n_train :].tolist())
+    leaking = sorted(row for row in tested if (row + 200) % 400 not in tested)
+    (note,) = data.notes
+    assert note.startswith(f"mine: {len(leaking)} samples for tests equal samples for training (the first: sample ")
+    named = int(note.rpartition(" ")[2].rstrip(")")) - 1
+    assert named in leaking
+
+
+def test_copies_of_pictures_are_named_by_their_files(tmp_path: Path) -> None:
+    for part, label, name, shade in (
+        ("train", "a", "1", 10), ("train", "a", "2", 20), ("train", "b", "3", 20), ("test", "a", "4", 10),
+    ):  # fmt: skip
+        file = tmp_path / part / label / f"{name}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (3, 3), (shade, 0, 0)).save(file)
+    data: Dataset = DATASETS.get("image_folder")(data_root=tmp_path, download=False, path=str(tmp_path), name="mine")
+    assert data.notes == (
+        "mine: 1 picture for tests equals pictures for training (the first: test/a/4.png)",
+        "mine: 2 pictures are equal and have different labels (such as train/a/2.png and train/b/3.png)",
+    )
