@@ -1,7 +1,7 @@
 """The data structures of the harness: a data set in memory and its partition over clients."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -141,6 +141,12 @@ class Dataset:
             for (name, old), (_, new) in zip(self._owners(), source._owners(), strict=True)
         }
         return replace(self, x=np.concatenate([self.x, x]), y=np.concatenate([self.y, y]), **columns)
+
+    def sample_digests(self) -> Iterator[bytes]:
+        """A digest of each sample's values. What fills gaps of a table depends on its other rows: 0 stands for it."""
+        for place, values in enumerate(self.x):
+            known = values if self.missing is None else np.where(self.missing[place], 0, values)
+            yield hashlib.blake2b(known.tobytes(), digest_size=16).digest()
 
     def _owners(self) -> list[tuple[str, Indices | None]]:
         """Names and columns of what says where samples are from."""

@@ -1,6 +1,5 @@
 """Equal samples of a user's data: some trained on and others tested on, at several sites, or of several classes."""
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
@@ -60,7 +59,7 @@ def copies_of(data: Dataset, what: str, shown: Callable[[int], str] | None = Non
         row = int(rows[place])
         return f"{what} {row + 1}" if shown is None else shown(row)
 
-    equal = equal_places(hashlib.blake2b(sample.tobytes(), digest_size=16).digest() for sample in data.x)
+    equal = equal_places(data.sample_digests())
     sites = None if data.groups is None else np.array(data.group_names)[data.groups]
     notes = notes_on_copies(equal, np.arange(len(data.y)) >= data.n_train, sites, what, name)
     return [*notes, *_contradictions(equal, data.y, what, name)]

@@ -45,8 +45,9 @@ def subject_notes(subjects: Array, groups: Array | None, what: str) -> list[str]
     if groups is not None:
         sites = {tuple(pair) for pair in zip(subjects.tolist(), groups.tolist(), strict=True)}
         if several := sorted(name for name, count in Counter(name for name, _ in sites).items() if count > 1):
+            who = f"{len(several)} subjects have" if len(several) > 1 else "1 subject has"
             notes.append(
-                f"{len(several)} subjects have {what}s at several sites, such as {several[0]!r}; if sites number their "
+                f"{who} {what}s at several sites, such as {several[0]!r}; if sites number their "
                 "subjects each for itself, write the site before the number"
             )
     return notes

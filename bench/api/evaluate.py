@@ -10,11 +10,12 @@ from pydantic import ValidationError
 from bench.api.arguments import refuse_text
 from bench.config.completion import check_tests
 from bench.errors import UserError
+from bench.federation.cell_data import load_dataset, load_partition, notes_on_tests
 from bench.plugin import METRICS
 from bench.results.results import RunView, load_run
 from bench.runs.plan import select
 from bench.runs.session_options import check_device_name
-from bench.settings import FurtherTest
+from bench.settings import FurtherTest, Settings
 from bench.store.documents import first_error
 from bench.store.store import BusyError
 
@@ -72,11 +73,14 @@ def evaluate(
     from bench.results.further_tests import evaluate_cell  # here, as it takes torch
     from bench.runs.session_options import choose_device
 
+    said: set[str] = set()
     for cell in (cell for cell in done if cell not in without):
         of_cell = asked or cell.settings.further_tests
         scores = tuple(metrics) or cell.settings.further_metrics
         if not (of_cell or scores):
             raise UserError(f"{run}: its grid asks for no further tests and scores; name some by --tests and --metrics")
+        for note in () if quiet else _notes(cell.settings, of_cell, Path(data_root), said):
+            print(f"note: {note}", file=sys.stderr)
         try:
             count = evaluate_cell(cell, of_cell, scores, Path(data_root), choose_device(device))
         except BusyError as error:
@@ -89,6 +93,16 @@ def evaluate(
         )
         print(f"{text}out: run them again with --fresh --keep best", file=sys.stderr)
     return load_run(run)
+
+
+def _notes(settings: Settings, tests: Sequence[FurtherTest], data_root: Path, said: set[str]) -> list[str]:
+    """Notes on the files of a cell's further tests that were not said of another cell."""
+    if not any(test.path for test in tests):
+        return []
+    dataset = load_dataset(settings, data_root)
+    notes = [note for note in notes_on_tests(tests, dataset, load_partition(settings, dataset)) if note not in said]
+    said.update(notes)
+    return notes
 
 
 def _tests(tests: Sequence[str | Mapping[str, Any]]) -> tuple[FurtherTest, ...]:

@@ -1,10 +1,9 @@
 """The data of a cell, from its settings: the data set, the public samples, the partition, the shifts, the attack."""
 
 import functools
-import hashlib
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from bench.data import Dataset, Indices, Partition, without_tests
 from bench.errors import UserError
 from bench.plugin import DATASETS, call_factory
 from bench.rng import generator
-from bench.settings import Settings
+from bench.settings import FurtherTest, Settings
 
 CellData = tuple[Dataset, Partition, Dataset | None]
 """What a cell works on: the clients' samples, who has which, and the public samples, if there are any."""
@@ -142,19 +141,12 @@ def _may_share(settings: Settings) -> bool:
     return names == _NIST or (len(names) == 1 and options.get("draw", 0) == others.get("draw", 0))
 
 
-def _shared(public: Dataset, dataset: Dataset) -> int:
-    """The number of public samples that are samples of the other data set, too, by their values."""
-    if public.x.dtype != dataset.x.dtype:
+def _shared(samples: Dataset, dataset: Dataset) -> int:
+    """The number of samples that are samples of the other data set, too, by their values."""
+    if samples.x.dtype != dataset.x.dtype:
         return 0
-    known = set(_sample_digests(dataset))
-    return sum(sample in known for sample in _sample_digests(public))
-
-
-def _sample_digests(dataset: Dataset) -> Iterator[bytes]:
-    """A digest of each sample's values. What fills gaps of a table depends on its other rows: 0 stands for it."""
-    for place, values in enumerate(dataset.x):
-        known = values if dataset.missing is None else np.where(dataset.missing[place], 0, values)
-        yield hashlib.blake2b(known.tobytes(), digest_size=16).digest()
+    known = set(dataset.sample_digests())
+    return sum(sample in known for sample in samples.sample_digests())
 
 
 def _free(settings: Settings, dataset: Dataset) -> Indices:
@@ -300,6 +292,29 @@ def check_tests(settings: Settings, dataset: Dataset) -> None:
             importlib.import_module("datasets.corruptions").check(dataset.x)
         elif test.path:
             file_samples(test.path, dataset)
+
+
+def notes_on_tests(tests: Iterable[FurtherTest], dataset: Dataset, partition: Partition) -> list[str]:
+    """Say how many samples of files for further tests clients may train on.
+
+    Args:
+        tests: of the cell; their files were checked.
+        dataset, partition: of the cell, before shifts. Clients train on samples of the training part, but where the
+            partition draws tests of its own from both parts.
+    """
+    paths = [test.path for test in tests if test.path]
+    if not paths:
+        return []
+    of_both = any(at.max(initial=-1) >= dataset.n_train for at in partition.train)
+    trained, notes = dataset if of_both else dataset.training_part(), []
+    for path in paths:
+        samples = file_samples(path, dataset)
+        if count := _shared(samples, trained):
+            notes.append(
+                f"tests: {count} of {len(samples.y)} samples of {path} equal samples of {dataset.name} on which "
+                "clients may train"
+            )
+    return notes
 
 
 def _numbered(dataset: Dataset) -> bool:
