@@ -12,6 +12,9 @@ from bench.rng import generator
 from datasets.subjects import most_frequent
 
 TEST_SHARE = 0.25
+PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+"""Names of the parts of the user's own data, in small letters, and what they are. The validation part joins the
+training part, as validation samples are drawn for each client."""
 _LISTED = 10  # labels in a note
 _CHUNK = 256  # samples; limits the size of the float64 copies
 

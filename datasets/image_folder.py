@@ -13,14 +13,13 @@ import numpy.typing as npt
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from datasets.assemble import assemble, held_out_order
+from datasets.assemble import PARTS, assemble, held_out_order
 from datasets.columns import spellings
 from datasets.copies import copies_of
 from datasets.picture_subjects import subjects_of, unnamed_subjects
 from datasets.pictures import ENDINGS, Tones, picture, survey
 from datasets.subjects import subject_notes
 
-_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _FIRST = (".png", ".jpg", ".jpeg")  # the endings that were read from the beginning
 _NAMED = 3  # skipped files in a note
 
@@ -155,7 +154,7 @@ def _parts(folder: Path) -> dict[str, list[Path]]:
     """The folders of the parts train, val and test; empty where the folders are classes or groups."""
     parts: dict[str, list[Path]] = {part: [] for part in ("train", "val", "test")}
     for place in _folders(folder):
-        if part := _PARTS.get(place.name.lower()):
+        if part := PARTS.get(place.name.lower()):
             parts[part].append(place)
     parts["val"] = [place for place in parts["val"] if _sorted(place)]
     divided = any(_folders(place) for place in parts["train"])  # else `train` is a class beside others

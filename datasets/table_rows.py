@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.data import Array, Dataset, Indices
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
-from datasets.assemble import assemble, held_out_order
+from datasets.assemble import PARTS, assemble, held_out_order
 from datasets.columns import Columns, Encoder, numbers, plain, present, read_feature, spellings, tells_all, texts
 from datasets.copies import counted, equal_places, notes_on_copies
 from datasets.normalising import fill, statistics
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LEAST = 10
 """Rows of a site below which a note names it: its test has two or three samples."""
 _MOST_CLASSES = 100
+_ROLES = ("label", "site", "subject", "part")  # of columns that are no features
 _SUBJECT = re.compile(
     r"id|(patient|subject|person|participant|proband|user|animal|individual)s?[ _.-]?"
     r"(id|code|key|nr|no|num|number|name)?",
@@ -37,6 +38,7 @@ def dataset_of(
     label: str,
     site: str = "",
     subject: str = "",
+    part: str = "",
     sites: Sequence[str] | None = None,
     leave_out: Sequence[str] = (),
     categories: Sequence[str] = (),
@@ -47,13 +49,14 @@ def dataset_of(
         frame: one row for each sample.
         source: the file or name, for messages.
         name: of the data set.
-        label, site, subject, leave_out, categories: as in `datasets.tables`.
+        label, site, subject, part, leave_out, categories: as in `datasets.tables`.
         sites: `[rows]` the site of each row, if no column says it.
 
     Raises:
         UserError: a column cannot be read so. Where there are several problems, the first is told, and their number.
     """
-    columns = _named(frame, source, [label, site, subject], leave_out, categories)
+    needed = label, site, subject, part
+    columns = _named(frame, source, needed, leave_out, categories)
     problems: list[str] = []
     groups = np.array(sites, object) if sites is not None and not site else None
     if site:
@@ -64,8 +67,9 @@ def dataset_of(
     if subject:
         where = f"the column of subjects {subject!r}"
         subjects = _names(plain(columns[subject]), where, "subject", groups, problems)
+    tested = _tested(plain(columns[part]), part, problems) if part else None
     features: dict[str, Any] = {}
-    for column in [column for column in columns if column not in {label, site, subject, *leave_out}]:
+    for column in [column for column in columns if column not in {*needed, *leave_out}]:
         read = read_feature(plain(columns[column]), category=column in categories)
         if isinstance(read, str):
             problems.append(f"the column {column!r} {read}")
@@ -75,12 +79,12 @@ def dataset_of(
         problems.append("no column is left that could be a feature")
     if problems:
         raise TableError(source, problems)
-    data = _assembled(name, source, features, y, groups, subjects)
-    hints = () if subject else _unnamed_subjects(columns, {label, site})
+    data = _assembled(name, source, features, y, groups, subjects, tested)
+    hints = () if subject else _unnamed_subjects(columns, {label, site, part})
     return replace(
         data,
         notes=(*data.notes, *(f"{name}: {hint}" for hint in hints)),
-        table={**(data.table or {}), "ignored": [column for column in (label, site, subject, *leave_out) if column]},
+        table={**(data.table or {}), "ignored": [column for column in (*needed, *leave_out) if column]},
     )
 
 
@@ -107,7 +111,7 @@ def _named(
         raise UserError(
             f"{source}: there are {names.count(twice[0])} columns {twice[0]!r}; give each a name of its own"
         )
-    ids = {f"{what}_column": [column] for what, column in zip(("label", "site", "subject"), needed, strict=True)}
+    ids = {f"{what}_column": [column] for what, column in zip(_ROLES, needed, strict=True)}
     options = {**ids, "leave_out": leave_out, "categories": categories}
     for option, asked in options.items():
         if strange := [column for column in asked if column and column not in names]:
@@ -118,10 +122,10 @@ def _named(
         raise UserError(f"{source}: `label_column` should name the column of the classes")
     if clash := {*needed}.intersection(leave_out):
         raise UserError(
-            f"{source}: {clash.pop()!r} is the column of labels, sites or subjects and cannot be in `leave_out`"
+            f"{source}: {clash.pop()!r} is the column of labels, sites, subjects or parts and cannot be in `leave_out`"
         )
     if twice := [column for column in needed if column and needed.count(column) > 1]:
-        raise UserError(f"{source}: {twice[0]!r} cannot be two of the columns of labels, sites and subjects")
+        raise UserError(f"{source}: {twice[0]!r} cannot be two of the columns of labels, sites, subjects and parts")
     if len(frame) < 2:
         raise UserError(
             f"{source} has {len(frame)} rows beside the names of its columns; it needs some to train and to test"
@@ -166,6 +170,20 @@ def _names(values: Array, where: str, what: str, groups: Array | None, problems:
     return np.array(["" if value is None else value for value in written], np.str_)
 
 
+def _tested(values: Array, part: str, problems: list[str]) -> Array:
+    """Whether each row is for tests, `[rows]`; what is wrong with the column of parts is added to the problems."""
+    parts = [PARTS.get(str(value).lower(), "") for value in values]
+    if unknown := [row for row, name in enumerate(parts) if not name]:
+        value = values[unknown[0]]
+        problems.append(
+            f"the column of parts {part!r} holds {'nothing' if value is None else repr(value)} in "
+            f"{counted(unknown, 'row')} (the first: row {unknown[0] + 1}); it should hold train, validation or test"
+        )
+    elif lacking := {"train", "test"}.difference("train" if name == "val" else name for name in parts):
+        problems.append(f"the column of parts {part!r} has no row to {lacking.pop()}")
+    return np.array([name == "test" for name in parts])
+
+
 def _check_classes(y: Array, label: str, problems: list[str]) -> None:
     count = len(np.unique(y))
     if count == 1:
@@ -177,9 +195,18 @@ def _check_classes(y: Array, label: str, problems: list[str]) -> None:
 
 
 def _assembled(
-    name: str, source: str, features: Columns, y: Array, groups: Array | None, subjects: Array | None
+    name: str,
+    source: str,
+    features: Columns,
+    y: Array,
+    groups: Array | None,
+    subjects: Array | None,
+    tested: Array | None,
 ) -> Dataset:
-    order, n_train = held_out_order(_strata(y, groups), subjects)
+    if tested is None:
+        order, n_train = held_out_order(_strata(y, groups), subjects)
+    else:
+        order, n_train = np.argsort(tested, kind="stable"), int((~tested).sum())
     if n_train == len(y):
         what = "rows" if subjects is None else "subjects"
         raise UserError(
@@ -233,17 +260,20 @@ def _notes(features: Columns, y: Array, groups: Array | None, subjects: Array | 
         listed = ", ".join(f"{column} ({100 * share:.3g} %)" for column, share in lacking.items())
         notes.append(f"columns that lack values: {listed}")
     if groups is not None:
-        notes += _site_notes(features, y, groups)
+        notes += _site_notes(features, y, groups, training)
     if subjects is not None:
         notes += subject_notes(subjects, groups, "row")
     notes += _duplicates(features, y, groups, training)
     return notes
 
 
-def _site_notes(features: Columns, y: Array, groups: Array) -> list[str]:
-    notes = []
+def _site_notes(features: Columns, y: Array, groups: Array, training: Indices) -> list[str]:
+    notes, trained = [], np.zeros(len(y), bool)
+    trained[training] = True
     for site in np.unique(groups):
         at = groups == site
+        if (for_training := int(trained[at].sum())) in (0, at.sum()):
+            notes.append(f"site {site} has no row {'to train on' if not for_training else 'for tests'}")
         if (rows := int(at.sum())) < LEAST:
             notes.append(f"site {site} has {rows} row{'s' * (rows != 1)}, too few for a test that says much")
         if len(np.unique(y[at])) == 1:

@@ -32,6 +32,7 @@ def load_csv(
     label_column: str,
     site_column: str = "",
     subject_column: str = "",
+    part_column: str = "",
     leave_out: tuple[str, ...] = (),
     categories: tuple[str, ...] = (),
     name: str = "",
@@ -51,6 +52,8 @@ def load_csv(
             if it is empty, of a file there are no sites then.
         subject_column: column that says of whom a row is, where several are of one: all rows of a subject are on one
             side of tests, validation and training. It is no feature.
+        part_column: column that says of each row whether it is for `train`, `validation` (which joins training) or
+            `test`, as where the tests are of a later year; without it a part of the rows is held out. It is no feature.
         leave_out: columns that are no features.
         categories: columns whose numbers name categories.
         name: name of the data set in reports; the file's name without its ending if empty.
@@ -58,7 +61,7 @@ def load_csv(
     Raises:
         UserError: the file is missing or damaged, or a column cannot be read so; the message names it.
     """
-    columns = {"label": label_column, "site": site_column, "subject": subject_column}
+    columns = {"label": label_column, "site": site_column, "subject": subject_column, "part": part_column}
     return _load(path, ".csv", _read_csv, name, **columns, leave_out=leave_out, categories=categories)
 
 
@@ -71,6 +74,7 @@ def load_parquet(
     label_column: str,
     site_column: str = "",
     subject_column: str = "",
+    part_column: str = "",
     leave_out: tuple[str, ...] = (),
     categories: tuple[str, ...] = (),
     name: str = "",
@@ -80,7 +84,7 @@ def load_parquet(
     Raises:
         UserError: pyarrow is not installed, the file is missing or damaged, or a column cannot be read so.
     """
-    columns = {"label": label_column, "site": site_column, "subject": subject_column}
+    columns = {"label": label_column, "site": site_column, "subject": subject_column, "part": part_column}
     return _load(path, ".parquet", _read_parquet, name, **columns, leave_out=leave_out, categories=categories)
 
 
@@ -90,6 +94,7 @@ def table(
     label: str,
     site: str = "",
     subject: str = "",
+    part: str = "",
     leave_out: Sequence[str] = (),
     categories: Sequence[str] = (),
     name: str = "table",
@@ -98,7 +103,8 @@ def table(
 
     Args:
         frame: one row for each sample.
-        label, site, subject, leave_out, categories: names of columns, as the options `label_column` and so on of `csv`.
+        label, site, subject, part, leave_out, categories: names of columns, as the options `label_column` and so on of
+            `csv`.
         name: name of the data set in reports.
 
     Raises:
@@ -111,7 +117,7 @@ def table(
         >>> data.features, data.classes, data.group_names, data.n_train
         (('age',), ('no', 'yes'), ('a', 'b'), 30)
     """
-    columns = {"label": label, "site": site, "subject": subject}
+    columns = {"label": label, "site": site, "subject": subject, "part": part}
     return dataset_of(frame, source=name, name=name, **columns, leave_out=leave_out, categories=categories)
 
 

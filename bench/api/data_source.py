@@ -22,6 +22,7 @@ def cells_of(
     label: str,
     site: str,
     subject: str,
+    part: str,
     leave_out: Sequence[str],
     categories: Sequence[str],
 ) -> list[Settings]:
@@ -30,7 +31,7 @@ def cells_of(
     Args:
         source: a table, a folder of tables, a grid file, or the name of a built-in grid.
         data_root: where data files lie.
-        label, site, subject, leave_out, categories: of a table, names of its columns.
+        label, site, subject, part, leave_out, categories: of a table, names of its columns.
 
     Raises:
         UserError: the table cannot be read so, with all its problems; or the grid has problems.
@@ -43,9 +44,10 @@ def cells_of(
         options = {
             "path": source, "label_column": label, "site_column": site, "leave_out": list(leave_out),
             "categories": list(categories), **({"subject_column": subject} if subject else {}),
+            **({"part_column": part} if part else {}),
         }  # fmt: skip
         return [_of_table(kind, options, data_root)]
-    of_table = bool(label or site or subject or leave_out or categories)
+    of_table = bool(label or site or subject or part or leave_out or categories)
     if (path.is_file() and path.suffix not in _GRIDS) or (path.is_dir() and of_table):
         raise UserError(
             f"{source} is no table that can be read (a file .csv or .parquet, or a folder of them), and no grid's file "
@@ -80,8 +82,7 @@ def _of_table(kind: str, options: dict[str, Any], data_root: Path) -> Settings:
         dataset = load_dataset(cell, data_root)
     except UserError as error:
         raise UserError("\n  ".join(getattr(error, "problems", [str(error)]))) from None
-    if not dataset.group_names:
+    if dataset.groups is None:
         return cell
-    return CheckedSettings(
-        method="local", dataset=kind, dataset_options=options, partition="natural", clients=len(dataset.group_names)
-    )
+    trained = len(set(dataset.groups[: dataset.n_train].tolist()))  # sites with rows to train on
+    return CheckedSettings(method="local", dataset=kind, dataset_options=options, partition="natural", clients=trained)

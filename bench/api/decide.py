@@ -82,6 +82,7 @@ def decide(
     label: str = "",
     site: str = "",
     subject: str = "",
+    part: str = "",
     leave_out: Sequence[str] = (),
     categories: Sequence[str] = (),
     normalise: str = "per_client",
@@ -106,6 +107,7 @@ def decide(
         site: of a table: the column of sites; of a folder without it each file is a site.
         subject: of a table: the column that says of whom a row is; rows of one subject are kept together, and intervals
             are of subjects.
+        part: of a table: the column that says of each row whether it is for `train` or `test`, such as by its year.
         leave_out: of a table: columns that are no features.
         categories: of a table: columns whose numbers are names.
         normalise: of a table: whose means and deviations its numbers are measured by, `per_client` or `pooled`.
@@ -129,7 +131,7 @@ def decide(
         out = Path(out or Path("runs") / "decide_table")
     with _as_file(data, out) as source:
         cells = cells_of(
-            source, options.data_root, label=label, site=site, subject=subject, leave_out=leave_out,
+            source, options.data_root, label=label, site=site, subject=subject, part=part, leave_out=leave_out,
             categories=categories,
         )  # fmt: skip
         if len(cells) > 1:

@@ -25,6 +25,7 @@ SiteOption = Annotated[str, typer.Option(help="Of a table: the column of sites; 
 SubjectOption = Annotated[
     str, typer.Option(help="Of a table: the column that says of whom a row is; rows of one are kept together.")
 ]
+PartOption = Annotated[str, typer.Option(help="Of a table: the column that says of each row: train or test.")]
 LeaveOutOption = Annotated[
     list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: no feature; may be repeated.")
 ]
@@ -38,6 +39,7 @@ def data(
     label: LabelOption = "",
     site: SiteOption = "",
     subject: SubjectOption = "",
+    part: PartOption = "",
     leave_out: LeaveOutOption = None,
     categories: CategoriesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -62,8 +64,8 @@ def data(
         from bench.results.data_description import describe
 
         cells = cells_of(
-            source, data_root, label=label, site=site, subject=subject, leave_out=leave_out or (),
-            categories=categories or (),
+            source, data_root, label=label, site=site, subject=subject, part=part,
+            leave_out=leave_out or (), categories=categories or (),
         )  # fmt: skip
         entries = [describe(cell, data_root) for cell in cells]
     if html is not None:

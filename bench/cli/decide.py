@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from bench.cli.cell_runner import DeviceOption, Jobs, start_early, wished_device
-from bench.cli.data import CategoriesOption, LabelOption, LeaveOutOption, SiteOption, SourceArgument, SubjectOption
+from bench.cli.data import (
+    CategoriesOption,
+    LabelOption,
+    LeaveOutOption,
+    PartOption,
+    SiteOption,
+    SourceArgument,
+    SubjectOption,
+)  # fmt: skip
 from bench.cli.run import PluginFiles
 from bench.cli.starting import starting
 
@@ -17,6 +25,7 @@ def decide(
     label: LabelOption = "",
     site: SiteOption = "",
     subject: SubjectOption = "",
+    part: PartOption = "",
     leave_out: LeaveOutOption = None,
     categories: CategoriesOption = None,
     normalise: Annotated[
@@ -53,6 +62,7 @@ def decide(
             label=label,
             site=site,
             subject=subject,
+            part=part,
             leave_out=leave_out or (),
             categories=categories or (),
             normalise=normalise,

@@ -87,10 +87,10 @@ _ABSENT: dict[str, Any] = {
 """Settings added later, each with the value that means the old behaviour: it is left out, so that cells from before the
 setting existed keep their ids."""
 _ABSENT_OPTIONS: dict[str, dict[str, Any]] = {
-    "csv": {"subject_column": ""},
+    "csv": {"part_column": "", "subject_column": ""},
     "har": {"recordings": False},
     "image_folder": {"groups": False, "subject": ""},
-    "parquet": {"subject_column": ""},
+    "parquet": {"part_column": "", "subject_column": ""},
 }
 """The same for options of data sets."""
 
