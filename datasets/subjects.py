@@ -48,7 +48,7 @@ def subject_notes(subjects: Array, groups: Array | None, what: str) -> list[str]
             who = f"{len(several)} subjects have" if len(several) > 1 else "1 subject has"
             notes.append(
                 f"{who} {what}s at several sites, such as {several[0]!r}; if sites number their "
-                "subjects each for itself, write the site before the number"
+                "subjects each for itself, put the site's name before the number"
             )
     return notes
 

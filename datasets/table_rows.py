@@ -172,7 +172,7 @@ def _names(values: Array, where: str, what: str, groups: Array | None, problems:
 
 def _tested(values: Array, part: str, problems: list[str]) -> Array:
     """Whether each row is for tests, `[rows]`; what is wrong with the column of parts is added to the problems."""
-    parts = [PARTS.get(str(value).lower(), "") for value in values]
+    parts = [PARTS.get(str(value).strip().lower(), "") for value in values]
     if unknown := [row for row, name in enumerate(parts) if not name]:
         value = values[unknown[0]]
         problems.append(

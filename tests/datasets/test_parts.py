@@ -48,7 +48,7 @@ def test_the_rows_that_a_table_names_are_the_tests() -> None:
 
 def test_the_validation_part_joins_training() -> None:
     rows = frame()
-    rows.loc[rows["year"] == 2022, "part"] = "Validation"
+    rows.loc[rows["year"] == 2022, "part"] = " Validation"
     assert read(rows).n_train == (rows["part"] != "test").sum()
 
 
