@@ -52,8 +52,9 @@ def load(
             `DIR/train/group/class/*` and `DIR/test/group/class/*`. A group need not have all classes.
         name: name of the data set in reports; the folder's name if empty.
         mean, std: per channel, in units of `x / 255`.
-        subject: a regular expression that finds in the path of each picture below DIR whom or what it is of: its first
-            group, or all of it. All pictures of a subject are on one side of tests, validation and training.
+        subject: a regular expression that finds in each picture's `class/file`, or `group/class/file`, whom or what it
+            is of: its groups together, or all of it. All pictures of a subject are on one side of tests, validation and
+            training.
 
     Raises:
         UserError: a folder is missing or empty, a picture is damaged or has another size, or says of no subject.
@@ -70,7 +71,8 @@ def load(
     tones = survey(picture.file for picture in train + test)
     x = _read(train + test, size, tones)
     y = np.array([classes.index(picture.label) for picture in train + test])
-    paths = [picture.file.relative_to(folder).as_posix() for picture in train + test]
+    names = [picture.file.relative_to(folder).as_posix() for picture in train + test]
+    paths = ["/".join(filter(None, (p.group, p.label, p.file.name))) for p in train + test]  # alike in all parts
     groups_of_pictures = np.array([picture.group for picture in train + test])
     subjects = np.array(subjects_of(paths, subject)) if subject else None
     n_train, rows = len(train), None
@@ -83,7 +85,7 @@ def load(
         name, x, y, n_train, mean=mean, std=std, classes=classes, rows=rows,
         groups=groups_of_pictures if groups else None, subjects=subjects,
     )  # fmt: skip
-    notes = [*tones.notes(), *_named(folder, skipped), *copies_of(data, "picture", paths.__getitem__)]
+    notes = [*tones.notes(), *_named(folder, skipped), *copies_of(data, "picture", names.__getitem__)]
     if subjects is None:
         notes += unnamed_subjects(paths)
     else:

@@ -16,8 +16,8 @@ def subjects_of(paths: Sequence[str], expression: str) -> list[str]:
     """Find the subject of each picture.
 
     Args:
-        paths: of the pictures, below the folder of all.
-        expression: a regular expression; its first group is the subject, or all of it where it has no group.
+        paths: `class/file` of each picture, or `group/class/file`.
+        expression: a regular expression; its groups together are the subject, or all of it where it has no group.
 
     Raises:
         UserError: it is no regular expression, or does not occur in a path.
@@ -51,4 +51,5 @@ def unnamed_subjects(paths: Sequence[str]) -> list[str]:
 
 def _searched(pattern: re.Pattern[str], path: str) -> str:
     match = pattern.search(path)
-    return "" if match is None else (match[1] if pattern.groups else match[0]) or ""
+    parts = () if match is None else match.groups("") or (match[0],)
+    return " ".join(parts) if all(parts) else ""

@@ -15,7 +15,7 @@ from bench.cli.data import (
     SiteOption,
     SourceArgument,
     SubjectOption,
-)  # fmt: skip
+)
 from bench.cli.run import PluginFiles
 from bench.cli.starting import starting
 

@@ -1,6 +1,7 @@
 """Subjects: rows of a patient, or windows of a recording, are on one side of every division."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -289,12 +290,15 @@ def folder(
         for number in range(pictures):
             pixels = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(directory / name.format(patient, number))
-    arguments = {"data_root": place, "download": False, "path": str(place), "groups": True, **options}
-    data: Dataset = DATASETS.get("image_folder")(**arguments)
+    return folder_of(place, groups=True, **options)
+
+
+def folder_of(place: Path, **options: Any) -> Dataset:
+    data: Dataset = DATASETS.get("image_folder")(data_root=place, download=False, path=str(place), **options)
     return data
 
 
-@pytest.mark.parametrize("expression", ["patient[0-9]+", "(?:ill|well)/patient([0-9]+)_", "^.*patient[0-9]+"])
+@pytest.mark.parametrize("expression", ["patient[0-9]+", "(?:ill|well)/patient([0-9]+)_", "^([^/]+)/.*(patient[0-9]+)"])
 def test_pictures_of_a_patient_are_told_by_their_paths(tmp_path: Path, expression: str) -> None:
     data = folder(tmp_path, subject=expression)
     assert data.subjects is not None
@@ -305,6 +309,24 @@ def test_pictures_of_a_patient_are_told_by_their_paths(tmp_path: Path, expressio
     assert not (trained | validated) & tested
     assert any("the pictures are of 40 subjects, up to 3 of one" in note for note in data.notes)
     assert not any("if they say of whom" in note for note in data.notes)
+
+
+def test_a_patient_in_both_parts_or_both_classes_is_one(tmp_path: Path) -> None:
+    """The part's folder is not searched, so that an expression from the beginning takes nobody for two."""
+    expression = "^([^/]+)/.*(patient[0-9]+)"
+    folder(tmp_path / "train", patients=8)
+    folder(tmp_path / "test", patients=8, name="patient9{}_{}.png")
+    data = folder_of(tmp_path, groups=True, subject=expression)
+    assert (data.n_train, len(data.y)) == (24, 48)
+    first = tmp_path / "train" / "site0" / "ill" / "patient2_0.png"
+    shutil.copy(first, tmp_path / "train" / "site0" / "well" / "patient2_8.png")
+    shutil.copy(first, tmp_path / "train" / "site1" / "well" / "patient2_8.png")
+    data = folder_of(tmp_path, groups=True, subject=expression)
+    assert data.subjects is not None
+    assert sorted(np.bincount(data.subjects[: data.n_train]).tolist())[-2:] == [3, 4]
+    shutil.copy(first, tmp_path / "test" / "site0" / "well" / "patient2_7.png")
+    with pytest.raises(UserError, match=r"both have samples of 1 of .* subjects, such as 'site0 patient2'"):
+        folder_of(tmp_path, groups=True, subject=expression)
 
 
 def test_an_expression_that_finds_no_patient_is_refused(tmp_path: Path) -> None:
