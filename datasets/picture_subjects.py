@@ -7,8 +7,8 @@ from bench.errors import UserError
 
 _FEW = 10  # values up to which a part of the names is rather a camera or a day
 _USUAL = (
-    r"(?i)(?:patient|subject|person|participant|proband|individual|case)s?[ _.-]?[0-9]+",
-    r"[^/]*[0-9](?=[ _.-][a-z]*[0-9]+[.][^/]+$)",  # a number, and after it another one of the picture itself
+    re.compile(r"(?i)(?:patient|subject|person|participant|proband|individual|case)s?[ _.-]?[0-9]+"),
+    re.compile(r"[^/]*[0-9](?=[ _.-][a-z]*[0-9]+[.][^/]+$)"),  # a number, and after it the picture's
 )
 
 
@@ -38,12 +38,12 @@ def subjects_of(paths: Sequence[str], expression: str) -> list[str]:
 def unnamed_subjects(paths: Sequence[str]) -> list[str]:
     """Hint at a part of the files' names by whose repetitions several pictures may be of one subject."""
     folders = len({path.rpartition("/")[0] for path in paths})
-    for expression in _USUAL:
-        subjects = [_searched(re.compile(expression), path.rpartition("/")[2]) for path in paths]
+    for pattern in _USUAL:
+        subjects = [_searched(pattern, path.rpartition("/")[2]) for path in paths]
         if all(subjects) and max(_FEW, folders) < (count := len(set(subjects))) < len(paths):
             return [
                 f"the names of {len(paths)} pictures have {count} parts such as {subjects[0]!r}: if they say of whom "
-                f"or what a picture is, set the option `subject: '{expression}'`; else pictures of one are both "
+                f"or what a picture is, set the option `subject: '{pattern.pattern}'`; else pictures of one are both "
                 "trained on and tested on"
             ]
     return []

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from bench.api.arguments import refuse_text
 from bench.config.completion import check_tests
 from bench.errors import UserError
-from bench.federation.cell_data import load_dataset, load_partition, notes_on_tests
+from bench.federation import cell_data
 from bench.plugin import METRICS
 from bench.results.results import RunView, load_run
 from bench.runs.plan import select
@@ -95,14 +95,14 @@ def evaluate(
     return load_run(run)
 
 
-def _notes(settings: Settings, tests: Sequence[FurtherTest], data_root: Path, said: set[str]) -> list[str]:
-    """Notes on the files of a cell's further tests that were not said of another cell."""
-    if not any(test.path for test in tests):
-        return []
-    dataset = load_dataset(settings, data_root)
-    notes = [note for note in notes_on_tests(tests, dataset, load_partition(settings, dataset)) if note not in said]
-    said.update(notes)
-    return notes
+def _notes(settings: Settings, tests: Sequence[FurtherTest], data_root: Path, said: set[str]) -> tuple[str, ...]:
+    """Notes on the files of a cell's further tests, unless they were said of another cell."""
+    key = cell_data.tested(settings, tests)
+    if key in said or not any(test.path for test in tests):
+        return ()
+    said.add(key)
+    dataset = cell_data.load_dataset(settings, data_root)
+    return cell_data.check_tests(tests, dataset, cell_data.load_partition(settings, dataset))
 
 
 def _tests(tests: Sequence[str | Mapping[str, Any]]) -> tuple[FurtherTest, ...]:

@@ -281,40 +281,36 @@ def normalised(settings: Settings, dataset: Dataset, partition: Partition) -> tu
     return prepared
 
 
-def check_tests(settings: Settings, dataset: Dataset) -> None:
-    """Refuse further tests that the data do not allow.
+def tested(settings: Settings, tests: Iterable[FurtherTest]) -> str:
+    """Name the data, the way to divide them and the tests: cells that have these alike have the same notes on tests."""
+    fields = {"dataset", "dataset_options", "partition", "partition_options"}
+    return json.dumps([settings.model_dump(include=fields), *(test.model_dump() for test in tests)], sort_keys=True)
+
+
+def check_tests(tests: Iterable[FurtherTest], dataset: Dataset, partition: Partition) -> tuple[str, ...]:
+    """Refuse further tests that the data do not allow, and note how many samples of files clients may train on.
+
+    Args:
+        tests: of the cell.
+        dataset, partition: of the cell, before shifts. Clients train on samples of the training part, but where the
+            partition draws tests of its own from both parts.
 
     Raises:
         UserError: corrupted tests of samples that are no images of bytes, or a file that is missing or of others.
     """
-    for test in settings.tests:
+    notes = []
+    for test in tests:
         if test.name == "corrupted":
             importlib.import_module("datasets.corruptions").check(dataset.x)
         elif test.path:
-            file_samples(test.path, dataset)
-
-
-def notes_on_tests(tests: Iterable[FurtherTest], dataset: Dataset, partition: Partition) -> list[str]:
-    """Say how many samples of files for further tests clients may train on.
-
-    Args:
-        tests: of the cell; their files were checked.
-        dataset, partition: of the cell, before shifts. Clients train on samples of the training part, but where the
-            partition draws tests of its own from both parts.
-    """
-    paths = [test.path for test in tests if test.path]
-    if not paths:
-        return []
-    of_both = any(at.max(initial=-1) >= dataset.n_train for at in partition.train)
-    trained, notes = dataset if of_both else dataset.training_part(), []
-    for path in paths:
-        samples = file_samples(path, dataset)
-        if count := _shared(samples, trained):
-            notes.append(
-                f"tests: {count} of {len(samples.y)} samples of {path} equal samples of {dataset.name} on which "
-                "clients may train"
-            )
-    return notes
+            samples = file_samples(test.path, dataset)
+            of_both = any(at.max(initial=-1) >= dataset.n_train for at in partition.train)
+            if count := _shared(samples, dataset if of_both else dataset.training_part()):
+                notes.append(
+                    f"tests: {count} of {len(samples.y)} samples of {test.path} equal samples of {dataset.name} on "
+                    "which clients may train"
+                )
+    return tuple(notes)
 
 
 def _numbered(dataset: Dataset) -> bool:

@@ -15,14 +15,7 @@ from bench.config.file_digests import versions
 from bench.config.yaml_lines import parse
 from bench.data import Dataset, Partition
 from bench.errors import UserError, did_you_mean
-from bench.federation.cell_data import (
-    as_trained,
-    check_tests,
-    load_dataset,
-    load_partition,
-    load_public,
-    notes_on_tests,
-)
+from bench.federation.cell_data import as_trained, check_tests, load_dataset, load_partition, load_public, tested
 from bench.federation.cell_identity import DATA_FIELDS, Identities
 from bench.plugin import MODELS, PARTITIONS
 from bench.results.cell_names import cell_name
@@ -117,17 +110,17 @@ class _Planner:
         self._glance = glance
         self._identities = Identities(data_root, download=download)
         self._unreadable: dict[str, str] = {}  # data sets, and why
-        # of each partition its hash, remarks and record, and notes on files for further tests
-        self._partitions: dict[str, tuple[str, tuple[str, ...], dict[str, Any], tuple[str, ...]]] = {}
+        # of each partition its hash, remarks and record
+        self._partitions: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {}
         self._public_notes: dict[str, tuple[str, ...]] = {}  # by what public samples depend on
+        self._test_notes: dict[str, tuple[str, ...]] = {}
 
     def plan(self, settings: Settings) -> PlannedCell:
         dataset = self._dataset(settings)
         varied_fields = (
             {"seed", "partition_seed", "alpha"} if self._glance and not is_own(PARTITIONS, settings.partition) else {}
         )
-        fields = set(DATA_FIELDS).difference(varied_fields) | {"tests"}
-        key = json.dumps(settings.model_dump(include=fields), sort_keys=True)
+        key = json.dumps(settings.model_dump(include=set(DATA_FIELDS).difference(varied_fields)), sort_keys=True)
         if key not in self._partitions:
             try:
                 partition = load_partition(settings, dataset)
@@ -135,18 +128,21 @@ class _Planner:
                 malicious = _malicious(settings, cell_partition)
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
-            check_tests(settings, dataset)
             remarks = tuple(partition_remarks(cell_partition, cell_dataset))
-            record = partition_record(cell_dataset, cell_partition, malicious)
-            of_tests = tuple(notes_on_tests(settings.further_tests, dataset, partition))
-            self._partitions[key] = partition.hash, remarks, record, of_tests
-        partition_hash, remarks, record, of_tests = self._partitions[key]
+            self._partitions[key] = partition.hash, remarks, partition_record(cell_dataset, cell_partition, malicious)
+        partition_hash, remarks, record = self._partitions[key]
         public = json.dumps(settings.model_dump(include=set(DATA_FIELDS) | _PUBLIC_FIELDS), sort_keys=True)
         if public not in self._public_notes:
             samples = load_public(settings, self._data_root, download=self._download)
             self._public_notes[public] = samples.notes if samples else ()
-        notes = dataset.notes + self._public_notes[public] + of_tests
+        notes = dataset.notes + self._public_notes[public]
         notes += _check_models(settings, dataset, max(record["n_train"]))
+        if settings.tests:
+            tests = tested(settings, settings.tests)
+            if tests not in self._test_notes:
+                partition = load_partition(settings, dataset)
+                self._test_notes[tests] = check_tests(settings.tests, dataset, partition)
+            notes += self._test_notes[tests]
         _check_messages(settings, dataset)
         return PlannedCell(self._identities.of(settings, partition_hash), settings, notes, remarks, record)
 

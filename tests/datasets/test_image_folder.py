@@ -302,7 +302,10 @@ def test_of_several_pictures_in_a_file_the_first_is_read(tmp_path: Path) -> None
         frames[0].save(tmp_path / "a" / f"1.{ending}", save_all=True, append_images=frames[1:])
     data = load(tmp_path, name="mine")
     assert (data.x == np.array(RED)[:, None, None]).all()
-    assert data.notes[0] == "mine: files of several pictures (2): only the first is read"
+    assert data.notes == (
+        "mine: files of several pictures (2): only the first is read",
+        "mine: 1 picture for tests equals pictures for training (the first: a/1.gif)",
+    )
 
 
 def test_16_bit_colours_of_which_pillow_reads_the_upper_half_are_said(tmp_path: Path) -> None:

@@ -266,17 +266,20 @@ def test_what_cannot_be_is_refused(run: Path, bench_here: Bench, arrays: Path) -
 def test_samples_of_a_file_on_which_clients_may_train_are_counted(
     run: Path, arrays: Path, cell: Cell, tmp_path: Path, bench_here: Bench
 ) -> None:
-    """Before a run and by `bench evaluate`, once for all cells; the data's own test part is none of them."""
+    """Before a run and by `bench evaluate`, once for all cells; the data's own test part is none of them, unless the
+    partition deals it out, too."""
     with np.load(arrays) as file:
         known, new = file["train_images"][[3, 8, 9]], file["test_images"][:4]
         np.savez(tmp_path / "leaking.npz", train_images=np.concatenate([new, known]), train_labels=np.zeros(7, int))
     note = "3 of 7 samples of leaking.npz equal samples of {} on which clients may train"
     err = bench_here("evaluate", run, "--tests", "{name: file, path: leaking.npz}").stderr
     assert err.count(note.format("blobs")) == 1
-    for path, expected in ((tmp_path / "leaking.npz", True), (arrays, False)):
-        settings = cell(tests=[{"name": "file", "path": str(path)}])
-        (planned,) = plan([settings], tmp_path, download=False)
-        assert any("on which clients may train" in text for text in planned.notes) == expected
+    both = {"partition": "dirichlet_pfllib"}
+    for path, division, expected in ((tmp_path / "leaking.npz", {}, 3), (arrays, {}, 0), (arrays, both, 60)):
+        cells = [cell(tests=[{"name": "file", "path": str(path)}], seed=seed, **division) for seed in (0, 1)]
+        for planned in plan(cells, tmp_path, download=False):
+            said = [text for text in planned.notes if "on which clients may train" in text]
+            assert [int(text.split()[1]) for text in said] == [expected] * (expected > 0)
 
 
 def test_a_cell_without_the_tests_that_the_grid_asks_for_is_named(run: Path, bench_here: Bench) -> None:
