@@ -223,7 +223,7 @@ def compare(
             for file, run in zip(files, unpacked[-1], strict=True):
                 unpack(file, run)
         for table in compare_leagues(*unpacked):
-            print(to_markdown(table) if table.rows else f"{table.title}: {table.caption}")
+            print(to_markdown(table))
 
 
 @app.command()

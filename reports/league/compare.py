@@ -90,8 +90,10 @@ def _turned(old: Store, new: Store, figure: Figure) -> list[Table]:
     caption = (
         f"Of {pairs} pairs of methods {same} surely have the same order in both, {other} surely turn, and the others "
         f"are undecided in one of the two: Kendall's tau of the true orders is between {low:.2f} and {high:.2f}, with "
-        f"95 % probability. Below: the differences of those that turn; each league's hold at once with 97.5 %."
+        "95 % probability."
     )
+    if rows:
+        caption += " Below: the differences of those that turn; each league's hold at once with 97.5 %."
     return [Table(f"turned_{figure.name.lower()}", f"{figure.name}: order", caption, "Pair", columns, tuple(rows))]
 
 

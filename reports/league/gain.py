@@ -144,10 +144,14 @@ def by_seed(store: Store, row: str, figure: Figure, chosen: str) -> pd.DataFrame
 
 def gain_section(store: Store, comparison: Gains | None) -> Section:
     """Section of the two tables, where the store has the rows that they compare with."""
+    text = ""
     tables = [] if comparison is None else [_gain_table(store, comparison)]
     if comparison is not None and comparison.score is not None:
-        tables.append(_score_table(store, comparison.compared, comparison.score))
-    return Section("gain", "Is it worth it?", tables=tuple(tables))
+        if comparison.score.by_task.notna().any(axis=None):
+            tables.append(_score_table(store, comparison.compared, comparison.score))
+        else:
+            text = _NO_ROOM
+    return Section("gain", "Is it worth it?", text, tuple(tables))
 
 
 def _gain_table(store: Store, comparison: Gains) -> Table:
@@ -192,6 +196,11 @@ def _score_table(store: Store, compared: Family, score: Measure) -> Table:
     return Table("score", "Personalization score", caption + _BRACKETS, "Method", columns, rows)
 
 
+_NO_ROOM = (
+    "There is no personalization score: on no task does one model trained on all clients' data at once and then "
+    f"fine-tuned by every client (`{BOUND}`) lie {LEAST_ROOM:g} or more points above the better of training alone "
+    "and FedAvg with fine-tuning."
+)
 _INTERVALS = ("mean", "95 % low", "95 % high", "corrected low", "corrected high")
 _CORRECTED = (
     "Corrected: intervals that all hold at once with 95 % probability (Bonferroni); read these of a leading one."

@@ -105,6 +105,11 @@ class Table:
     anchors: tuple[str, ...] = ()
 
     @property
+    def heading(self) -> str:
+        """The title as a sentence before the caption."""
+        return self.title if self.title.endswith("?") else f"{self.title}."
+
+    @property
     def groups(self) -> list[tuple[str, int]]:
         """Group headings and the number of columns under each; empty where no column has a group."""
         if not any(column.group for column in self.columns):
@@ -128,10 +133,15 @@ def probability(p: float) -> TableEntry:
 
 
 def to_markdown(table: Table) -> str:
-    """GitHub-flavoured Markdown: caption, table, notes. Group and column name share one heading line."""
+    """GitHub-flavoured Markdown: caption, table, notes. Group and column name share one heading line.
+
+    A table without rows is its caption and notes.
+    """
     heads = [table.corner, *(f"{column.group} {column.name}".strip() for column in table.columns)]
-    caption = f"**{markdown_text(table.title)}.** {markdown_text(table.caption)}"
-    lines = [caption, "", _pipe(map(markdown_text, heads)), _pipe(["---", *("---:" for _ in table.columns)])]
+    caption = f"**{markdown_text(table.heading)}** {markdown_text(table.caption)}"
+    lines = [caption]
+    if table.rows:
+        lines += ["", _pipe(map(markdown_text, heads)), _pipe(["---", *("---:" for _ in table.columns)])]
     for label, entries in table.rows:
         lines.append(_pipe([markdown_text(label), *(_markdown(entry) for entry in entries)]))
     if table.notes:
@@ -163,7 +173,7 @@ def _no_formula(text: str) -> str:
 
 def to_latex(table: Table) -> str:
     r"""A `table` environment with booktabs rules; the document needs `\usepackage{booktabs}`."""
-    caption = _tex(f"{table.title}. {table.caption}")
+    caption = _tex(f"{table.heading} {table.caption}")
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", rf"\label{{tab:{table.id}}}"]
     lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
     if table.groups:

@@ -8,7 +8,7 @@ from scipy import stats
 
 from bench.errors import UserError
 from reports.league.compare import compare_leagues
-from reports.tables.table import Table
+from reports.tables.table import Table, to_markdown
 from tests.reports import conftest
 from tests.reports.conftest import write_store
 
@@ -66,6 +66,8 @@ def test_no_pair_surely_turns_by_noise_alone(tmp_path: Path) -> None:
     level = dict.fromkeys(OLD, 0.8)
     turned = compare_leagues(write_entries(tmp_path / "old", level), write_entries(tmp_path / "new", level))[1]
     assert not turned.rows
+    assert "Below" not in turned.caption
+    assert to_markdown(turned) == f"**{turned.title}.** {turned.caption}\n"
     assert "Of 6 pairs of methods 0 surely have the same order in both, 0 surely turn" in turned.caption
     assert "between -1.00 and 1.00" in turned.caption
 

@@ -174,6 +174,21 @@ def test_what_is_said_of_gains_is_what_was_done(tuned: Path) -> None:
     assert "each with its defaults and one learning rate, untuned." in table.caption
 
 
+def test_without_room_below_the_bound_a_sentence_stands_for_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`centralized` is first worse than training alone on both tasks, then better."""
+    monkeypatch.setitem(conftest.LEVELS, "finetune", conftest.LEVELS["fedavg"])
+    for level, tables in ((0.8, ["gain"]), (0.97, ["gain", "score"])):
+        monkeypatch.setitem(conftest.LEVELS, "centralized", (level, level))
+        run = write_store(tmp_path / str(level), methods=(*METHODS, "centralized"))
+        name_cases(run)
+        store = by_case(load([run]))
+        section = gain_section(store, gains(store, selection(store)))
+        assert [table.id for table in section.tables] == tables
+        assert ("no personalization score" in section.text) == ("score" not in tables)
+
+
 @pytest.mark.long
 def test_trials_are_averaged_over_draws(tuned: Path) -> None:
     """By hand: the best so far of each draw, then their mean."""

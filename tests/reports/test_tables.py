@@ -59,6 +59,14 @@ def test_what_a_format_could_misread_is_escaped():
     assert r"| x\|y | 1\|2 |" in to_markdown(piped)
 
 
+def test_a_title_has_one_full_stop_and_a_question_none():
+    for title, expected in (("Ranks", "Ranks."), ("Who leads?", "Who leads?")):
+        table = Table("t", title, "By accuracy.", "m", (Column("a"),), (("x", (words("1"),)),))
+        assert f"**{expected}** By accuracy." in to_markdown(table)
+        assert f"{expected} By accuracy." in to_latex(table)
+        assert f"<b>{expected}</b> By accuracy." in to_html(table)
+
+
 def test_no_negative_zero_and_a_dash_for_nan():
     assert TableEntry(-0.001).number == "0.00"
     assert TableEntry(-0.001, signed=True).number == "0.00"
