@@ -61,7 +61,7 @@ def test_two_folders_are_compared_and_nothing_is_written(start_in: Start, tmp_pa
     assert code == 0
     assert "**PM.** 2 methods have a rank in both, of 3 old and 2 new ones." in said
     assert "Kendall's tau 1.000, Spearman's rho 1.000" in said
-    assert "GM: Fewer than two methods have a rank in both." in said  # one of the two trains no generic model
+    assert "**GM.** Fewer than two methods have a rank in both." in said  # one of the two trains no generic model
     assert "| ditto | 1 |" in said
     assert sorted(tmp_path.rglob("*")) == before
     code, _, said = run(start_in, tmp_path, "compare", ".", "nowhere")
