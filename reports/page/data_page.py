@@ -13,7 +13,7 @@ from bench.store import inside
 from reports.page.rendering import rendered
 from reports.page.sections import Section
 from reports.pictures.canvas import COLOURS, Picture, drawing, finish, legend
-from reports.tables.table import Column, Table, TableEntry, number
+from reports.tables.table import Column, Table, TableEntry, number, sentence
 
 Description = Mapping[str, Any]
 """The values of `bench.results.data_description.describe`, or of `bench data --json`."""
@@ -58,7 +58,7 @@ def data_sections(described: Description) -> list[Section]:
     Args:
         described: of one division of data.
     """
-    remarks = tuple(map(_sentence, described["remarks"]))
+    remarks = tuple(map(sentence, described["remarks"]))
     known = Section("findings", "What to know", "" if remarks else "Nothing stands out.", points=remarks)
     sites = Section("sites", "Sites", tables=(_sites_table(described),), pictures=(_sizes(described),))
     differing = _differences(described)
@@ -66,10 +66,6 @@ def data_sections(described: Description) -> list[Section]:
     if described["features"]:
         parts.append(Section("features", "Features", tables=(_features_table(described),)))
     return parts
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _sites_table(described: Description) -> Table:

@@ -107,7 +107,7 @@ class Table:
     @property
     def heading(self) -> str:
         """The title as a sentence before the caption."""
-        return self.title if self.title.endswith("?") else f"{self.title}."
+        return sentence(self.title)
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -115,6 +115,11 @@ class Table:
         if not any(column.group for column in self.columns):
             return []
         return [(name, len(list(members))) for name, members in groupby(column.group for column in self.columns)]
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop, unless a sign that ends a sentence is there."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def words(text: str) -> TableEntry:
