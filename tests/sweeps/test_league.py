@@ -311,7 +311,7 @@ def test_a_changed_fedprox_joins_in_one_command(start_in: Start, tmp_path: Path)
     (tmp_path / "mine.py").write_text(source.replace('"fedprox"', '"mine"'), encoding="utf-8")
     for arguments in (
         ["league", "run", "--method", "mine.py", "-q"],
-        ["league", "report"],
+        ["league", "report", "--plugin", "mine.py"],
         ["league", "export", "--method", "mine", "--plugin", "mine.py"],
         ["verify", "runs/league_2_small/mine.tar.xz", "--cells", "2", "--plugin", "mine.py"],
     ):
