@@ -285,7 +285,7 @@ class _Tuner:
 
     def _set_sampler(self, arm: Arm, number: int) -> None:
         """Set a sampler for one trial: its draws do not depend on what this process did before."""
-        seed = key(self.study.name, arm.draws, "sampler", number) % 2**32
+        seed = key(self.study.file.sampler_seed, arm.draws, "sampler", number) % 2**32
         self.studies[arm.name].sampler = _sampler(self.study.file.sampler, seed)
 
     def _start(self, arm: Arm, trial: "Trial", earlier: "FrozenTrial | None") -> _RunningTrial | None:

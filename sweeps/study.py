@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bench.config.grid import Grid
 from bench.config.listed import write_listed
-from bench.results.cell_names import drawn
+from bench.results.cell_names import drawn, task_name
 from bench.results.reported_round import COSTS
 from bench.settings import Settings
 from sweeps.space import Dimension, settings_at
@@ -29,6 +29,7 @@ class StudyFile(BaseModel):
         set: overrides of the grid, as `--set`.
         space: range by setting; a method of which it names nothing is searched over the ranges in its own file.
         own_ranges: `false`: no method is searched over the ranges in its own file; what `space` names is all.
+        sampler_seed: of the sampler's draws, which the task and what is searched seed, too, and no name of a file.
         trials: for every method and task; sampler `grid`: by default every point once.
         seeds: of the trials.
         final_seeds: of the further runs of the best three trials, before one is chosen; by default as many as `seeds`,
@@ -51,6 +52,7 @@ class StudyFile(BaseModel):
     space: dict[str, Any] = Field(default_factory=dict)
     own_ranges: bool = True
     sampler: Literal["tpe", "grid", "random", "nsga2"] = "tpe"
+    sampler_seed: int | str = 0
     pruner: Literal["none", "median", "halving"] = "median"
     trials: int | None = Field(None, ge=1)
     seeds: list[Seed] = Field(min_length=2)
@@ -95,12 +97,16 @@ class Arm:
 
     @property
     def draws(self) -> str:
-        """Text on which the sampler's draws depend beside the study and the trial's number: the task and the space.
+        """Text on which the sampler's draws depend beside its seed and the trial's number: the task and the space.
 
         The method's name and code are not in it: one method under two names is tuned alike, a change of code that
-        alters no number alters no trial, and methods with the same ranges try the same settings first.
+        alters no number alters no trial, and methods with the same ranges try the same settings first. Neither is the
+        name of the data's file, which a user may give to a copy.
         """
-        return json.dumps([self.title, [[dimension.name, dimension.text] for dimension in self.dimensions]])
+        cell = self.cells[0]
+        options = {key: value for key, value in cell.dataset_options.items() if key != "path"}
+        task = drawn(task_name(cell.model_copy(update={"dataset_options": options})), self.draw)
+        return json.dumps([task, [[dimension.name, dimension.text] for dimension in self.dimensions]])
 
     @property
     def score(self) -> str:

@@ -221,5 +221,6 @@ def _digest(cells: list[str], dimensions: tuple[Dimension, ...], content: StudyF
     """
     searched = [[dimension.key, dimension.text] for dimension in dimensions]
     scored = [] if select_by == "accuracy" else [select_by]
-    text = json.dumps([cells, searched, content.objective, *scored])
+    seeded = [content.sampler_seed] if content.sampler_seed else []
+    text = json.dumps([cells, searched, content.objective, *scored, *seeded])
     return f"{key(text, content.sampler, content.pruner):032x}"[:8]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -9,15 +10,18 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 from optuna.storages._rdb.models import TrialParamModel
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import event
 
+from bench.api.arguments import with_name
 from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.federation.cell_identity import Identities
 from bench.plugin import PARTITIONS
+from bench.results.pack import unpack
 from bench.results.results import load_run
 from bench.rng import generator, key
 from bench.runs.cell import run_cell
@@ -345,12 +349,51 @@ def test_the_defaults_are_trial_0_and_tpe_guesses_before_eight_trials_are_over(w
     assert found[0].params == {"lr": 0.1}
     at_random = load_study(str(file), ["sampler=random"])
     for number in range(1, 8):
-        sampler = _sampler("random", key(study.name, study.arms[0].draws, "sampler", number) % 2**32)
+        sampler = _sampler("random", key(0, study.arms[0].draws, "sampler", number) % 2**32)
         drawn = sampler.sample_independent(
             open_studies(at_random, f"sqlite:///{folder}/other.db")[at_random.arms[0].name],
             found[number], "lr", found[number].distributions["lr"],
         )  # fmt: skip
         assert (drawn == found[number].params["lr"]) == (number < STARTUP_TRIALS)
+
+
+def drawn(study: Study, folder: Path, count: int) -> list[dict[str, Any]]:
+    """The settings of the first trials of a study's first arm, before any has ended."""
+    folder.mkdir()
+    studies = open_studies(study, f"sqlite:///{folder}/study.db")
+    tuner = _Tuner(study, studies, folder, "w", OPTIONS, IDENTITIES, None, print)
+    arm, found = study.arms[0], []
+    for _ in range(count):  # one after the other, as each trial has a sampler of its own
+        trial = tuner._new_trial(arm, studies[arm.name].get_trials())
+        found.append({dimension.key: dimension.suggest(trial) for dimension in arm.dimensions})
+    return found
+
+
+def test_names_seed_nothing(write: Write, arrays: Path, tmp_path: Path) -> None:
+    """Studies without a name in two folders, with another name, or on a copy of the data try the same settings; with
+    another `sampler_seed`, others."""
+    content = yaml.safe_load(write().read_text(encoding="utf-8"))
+    copy = {"datasets": [{"name": "npz", "path": shutil.copy(arrays, tmp_path / "copy.npz")}]}
+    studies = {
+        "first": with_name(content, "study", tmp_path / "first"),
+        "second": with_name(content, "study", tmp_path / "second"),
+        "copy": {**content, "grid": {**content["grid"], **copy}},
+        "reseeded": {**content, "sampler_seed": 1},
+    }
+    found = {name: drawn(load_study(one, []), tmp_path / name, 3) for name, one in studies.items()}
+    assert found["first"] == found["second"] == found["copy"]
+    assert len({str(trial) for trial in found["first"]}) == 3
+    assert found["first"][0] == found["reseeded"][0]  # the published settings
+    assert found["first"][1:] != found["reseeded"][1:]
+
+
+def test_the_league_draws_what_its_entries_tried(tmp_path: Path) -> None:
+    """Trials before TPE guesses; an entry that is computed again is then the same."""
+    unpack(ROOT / "reports" / "league" / "entries" / "league_2_small" / "fedavg.tar.xz", tmp_path / "entry")
+    table = pd.read_csv(tmp_path / "entry" / "trials_0.csv")
+    tried = table[table["column"] == "lr"]["value"].tolist()
+    again = drawn(load_study("league_2_small", ["methods=[fedavg]"]), tmp_path / "again", STARTUP_TRIALS)
+    assert [trial["lr"] for trial in again] == pytest.approx(tried[:STARTUP_TRIALS], abs=1e-6)
 
 
 @pytest.mark.long
