@@ -1,4 +1,4 @@
-"""Equal samples of a user's data: some trained on and others tested on, at several sites, or of several classes."""
+"""Equal samples of a user's data: in several parts, at several sites, or of several classes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -17,13 +17,13 @@ def equal_places(keys: Iterable[Hashable]) -> list[list[int]]:
 
 
 def notes_on_copies(
-    equal: Sequence[Sequence[int]], tested: Array, sites: Array | None, what: str, shown: Callable[[int], str]
+    equal: Sequence[Sequence[int]], parts: Array, sites: Array | None, what: str, shown: Callable[[int], str]
 ) -> list[str]:
-    """Say which equal samples are at several sites, and which are for training and for tests.
+    """Say which equal samples are at several sites, and which are for training and for tests or validation.
 
     Args:
         equal: the places of equal samples, a list for each of them.
-        tested: `[samples]` whether each is for tests.
+        parts: `[samples]` 0 for training, 1 for validation, 2 for tests.
         sites: `[samples]` the site of each, if they are of sites.
         what: a word for a sample, such as "row".
         shown: makes the name of the sample at a place.
@@ -38,20 +38,25 @@ def notes_on_copies(
             f"{' and '.join(some[:3])} (such as {shown(first[0])} and {shown(other)}): is a person at both? Then one "
             "site trains on what another is tested on"
         )
-    parted = [group for group in equal if 0 < tested[group].sum() < len(group)]
-    if leaking := sorted(place for group in parted for place in group if tested[place]):
-        verb = "equals" if len(leaking) == 1 else "equal"
-        notes.append(f"{counted(leaking, what)} for tests {verb} {what}s for training (the first: {shown(leaking[0])})")
+    for part, purpose in ((2, "tests"), (1, "validation")):  # what is for validation joins training
+        parted = [group for group in equal if parts[group].min() < part]
+        if leaking := sorted(place for group in parted for place in group if parts[place] == part):
+            verb = "equals" if len(leaking) == 1 else "equal"
+            which = f"(the first: {shown(leaking[0])})"
+            notes.append(f"{counted(leaking, what)} for {purpose} {verb} {what}s for training {which}")
     return notes
 
 
-def copies_of(data: Dataset, what: str, shown: Callable[[int], str] | None = None) -> list[str]:
+def copies_of(
+    data: Dataset, what: str, shown: Callable[[int], str] | None = None, validation: Sequence[int] = ()
+) -> list[str]:
     """Say which samples of a data set are equal to others, and which of these have different labels.
 
     Args:
         data: the data set, its samples in memory.
         what: a word for a sample, such as "picture".
         shown: makes the name of a sample by its place in the source; its number, if there is none.
+        validation: the places in the source of a validation part, which has joined the training part.
     """
     rows = np.arange(len(data.y)) if data.rows is None else data.rows
 
@@ -61,7 +66,9 @@ def copies_of(data: Dataset, what: str, shown: Callable[[int], str] | None = Non
 
     equal = equal_places(data.sample_digests())
     sites = None if data.groups is None else np.array(data.group_names)[data.groups]
-    notes = notes_on_copies(equal, np.arange(len(data.y)) >= data.n_train, sites, what, name)
+    parts = np.isin(rows, validation).astype(np.int64)
+    parts[data.n_train :] = 2
+    notes = notes_on_copies(equal, parts, sites, what, name)
     return [*notes, *_contradictions(equal, data.y, what, name)]
 
 

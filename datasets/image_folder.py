@@ -85,7 +85,8 @@ def load(
         name, x, y, n_train, mean=mean, std=std, classes=classes, rows=rows,
         groups=groups_of_pictures if groups else None, subjects=subjects,
     )  # fmt: skip
-    notes = [*tones.notes(), *_named(folder, skipped), *copies_of(data, "picture", names.__getitem__)]
+    validation = [place for place, picture in enumerate(train) if picture.part == "val"]
+    notes = [*tones.notes(), *_named(folder, skipped), *copies_of(data, "picture", names.__getitem__, validation)]
     if subjects is None:
         notes += unnamed_subjects(paths)
     else:

@@ -55,7 +55,8 @@ def load(
         UserError: the file is missing or damaged, or an array has another shape or type.
     """
     file = Path(path)
-    x, y, n_train, owners = read_samples(file)
+    x, y, sizes, owners = read_samples(file)
+    n_train = len(y) - sizes["test"]
     vocabulary = int(x.max()) + 1 if x.dtype == np.int32 else 0
     if vocabulary and (mean is not None or std is not None):
         raise UserError(f"{file} holds tokens, which have no `mean` and no `std`; leave these options out")
@@ -69,7 +70,7 @@ def load(
         name or file.stem, x, y, n_train, mean=mean, std=std, rows=rows, vocabulary=vocabulary,
         groups=owners.get("groups"), subjects=owners.get("subjects"),
     )  # fmt: skip
-    notes = copies_of(data, "sample")
+    notes = copies_of(data, "sample", validation=range(sizes["train"], sizes["train"] + sizes["val"]))
     if "subjects" in owners:
         notes += subject_notes(owners["subjects"], owners.get("groups"), "sample")
     return replace(data, notes=(*data.notes, *(f"{data.name}: {note}" for note in notes)))
@@ -85,9 +86,9 @@ def reading(options: dict[str, Any]) -> str:
     return "labels that occur" if names else ""
 
 
-def read_samples(file: Path) -> tuple[Array, Array, int, dict[str, Array]]:
-    """Inputs and labels of the parts train, val and test in this order, the samples before the test part, and by name
-    the arrays that say whose samples they are.
+def read_samples(file: Path) -> tuple[Array, Array, dict[str, int], dict[str, Array]]:
+    """Read inputs and labels of the parts train, val and test in this order, the parts' sizes, and by name the arrays
+    that say whose samples they are.
 
     Raises:
         UserError: the file is missing or damaged, or an array has another shape or type.
@@ -97,7 +98,7 @@ def read_samples(file: Path) -> tuple[Array, Array, int, dict[str, Array]]:
     first = parts["train"][0]
     x = np.empty((len(y), *first.shape[1:]), first.dtype)  # without `out`, channels would stay last and cost a copy
     np.concatenate([inputs for inputs, _ in parts.values()], out=x)
-    return x, y, len(y) - (len(parts["test"][1]) if "test" in parts else 0), owners
+    return x, y, {part: len(parts[part][1]) if part in parts else 0 for part in _PARTS}, owners
 
 
 def _read(file: Path) -> tuple[dict[str, tuple[Array, Array]], dict[str, Array]]:

@@ -43,5 +43,5 @@ def load(
             download_url(URL, str(data_root), file.name, MD5)
         except (RuntimeError, OSError) as error:
             raise UserError(f"{_NAME}: {fault}; the download did not help ({error})") from None
-    x, y, n_train, _ = read_samples(file)
-    return assemble(_NAME, x, y, n_train, mean=mean or [0.5], std=std or [0.5], classes=_CLASSES)
+    x, y, sizes, _ = read_samples(file)
+    return assemble(_NAME, x, y, len(y) - sizes["test"], mean=mean or [0.5], std=std or [0.5], classes=_CLASSES)

@@ -67,7 +67,7 @@ def dataset_of(
     if subject:
         where = f"the column of subjects {subject!r}"
         subjects = _names(plain(columns[subject]), where, "subject", groups, problems)
-    tested = _tested(plain(columns[part]), part, problems) if part else None
+    parts = _parts(plain(columns[part]), part, problems) if part else None
     features: dict[str, Any] = {}
     for column in [column for column in columns if column not in {*needed, *leave_out}]:
         read = read_feature(plain(columns[column]), category=column in categories)
@@ -79,7 +79,7 @@ def dataset_of(
         problems.append("no column is left that could be a feature")
     if problems:
         raise TableError(source, problems)
-    data = _assembled(name, source, features, y, groups, subjects, tested)
+    data = _assembled(name, source, features, y, groups, subjects, parts)
     hints = () if subject else _unnamed_subjects(columns, {label, site, part})
     return replace(
         data,
@@ -170,8 +170,8 @@ def _names(values: Array, where: str, what: str, groups: Array | None, problems:
     return np.array(["" if value is None else value for value in written], np.str_)
 
 
-def _tested(values: Array, part: str, problems: list[str]) -> Array:
-    """Whether each row is for tests, `[rows]`; what is wrong with the column of parts is added to the problems."""
+def _parts(values: Array, part: str, problems: list[str]) -> Array:
+    """Number the part of each row, `[rows]`, as `notes_on_copies` does; what is wrong is added to the problems."""
     parts = [PARTS.get(str(value).strip().lower(), "") for value in values]
     if unknown := [row for row, name in enumerate(parts) if not name]:
         value = values[unknown[0]]
@@ -181,7 +181,7 @@ def _tested(values: Array, part: str, problems: list[str]) -> Array:
         )
     elif lacking := {"train", "test"}.difference("train" if name == "val" else name for name in parts):
         problems.append(f"the column of parts {part!r} has no row to {lacking.pop()}")
-    return np.array([name == "test" for name in parts])
+    return np.array([("train", "val", "test").index(name or "train") for name in parts])
 
 
 def _check_classes(y: Array, label: str, problems: list[str]) -> None:
@@ -201,12 +201,14 @@ def _assembled(
     y: Array,
     groups: Array | None,
     subjects: Array | None,
-    tested: Array | None,
+    parts: Array | None,
 ) -> Dataset:
-    if tested is None:
+    if parts is None:
         order, n_train = held_out_order(_strata(y, groups), subjects)
+        parts = np.full(len(y), 2)
+        parts[order[:n_train]] = 0
     else:
-        order, n_train = np.argsort(tested, kind="stable"), int((~tested).sum())
+        order, n_train = np.argsort(parts == 2, kind="stable"), int((parts < 2).sum())
     if n_train == len(y):
         what = "rows" if subjects is None else "subjects"
         raise UserError(
@@ -228,7 +230,7 @@ def _assembled(
         rows=order,
         groups=None if groups is None else groups[order].astype(np.str_),
         subjects=None if subjects is None else subjects[order],
-        notes=[f"{name}: {note}" for note in _notes(features, y, groups, subjects, training)],
+        notes=[f"{name}: {note}" for note in _notes(features, y, groups, subjects, parts)],
     )
     return replace(
         data,
@@ -246,7 +248,7 @@ def _strata(y: Array, groups: Array | None) -> Indices:
     return np.array([places.setdefault(pair, len(places)) for pair in pairs])
 
 
-def _notes(features: Columns, y: Array, groups: Array | None, subjects: Array | None, training: Indices) -> list[str]:
+def _notes(features: Columns, y: Array, groups: Array | None, subjects: Array | None, parts: Array) -> list[str]:
     """List what a user should know of a table that can be read."""
     notes = []
     for column, (kind, values) in features.items():
@@ -260,16 +262,15 @@ def _notes(features: Columns, y: Array, groups: Array | None, subjects: Array | 
         listed = ", ".join(f"{column} ({100 * share:.3g} %)" for column, share in lacking.items())
         notes.append(f"columns that lack values: {listed}")
     if groups is not None:
-        notes += _site_notes(features, y, groups, training)
+        notes += _site_notes(features, y, groups, parts < 2)
     if subjects is not None:
         notes += subject_notes(subjects, groups, "row")
-    notes += _duplicates(features, y, groups, training)
+    notes += _duplicates(features, y, groups, parts)
     return notes
 
 
-def _site_notes(features: Columns, y: Array, groups: Array, training: Indices) -> list[str]:
-    notes, trained = [], np.zeros(len(y), bool)
-    trained[training] = True
+def _site_notes(features: Columns, y: Array, groups: Array, trained: Array) -> list[str]:
+    notes = []
     for site in np.unique(groups):
         at = groups == site
         if (for_training := int(trained[at].sum())) in (0, at.sum()):
@@ -297,10 +298,8 @@ def _unnamed_subjects(columns: Mapping[str, Any], known: Set[str]) -> list[str]:
     return hints
 
 
-def _duplicates(features: Columns, y: Array, groups: Array | None, training: Indices) -> list[str]:
+def _duplicates(features: Columns, y: Array, groups: Array | None, parts: Array) -> list[str]:
     """Notes on rows that are equal, their labels included, as they stand in the table."""
     rows = zip(*(values.tolist() for _, values in features.values()), y.tolist(), strict=True)
     equal = equal_places(tuple(None if value != value else value for value in row) for row in rows)
-    tested = np.ones(len(y), bool)
-    tested[training] = False
-    return notes_on_copies(equal, tested, groups, "row", lambda row: f"row {row + 1}")
+    return notes_on_copies(equal, parts, groups, "row", lambda row: f"row {row + 1}")

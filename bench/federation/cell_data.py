@@ -336,9 +336,9 @@ def file_samples(path: str, like: Dataset) -> Dataset:
             f"tests: the samples of {path} are no client's, and under `normalise: per_client` only clients have a mean "
             "and a deviation; leave this test out"
         )
-    x, labels, n_train, _ = importlib.import_module("datasets.npz").read_samples(Path(path))
-    if n_train < len(labels):
-        x, labels = x[n_train:], labels[n_train:]
+    x, labels, sizes, _ = importlib.import_module("datasets.npz").read_samples(Path(path))
+    if count := sizes["test"]:
+        x, labels = x[-count:], labels[-count:]
     if (x.shape[1:], x.dtype) != (like.x.shape[1:], like.x.dtype):
         raise UserError(
             f"tests: {path} has samples of {x.dtype} {x.shape[1:]}, and {like.name} has {like.x.dtype} "

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from PIL import Image
 from bench.data import Dataset
 from bench.plugin import DATASETS
 from datasets.copies import equal_places
+from datasets.tables import table
 
 
 @given(st.lists(st.integers(0, 5), max_size=30))
@@ -71,3 +73,35 @@ def test_copies_of_pictures_are_named_by_their_files(tmp_path: Path) -> None:
         "mine: 1 picture for tests equals pictures for training (the first: test/a/4.png)",
         "mine: 2 pictures are equal and have different labels (such as train/a/2.png and train/b/3.png)",
     )
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize("tests", [0, 10])
+def test_a_validation_part_that_repeats_training_samples_is_noted(tmp_path: Path, dtype: str, tests: int) -> None:
+    """Of 50 samples for validation 39 (78 %) repeat training samples; of those held out for tests other notes speak."""
+    images = (np.arange(200)[:, None, None] * np.ones((1, 4, 4))).astype(dtype)
+    repeats = np.concatenate([images[:39], images[150:161]])
+    parts = {"train": images[:150], "val": repeats} | ({"test": images[161 : 161 + tests]} if tests else {})
+    arrays = {f"{part}_images": samples for part, samples in parts.items()}
+    data = npz(tmp_path, **arrays, **{f"{part}_labels": np.arange(len(samples)) % 2 for part, samples in parts.items()})
+    rows = np.arange(200 + tests) if data.rows is None else data.rows
+    tested = set(rows[data.n_train :].tolist())
+    repeating = [row for row in range(150, 189) if row not in tested and row - 150 not in tested]
+    assert (len(repeating) == 39) == bool(tests)
+    note = f"mine: {len(repeating)} samples for validation equal samples for training (the first: sample "
+    assert [text for text in data.notes if "validation" in text] == [f"{note}{repeating[0] + 1})"]
+
+
+def test_validation_pictures_and_rows_that_repeat_training_ones_are_noted(tmp_path: Path) -> None:
+    for part, name, shade in (("train", "1", 10), ("train", "2", 20), ("val", "3", 20), ("test", "4", 30)):
+        file = tmp_path / part / "a" / f"{name}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (3, 3), (shade, 0, 0)).save(file)
+    data: Dataset = DATASETS.get("image_folder")(data_root=tmp_path, download=False, path=str(tmp_path), name="mine")
+    assert data.notes == ("mine: 1 picture for validation equals pictures for training (the first: val/a/3.png)",)
+    rows = [(0.1, "a", "train"), (0.5, "b", "train"), (0.1, "a", "validation"), (0.5, "b", "test"), (0.1, "a", "test")]
+    data = table(pd.DataFrame(rows, columns=["x", "y", "part"]), label="y", part="part")
+    assert [note for note in data.notes if "equal" in note] == [
+        "table: 2 rows for tests equal rows for training (the first: row 4)",
+        "table: 1 row for validation equals rows for training (the first: row 3)",
+    ]
