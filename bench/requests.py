@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from bench.model_call import Forward
+from bench.model_call import Forward, Stats
 from bench.optim import Optimizer, OptimizerState
 from bench.params import Params, Prefixes
 
@@ -145,6 +145,8 @@ class Train(NamedTuple):  # not a frozen dataclass: one per client and round is 
         only: prefixes of the tensors to train, by part; the rest of the part is frozen.
         context: tensors and model values for the loss, by name.
         draws: random draws per sample, by name.
+        stats: `frozen`: BatchNorm uses running statistics and never moves them, whatever the loss says; batches of one
+            sample then count. `batch`: as the loss says; a last batch of one sample is dropped.
     """
 
     values: Mapping[str, Value]
@@ -159,6 +161,7 @@ class Train(NamedTuple):  # not a frozen dataclass: one per client and round is 
     only: Mapping[str, Prefixes] = _NOTHING
     context: Mapping[str, Value] = _NOTHING
     draws: Mapping[str, Draw] = _NOTHING
+    stats: Stats = "batch"
 
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, str):
@@ -189,6 +192,8 @@ class Trained:
 @dataclass(frozen=True)
 class Gradient:
     """The gradient of the mean loss over all samples of a kind; the answer is `(gradients by part, loss [])`.
+
+    Running statistics are frozen: with those of batches, the loss would depend on how samples are divided into batches.
 
     A gradient has the shape of its part: `[d]` of a model value's weights, or the tensor's shape.
 

@@ -57,6 +57,7 @@ class Elastic(Method):
             epochs=1,
             feed=Feed(subset=n if n < client.n_train else None, stream=1),
             optimizer={"w": SGD(lr=0.0)},
+            stats="frozen",
         )
         client.state["sensitivity"] = measured["sensitivity"]
         trained = yield Train({"w": down["model"]}, loss=cross_entropy)

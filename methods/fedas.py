@@ -72,6 +72,7 @@ class FedAS(Method):
             epochs=1,
             feed=Feed(order="cyclic", augment=False),
             optimizer={"w": SGD(lr=0.0)},
+            stats="frozen",
         )
         return float(answer["trace"])
 
@@ -93,13 +94,7 @@ def alignment_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor
     return (batch.weight * distance / alike.clamp(min=1)).sum()
 
 
-def frozen_cross_entropy(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy with frozen running statistics."""
-    logits = model(values["w"], batch.x, stats="frozen")
-    return -batch.mean(logits.log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1))
-
-
 def add_squares(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
     """Add the squared norm of the batch's gradient to the trace; nothing is trained."""
-    gradients, values = do.gradient(frozen_cross_entropy, values, batch, ctx)
+    gradients, values = do.gradient(cross_entropy, values, batch, ctx)
     return values | {"trace": values["trace"] + gradients["w"].square().sum()}

@@ -36,6 +36,8 @@ _MOVED = {
     "7f06a253bd89ba7b": "7b6cede4aa7fbdf8",  # knnper: a client's labels to labels.py
     "2d5d3104880528d2": "d61d6c88ed9a8dde",  # pgfed: the expansions and steps to expansions.py
     "79cd7e4089e7a137": "4155d31748f959dd",  # fedala: the mixture is joined of its layers, with the same bytes
+    "e3774fffced9a642": "dc3c453884f3909d",  # fedas: the engine freezes statistics; with BatchNorm: _WHOLE_VERSIONS
+    "53b85fdc9fa09038": "8c0a4cb5bec31937",  # elastic: likewise
 }
 """Digests of code that only moved to another file, or computes the same bytes in another way, each with the digest from
 before, which its cells keep. If the code changes later, its digest changes too, and the entry has no effect then."""

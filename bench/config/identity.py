@@ -40,6 +40,10 @@ planned anew after it."""
 _LOCAL_VERSIONS = {"ccvr": 2, "fedadmm": 2, "feddrift": 2, "fedex_lora": 2, "metafed": 2, "pfedsim": 2, _OWN_METHOD: 2}
 """Versions of methods' results with `batchnorm: local`. Since 2, running statistics stay with a client also where its
 model is sent under another name than it is received, or in an exchange."""
+_WHOLE_VERSIONS = {"elastic": 2, "fedas": 2, "pefll": 2, "pgfed": 2, "pgfed_ce": 2, "pgfedmo": 2, _OWN_METHOD: 2}
+"""Versions of methods' results with models that may have BatchNorm. Since 2, a pass over all samples with frozen
+statistics counts a last batch of one sample, too."""
+_WITHOUT_BATCHNORM = {"logistic", "mlp", "cnn", "lenet", "spfl_cnn", "comet_cnn"}
 _RATE_VERSION = 2
 """The version of epsilon with noise on a sum of clients that come and go. Since 2, the rate is each round's."""
 _LEAP_VERSION = 2
@@ -136,6 +140,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         identity["timeline_version"] = _TIMELINE_VERSIONS[method]
     if settings.batchnorm == "local" and method in _LOCAL_VERSIONS:
         identity["local_version"] = _LOCAL_VERSIONS[method]
+    if method in _WHOLE_VERSIONS and not _WITHOUT_BATCHNORM.issuperset({settings.model, *settings.architectures}):
+        identity["whole_version"] = _WHOLE_VERSIONS[method]
     moving = any(change.arrive or change.leave for change in settings.timeline)
     if moving and any(operation.get("on") == "sum" for operation in settings.channel):
         identity["rate_version"] = _RATE_VERSION

@@ -27,6 +27,7 @@ def as_train(request: Gradient) -> Train:
         feed=Feed(request.samples, order="cyclic", augment=False),
         optimizer={name: SGD(lr=1.0, momentum=0.0, weight_decay=0.0) for name in request.values},
         context=request.context,
+        stats="frozen",
     )
 
 

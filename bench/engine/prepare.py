@@ -142,7 +142,7 @@ class Preparer:
 
     def _planned(self, request: Train, round: int) -> _Plan:
         parts, context = kinds(request.values), kinds(request.context)
-        rest = request.optimizer, request.feed, request.side, request.only, request.draws
+        rest = request.optimizer, request.feed, request.side, request.only, request.draws, request.stats
         key = request.loss, request.step, parts, context, rest, round, self._device_data.stage
         if self._plan is None or key != self._key:
             self._key, self._plan = key, self._make(request, parts, context, round)
@@ -165,7 +165,7 @@ class Preparer:
                 (name, replace(feed, subset=None, stream=0), widths[name]) for name, feed in sorted(feeds.items())
             ),
             draws=tuple(sorted(request.draws.items())),
-            frozen=False,
+            frozen=request.stats == "frozen",
             arithmetic=self._arithmetic,
             private=self._private(request),
         )
@@ -173,7 +173,7 @@ class Preparer:
             refuse(request, recipe)
         frozen = replace(recipe, frozen=True)
         unique = self._recipes.setdefault
-        statistics = recipe.batch_statistics and request.feed.samples != "none"
+        statistics = recipe.batch_statistics and not recipe.frozen and request.feed.samples != "none"
         return _Plan(unique(recipe, recipe), unique(frozen, frozen), optimizers, slices, statistics, feeds, widths)
 
 

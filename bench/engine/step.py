@@ -93,7 +93,7 @@ class Recipe:
         optimizers: (part, optimizer without its learning rate), for the parts that train.
         slices: (part, the slices that train), for model values that train.
         widths: batch widths of the main feed and the side feeds.
-        frozen: running statistics are used and not moved (a client of one sample).
+        frozen: running statistics are used and not moved (`Train.stats`, or a client of one sample).
         arithmetic: what networks compute with.
         padded: whether batches may have padding that BatchNorm has to leave out.
         private: norm and noise of DP-SGD (None: gradients are as they are).

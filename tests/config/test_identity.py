@@ -133,6 +133,7 @@ def test_a_version_of_one_precision_counts_for_its_cells_only(monkeypatch: pytes
     [
         ("_TIMELINE_VERSIONS", {"timeline": CHANGED["timeline"]}, "fedah"),
         ("_LOCAL_VERSIONS", {"batchnorm": "local"}, "fedadmm"),
+        ("_WHOLE_VERSIONS", {"model": "resnet18"}, "pgfed"),
     ],
 )
 def test_a_version_of_a_methods_results_counts_for_its_cells_only(

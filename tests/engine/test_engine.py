@@ -95,6 +95,30 @@ def test_a_full_gradient_is_the_mean_over_all_samples(executor: str) -> None:
 
 
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
+def test_a_gradient_counts_a_last_batch_of_one_sample_with_batchnorm(executor: str) -> None:
+    """Of 13, 9 and 5 samples in batches of four the last batch has one: a full pass in one batch is the reference."""
+
+    def program(client: Client, w: Params) -> Program:
+        moved = w.with_buffers(w.buffers + 0.5)  # means and variances that no batch has
+        return (yield Gradient({"w": moved}, loss=cross_entropy)), (yield Evaluate([moved])), moved
+
+    seen, federation = ask(program, executor=executor, model="test_norm", batch_size=4)
+    data = toy_data()
+    for i, ((gradients, loss), (losses, _), w) in seen.items():
+        at = federation._device_data.partition.train[i]
+        x, y = torch.from_numpy(data.x[at]).double(), torch.from_numpy(data.y[at])
+
+        def mean_loss(weights: Tensor, w: Params = w, x: Tensor = x, y: Tensor = y) -> Tensor:
+            return torch.nn.functional.cross_entropy(Forward()(w.with_weights(weights), x, stats="frozen"), y)
+
+        expected, value = torch.func.grad_and_value(mean_loss)(w.weights)
+        torch.testing.assert_close(gradients["w"], expected, rtol=1e-9, atol=1e-12)
+        assert float(loss) == pytest.approx(float(value), rel=1e-9)
+        assert float(losses[0]) == pytest.approx(float(value), rel=1e-9)
+    assert {13, 9, 5} < {len(part) for part in federation._device_data.partition.train}
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
 def test_predict_and_evaluate(executor: str) -> None:
     def program(client: Client, w: Params) -> Program:
         outputs = yield Predict(w, "public")

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from bench.engine.batches import steps_per_epoch
 from bench.federation.federation import Federation
 from bench.method import Feed
+from bench.model_call import Forward
 from bench.settings import Settings
 from methods.elastic import elasticity
-from tests.engine.problems import generic, run, toy, toy_partition
+from tests.engine.problems import generic, run, toy, toy_data, toy_partition
 from tests.methods.by_autograd import logits
 from tests.methods.reference import BATCH, DATA, PLAIN, batches, descend, initial, local_batches, local_data, near
 
@@ -38,6 +39,20 @@ def test_follows_the_algorithm() -> None:
         ratio = np.concatenate([part / part.max() for part in (mean[:12], mean[12:])])
         w = w + (1 + TAU - ratio) * (average - w)
     near(generic(federation), w)
+
+
+def test_a_last_batch_of_one_sample_counts_with_batchnorm() -> None:
+    """Nine samples in batches of four, mu 0: the sensitivity is what the last batch says, whose one sample is some."""
+    federation = toy("elastic", sizes=[9], hp={"mu": 0.0, "share": 1.0}, model="test_norm", batch_size=4)
+    start = federation.server.initial_model()
+    federation.advance()
+    measured, x = federation.clients[0].state["sensitivity"], torch.from_numpy(toy_data().x[:9]).double()
+
+    def norm(weights: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+        return Forward()(start.with_weights(weights), sample.unsqueeze(0), stats="frozen").square().sum()
+
+    of_each = [torch.func.grad(norm)(start.weights, sample).abs() for sample in x]
+    assert sum(bool(torch.allclose(measured, one, rtol=1e-9, atol=1e-12)) for one in of_each) == 1
 
 
 def test_equal_sensitivities_are_fedavg_at_tau_1() -> None:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from bench.engine.batches import steps_per_epoch
 from bench.method import Feed
-from tests.engine.problems import personal, run, toy
+from bench.model_call import Forward
+from tests.engine.problems import personal, run, toy, toy_data
 from tests.methods.by_autograd import descend_on, features, plain
 from tests.methods.reference import BATCH, PLAIN, Array, batches, gradient, initial, local_batches, local_data, near
 
@@ -49,6 +50,25 @@ def test_follows_the_formulas() -> None:
     for i, found in personal(federation).items():
         near(found, own[i])
     near(federation.server.state["body"].weights, body)
+
+
+def test_the_trace_counts_a_last_batch_of_one_sample_with_batchnorm() -> None:
+    """Nine samples in batches of four: the last one's gradient is part of the sum, with frozen running statistics."""
+    federation = toy("fedas", sizes=[9], hp={"align_epochs": 0}, model="test_norm", batch_size=4)
+    sent = []
+    aggregate = federation.method.aggregate
+    federation.method.aggregate = lambda server, messages: [sent.extend(messages), aggregate(server, messages)][1]  # type: ignore[method-assign]
+    federation.advance()
+    w, data = federation.clients[0].state["personal"], toy_data()
+    trace = 0.0
+    for at in (range(4), range(4, 8), range(8, 9)):
+        x, y = torch.from_numpy(data.x[list(at)]).double(), torch.from_numpy(data.y[list(at)])
+
+        def mean_loss(weights: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
+            return torch.nn.functional.cross_entropy(Forward()(w.with_weights(weights), x, stats="frozen"), y)
+
+        trace += float(torch.func.grad(mean_loss)(w.weights).square().sum())
+    assert sent[0].weight == pytest.approx(trace, rel=1e-9)
 
 
 @pytest.mark.parametrize(("epochs", "fisher", "same"), [(0, False, True), (1, False, False), (0, True, False)])
