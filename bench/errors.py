@@ -4,6 +4,7 @@ import ast
 import contextlib
 import difflib
 import errno
+import importlib
 import io
 import linecache
 import sys
@@ -18,6 +19,35 @@ LISTED_NAMES = 12
 
 class UserError(Exception):
     """An impossible request of the user; the message says what and where it is, and how to mend it."""
+
+
+EXTRAS = {
+    "nvflare": "sites", "opacus": "privacy", "pyarrow": "parquet", "ray": "cluster", "safetensors": "networks",
+    "timm": "networks",
+}  # fmt: skip
+"""Extras of pFLeague by the package that they bring."""
+
+
+def to_install(package: str) -> str:
+    """Say how an optional package is installed: by pFLeague's extra where one brings it."""
+    return f"pip install 'pfleague[{EXTRAS[package]}]'" if package in EXTRAS else f"pip install {package}"
+
+
+def optional(module: str, need: str) -> Any:
+    """Import a module of a package that only an extra of pFLeague brings.
+
+    Args:
+        need: what needs it, for the message.
+
+    Raises:
+        UserError: the package is not installed, or its import fails.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        reason = f"{need}: the package {package} is not installed here ({error}): {to_install(package)}"
+        raise UserError(reason) from None
 
 
 def did_you_mean(word: str, known: list[str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.data import Dataset
-from bench.errors import UserError
+from bench.errors import UserError, optional
 from bench.plugin import DATASETS
 from datasets.columns import COMMA_NUMBER
 from datasets.image_folder import natural
@@ -211,10 +211,9 @@ def _with_points(column: "pd.Series[Any]") -> "pd.Series[Any]":
 def _read_parquet(file: Path) -> "pd.DataFrame":
     import pandas as pd
 
+    optional("pyarrow", f"parquet {file}")
     try:
         frame = pd.read_parquet(file)
-    except ImportError:
-        raise UserError("parquet: this format needs pyarrow; pip install 'pfleague[parquet]'") from None
     except FileNotFoundError:
         raise UserError(f"{file} does not exist; set the option `path` to your file") from None
     except (OSError, ValueError) as error:

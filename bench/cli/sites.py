@@ -11,7 +11,7 @@ from bench.cli.league import DataRoot
 from bench.cli.run import PluginFiles
 from bench.cli.starting import starting
 from bench.cli.table import print_table
-from bench.errors import UserError
+from bench.errors import UserError, optional
 
 if TYPE_CHECKING:
     from bench.settings import Settings
@@ -42,13 +42,15 @@ def export(
     A cell that needs more than a site's own samples and its messages is refused. Where NVIDIA FLARE is installed, its
     form of the job is in the folder `flare`.
     """
+    flare = importlib.util.find_spec("nvflare") is not None
+    _optional("flare" if flare else "files")
     settings = _settings(cell, only, plugin)
     with starting("Rehearsing the job on noise ...", quiet=False):
         from bench.sites.export import LOADER
         from bench.sites.export import export as write
 
         rehearsal = write(settings, data_root, out)
-    if importlib.util.find_spec("nvflare"):
+    if flare:
         importlib.import_module("bench.sites.flare").write_job(out, out / "flare", patience)
     print(f"{out}: {settings.name}, {settings.clients} sites, {settings.rounds} rounds. Fill in {out / LOADER}.\n")
     _print_messages(rehearsal.messages)
@@ -63,6 +65,7 @@ def serve(
     plugin: PluginFiles = None,
 ) -> None:
     """Run a job's server over mailboxes. The same command goes on where it was stopped."""
+    _optional()
     _load(plugin)
     from bench.sites.export import JOB
     from bench.sites.job import SiteJob
@@ -86,6 +89,7 @@ def join(
     plugin: PluginFiles = None,
 ) -> None:
     """Run one site of a job over its mailbox, until all rounds are done. The same command goes on."""
+    _optional()
     _load(plugin)
     from bench.sites.export import JOB, LOADER, load_samples
     from bench.sites.job import SiteJob
@@ -111,6 +115,7 @@ def check(
     """Run a cell's job on this machine, each site a process, and compare its bytes with the simulated cell."""
     import tempfile
 
+    _optional(runtime)
     settings = _settings(cell, only, plugin)
     from bench.sites.export import export as write
     from bench.sites.export import write_samples
@@ -162,6 +167,13 @@ def _print_messages(messages: list["Travelled"]) -> None:
             rest = message.whole - sum(message.tensors.values())
             table.add_row(message.direction, message.kind, "(names, shapes, plain values)", str(rest))
     print_table(table)
+
+
+def _optional(runtime: str = "files") -> None:
+    """Refuse before anything is computed where a package is missing that messages, or their runtime, need."""
+    optional("safetensors", "bench sites")
+    if runtime == "flare":
+        optional("nvflare.apis.executor", "--runtime flare")
 
 
 def _load(plugin: list[Path] | None) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.errors import UserError
+from bench.errors import UserError, optional
 
 OBJECT_STORE = 500 * 2**20
 """Bytes of Ray's object store with `--ray local`. Little is enough, since everything stays on one machine."""
@@ -45,12 +45,7 @@ def connect(address: str) -> None:
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
-    try:
-        import ray
-    except ImportError as error:
-        raise UserError(
-            f"--ray: Ray is not installed here ({error}). Install it on all nodes: pip install 'pfleague[cluster]'"
-        ) from None
+    ray = optional("ray", f"--ray {address}")
     if ray.is_initialized():
         return
     if address not in ("auto", "local"):

@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, to_jsonable_python
 
 from bench.config.timeline import misfits
-from bench.errors import UserError, did_you_mean
+from bench.errors import UserError, did_you_mean, to_install
 from bench.plugin import (
     METHODS,
     PARTITIONS,
@@ -108,7 +108,7 @@ def complete_options(registry: Registry[Any], name: str, values: dict[str, Any])
     if package := registry.package_of(name):  # whose own constructor checks them
         missing = importlib.util.find_spec(package) is None
         return values, {
-            "": f"{owner}: the package {package} is not installed: pip install {package}"
+            "": f"{owner}: the package {package} is not installed: {to_install(package)}"
         } if missing else {}
     problems = {key: unknown("option", key, list(parameters), owner) for key in values if key not in parameters}
     result = {}

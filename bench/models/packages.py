@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.errors import UserError, did_you_mean
+from bench.errors import UserError, did_you_mean, optional
 from bench.models.network import need_images, with_head
 from bench.plugin import MODELS
 
@@ -74,9 +74,8 @@ class FeaturePool(nn.Module):
 @MODELS.register("timm/*")
 def timm(architecture: str, shape: tuple[int, ...], classes: int, /, **options: Any) -> nn.Module:
     """A network of timm by name, such as timm/vit_tiny_patch16_224; all options go to its constructor."""
-    import timm
-
     name = f"timm/{architecture}"
+    timm = optional("timm", f"model {name!r}")
     channels = need_images(name, shape)[0]
     _check(name, options, architecture, timm.list_models())
     net = _call(

@@ -1,7 +1,6 @@
 """Initial weights from a file: a state dict by `torch.save` or safetensors, of torchvision, timm or Hugging Face."""
 
 import functools
-import importlib.util
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from bench.buffers import constants, statistics
 from bench.config.file_digests import versions
-from bench.errors import UserError
+from bench.errors import UserError, optional
 from bench.models.adapters import tensors_of_adapters
 
 _COUNTERS = "num_batches_tracked"  # a buffer of BatchNorm that models here do not have
@@ -331,13 +330,9 @@ def _by_torch(path: Path) -> Any:
 
 
 def _by_safetensors(path: Path) -> dict[str, Tensor]:
-    if importlib.util.find_spec("safetensors") is None:
-        raise UserError(f"pretrained {path}: the package safetensors is not installed: pip install safetensors")
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+    library, problem = (optional(f"safetensors{part}", f"pretrained {path}") for part in (".torch", ""))
     try:
-        content: dict[str, Tensor] = load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
+        content: dict[str, Tensor] = library.load_file(path)
+    except (problem.SafetensorError, OSError, ValueError) as error:
         raise UserError(f"pretrained {path}: not a file of safetensors ({error})") from None
     return content

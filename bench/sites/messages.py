@@ -5,7 +5,6 @@ values, has the shape and type that its place asks for, and is finite.
 """
 
 import hashlib
-import importlib
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
@@ -14,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from bench.errors import UserError
+from bench.errors import optional
 from bench.federation.snapshot import plain_spec, spec_of
 from bench.nested import leaves
 from bench.params import Params, Spec
@@ -108,21 +107,9 @@ def digest(body: bytes) -> str:
     return hashlib.blake2b(body, digest_size=16).hexdigest()
 
 
-def _safetensors() -> tuple[Any, Any]:
-    """The package that comes with the extra `sites`.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    try:
-        return importlib.import_module("safetensors"), importlib.import_module("safetensors.torch")
-    except ImportError:
-        raise UserError("sites need safetensors: pip install 'pfleague[sites]'") from None
-
-
 def write_file(tensors: Mapping[str, Tensor], text: str) -> bytes:
     """A safetensors file of tensors and one text, as bytes."""
-    _, library = _safetensors()
+    library = optional("safetensors.torch", "bench sites")
     alone = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
     body: bytes = library.save(alone, {_KEY: text})
     return body
@@ -134,12 +121,12 @@ def read_file(body: bytes) -> tuple[dict[str, Tensor], str]:
     Raises:
         Refused: it is truncated, or no such file.
     """
-    package, library = _safetensors()
+    library, problem = (optional(f"safetensors{part}", "bench sites") for part in (".torch", ""))
     try:
         tensors = library.load(body)
         header = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
         metadata = header.get("__metadata__", {})
-    except (package.SafetensorError, ValueError, RecursionError) as error:
+    except (problem.SafetensorError, ValueError, RecursionError) as error:
         raise Refused(f"truncated, or no message: {error}") from None
     if set(metadata) != {_KEY}:
         raise Refused(f"no message of ours: its metadata are {sorted(metadata)}")

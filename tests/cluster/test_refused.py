@@ -85,7 +85,7 @@ def test_without_ray(fresh: Start, grid: Grid, environment: dict[str, str], tmp_
         _, err = one.communicate(timeout=PATIENCE)
     assert one.returncode == 2
     assert err.count("\n") == 1
-    assert "Ray is not installed here (there is none)" in err
+    assert "--ray auto: the package ray is not installed here (there is none)" in err
     assert "pip install 'pfleague[cluster]'" in err
     assert not (tmp_path / "runs").exists()
 

@@ -44,3 +44,16 @@ def test_wrong_input_is_refused(tmp_path: Path, start_in: Start) -> None:
     (tmp_path / "load.py").write_text(program, encoding="utf-8")
     text = said(start_in, tmp_path, "join", "job", "--site", "1", "--data", "load.py", *place)
     assert "samples of float64 [1, 8, 8], and the job has uint8 [1, 8, 8]" in text
+
+
+def test_a_runtime_that_is_not_installed_is_said_before_anything_is_computed(
+    tmp_path: Path, fresh: Start, environment: dict[str, str]
+) -> None:
+    (tmp_path / "nvflare.py").write_text("raise ModuleNotFoundError('there is none')\n", encoding="utf-8")
+    command = ["sites", "check", "no-such-grid.yaml", "--runtime", "flare"]
+    with fresh(command, tmp_path, {"PYTHONPATH": f"{tmp_path}:{environment['PYTHONPATH']}"}) as process:
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert err.count("\n") == 1
+    assert "--runtime flare: the package nvflare is not installed here (there is none)" in err
+    assert "pip install 'pfleague[sites]'" in err
