@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.config import yaml_lines
 from bench.config.grid import Grid, load_grid, read_grid
-from bench.config.grid_file import name_problem
+from bench.config.grid_file import AXES, name_problem
 from bench.config.identity import cell_id, declared_checksum
 from bench.config.named_files import NamedFiles
 from bench.config.validation import check_field, shown
@@ -85,7 +85,14 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
     if set(finals) & set(content.seeds):
         document.complain(("final_seeds",), "final_seeds has seeds of the trials; a second look needs others")
     _check_methods_of_search(document, content)
-    settings = [f"{where}={json.dumps(value)}" for where, value in content.set.items()]
+    of_user = {_setting(text) for text in for_grid}
+    settings = [
+        text
+        for where, value in content.set.items()
+        if _setting(text := f"{where}={json.dumps(value)}") not in of_user  # `--set` is stronger than the file
+    ]
+    if "protocol" in of_user or "protocol" in content.set:
+        raise UserError(f"{document.source}: `protocol` is the study's: tuning for trials, then honest; take it out")
     fixed = [f"seeds={json.dumps(content.seeds or [0])}", "protocol=tuning"]
     problem_of_grid = None
     try:  # before the space, whose names may be those of the grid's plug-ins
@@ -104,11 +111,19 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
     return Study(content, name, source, grid, arms)
 
 
+def _setting(override: str) -> str:
+    """The setting that `key=value` is about, also where the key is the axis of that setting."""
+    key, _ = yaml_lines.parse_assignment(override, "trials=5")
+    return AXES.get(key, key)
+
+
 def _override(document: Document, override: str) -> bool:
     """Put `key=value` into the study if the key is one of its own."""
     name, value = yaml_lines.parse_assignment(override, "trials=5")
     if name not in StudyFile.model_fields or name in ("name", "description"):
         return False
+    if document.overridden(name):
+        raise UserError(f"--set {override}: --set {name}=... is given twice, and only one can count: give it once")
     document.put(name, value, f"--set {name}")
     return True
 

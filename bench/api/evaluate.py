@@ -25,7 +25,7 @@ def evaluate(
     *,
     tests: Sequence[str | Mapping[str, Any]] = (),
     metrics: Sequence[str] = (),
-    only: str | None = None,
+    only: str | Sequence[str] = (),
     device: str = "auto",
     data_root: Path | str = "data",
     quiet: bool = False,
@@ -38,7 +38,7 @@ def evaluate(
         run: a run folder; an unpacked run of somebody else, for instance.
         tests: as in a grid, e.g. `["global", {"name": "corrupted", "severity": 3}]`; empty: those of the run's grid.
         metrics: scores beside accuracy and loss; empty: those of the run's grid.
-        only: evaluate these cells only, e.g. `method=scd,seed=0`.
+        only: evaluate these cells only, e.g. `method=scd,seed=0`, or several such texts.
         device: `auto`, `cpu` or `cuda`.
         data_root: where data files lie.
         quiet: no progress.

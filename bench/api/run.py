@@ -23,7 +23,7 @@ def run(
     methods: Sequence[type[Method]] = (),
     callbacks: Sequence[Callback] = (),
     overrides: Sequence[str] = (),
-    only: str | None = None,
+    only: str | Sequence[str] = (),
     jobs: int | None = None,
     device: str = "auto",
     ray: str | None = None,
@@ -57,7 +57,7 @@ def run(
             grid's.
         callbacks: what follows the cells (`bench.Callback`).
         overrides: `key=value` each, to change a setting or an axis of the grid, as `--set`.
-        only: run these cells only, e.g. `method=scd,seed=0`.
+        only: run these cells only, e.g. `method=scd,seed=0`, or several such texts.
         jobs: cells side by side; default: one per core on a CPU, one on a GPU.
         device: `auto`, `cpu` or `cuda`.
         ray: run the cells on a Ray cluster: `auto`, `local` or `HOST:PORT`.

@@ -25,9 +25,10 @@ from bench.cli import (
     track,
     verify,
 )
+from bench.cli.commands import Commands
 from bench.errors import UserError, let_output_degrade, refused, shortage
 
-app = typer.Typer(
+app = Commands(
     help="Benchmarks of personalized federated learning: a grid file in, the papers' tables out.",
     no_args_is_help=True,
     add_completion=False,

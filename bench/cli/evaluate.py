@@ -7,7 +7,7 @@ import typer
 
 from bench.cli.cell_runner import DeviceOption, wished_device
 from bench.cli.results import RunFolder
-from bench.cli.run import PluginFiles
+from bench.cli.run import Only, PluginFiles
 from bench.errors import UserError
 
 
@@ -22,7 +22,7 @@ def evaluate(
     metrics: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A score, such as auroc; repeatable.")
     ] = None,
-    only: Annotated[str | None, typer.Option(help="These cells only, e.g. method=scd,seed=0.")] = None,
+    only: Only = None,
     plugin: PluginFiles = None,
     device: DeviceOption = None,
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
@@ -39,7 +39,7 @@ def evaluate(
         run,
         tests=values,
         metrics=metrics or (),
-        only=only,
+        only=only or (),
         device=wished_device(device),
         data_root=data_root,
         quiet=quiet,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from bench.cli.commands import Commands
 from bench.cli.run import PluginFiles
 from bench.errors import UserError, did_you_mean
 
@@ -107,7 +108,7 @@ class LeagueTier:
         return shipped(self.name)
 
 
-app = typer.Typer(help="The league: a standing comparison that anyone can recompute and join.", no_args_is_help=True)
+app = Commands(help="The league: a standing comparison that anyone can recompute and join.", no_args_is_help=True)
 
 
 @app.command()

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Published protocols: grids whose numbers stand beside printed ones.", no_args_is_help=True)
+from bench.cli.commands import Commands
+
+app = Commands(help="Published protocols: grids whose numbers stand beside printed ones.", no_args_is_help=True)
 
 
 @app.command("list")

@@ -28,6 +28,11 @@ PluginFiles = Annotated[
     typer.Option("--plugin", metavar="FILE.py", help="Load methods, data sets, partitions or models; repeatable."),
 ]
 
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE[,...]", help="These cells only, e.g. method=scd,seed=0; repeatable."),
+]
+
 ExecutorOption = Annotated[
     str,
     typer.Option(
@@ -88,7 +93,7 @@ def run(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting or an axis; repeatable.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<grid name>.")] = None,
-    only: Annotated[str | None, typer.Option(help="Run these cells only, e.g. method=scd,seed=0.")] = None,
+    only: Only = None,
     plugin: PluginFiles = None,
     jobs: Jobs = None,
     device: DeviceOption = None,
@@ -168,7 +173,7 @@ def run(
         from bench.runs.session import Session, Stopped
         from bench.store.store import FINISHED
 
-    session = Session(loaded_grid, folder, options, only=only, take_over=take_over, command=command_line())
+    session = Session(loaded_grid, folder, options, only=only or (), take_over=take_over, command=command_line())
     if dry_run:
         from bench.cli.dry_run import print_forecast
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bench.cli.commands import Commands
 from bench.cli.league import DataRoot
-from bench.cli.run import PluginFiles
+from bench.cli.run import Only, PluginFiles
 from bench.cli.starting import starting
 from bench.cli.table import print_table
 from bench.errors import UserError, optional
@@ -17,12 +18,11 @@ if TYPE_CHECKING:
     from bench.settings import Settings
     from bench.sites.server import Travelled
 
-app = typer.Typer(help="A cell at real sites: one client, one process, and only its data.", no_args_is_help=True)
+app = Commands(help="A cell at real sites: one client, one process, and only its data.", no_args_is_help=True)
 
 CellArgument = Annotated[
     str, typer.Argument(metavar="CELL", help="A cell's folder in a run, or a grid file or name (with --only).")
 ]
-Only = Annotated[str | None, typer.Option(help="Which cell of a grid, e.g. method=scd,seed=0.")]
 JobFolder = Annotated[Path, typer.Argument(metavar="JOB", help="Folder of the job (`bench sites export`).")]
 Box = Annotated[Path, typer.Option(help="Folder of the mailboxes, which the server shares with each site.")]
 Patience = Annotated[float, typer.Option(min=0.0, help="Seconds after which a silent site is left out of a round.")]
@@ -183,7 +183,7 @@ def _load(plugin: list[Path] | None) -> None:
         load_file(file)
 
 
-def _settings(source: str, only: str | None, plugin: list[Path] | None) -> "Settings":
+def _settings(source: str, only: list[str] | None, plugin: list[Path] | None) -> "Settings":
     """The one cell that a folder or a grid names."""
     from bench.config.grid import load_grid
     from bench.settings import Settings

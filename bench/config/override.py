@@ -5,6 +5,7 @@ from typing import Any
 from bench.config import yaml_lines
 from bench.config.grid_file import AXES, TEXTS
 from bench.config.yaml_lines import Document, Path
+from bench.errors import UserError
 
 
 def override(document: Document, text: str) -> None:
@@ -13,14 +14,17 @@ def override(document: Document, text: str) -> None:
     Entries of a list that differed in nothing else become one, because they are the same cells now.
 
     Raises:
-        UserError: the text is no `key=value`, or its value is not valid YAML.
+        UserError: the text is no `key=value`, its value is not valid YAML, or the key was set before.
     """
     key, value = yaml_lines.parse_assignment(text, "rounds=5")
+    singular = AXES.get(key, key)
+    names = (singular, *(many for many, singular_name in AXES.items() if singular_name == singular))
+    if before := [name for name in names if document.overridden(name)]:
+        raise UserError(f"--set {text}: --set {before[0]}=... is given, too, and only one can count: give it once")
     if key in TEXTS:
         document.put(key, value, f"--set {key}")
         return
-    singular = AXES.get(key, key)
-    for name in (singular, *(many for many, singular_name in AXES.items() if singular_name == singular)):
+    for name in names:
         document.data.pop(name, None)
     document.put(key, value, f"--set {key}")
     if isinstance(vary := document.data.get("vary"), dict) and key != "vary":

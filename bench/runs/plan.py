@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from bench.config.code_digests import is_own
 from bench.config.file_digests import versions
+from bench.config.identity import description
 from bench.config.yaml_lines import parse
 from bench.data import Dataset, Partition
 from bench.errors import UserError, did_you_mean
@@ -20,6 +21,7 @@ from bench.federation.cell_identity import DATA_FIELDS, Identities
 from bench.plugin import MODELS, PARTITIONS
 from bench.results.cell_names import cell_name
 from bench.results.remarks import gathered, partition_remarks
+from bench.results.results import load_run
 from bench.runs.forecast.outline import size_of
 from bench.settings import SCORING, AdapterSettings, Settings
 from bench.store.data_record import partition_record
@@ -264,24 +266,34 @@ def _try_model(
     return net, tuple(tensor for tensor in matched.reset if not tensor.startswith("head.")), matched.by_order
 
 
-def select(cells: Sequence[Settings], only: str) -> list[Settings]:
-    """The cells that `--only method=scd,seed=0` means; every condition must hold.
+def select(cells: Sequence[Settings], only: str | Sequence[str]) -> list[Settings]:
+    """The cells that `--only method=scd,seed=0` means: conditions on one setting are alternatives, and of each setting
+    that is named one must hold. Several texts are all their conditions together.
 
     A value is text as cells have it, or what a grid file would say; `optimizer=adam` is any with that name. Where text
     holds commas, as cases of several settings do, a condition reaches as far as some cell fits it.
 
     Raises:
-        UserError: a condition is no `key=value`, its key is unknown, or no cell fits.
+        UserError: a condition is no `key=value`, its key is unknown, or no cell fits it, or all of them together.
     """
-    conditions = _conditions(cells, only)
-    meant = [(key, _meant(key, text)) for key, text in conditions]
-    chosen = [cell for cell in cells if all(_fits(cell, key, values) for key, values in meant)]
-    if not chosen:
+    texts = [only] if isinstance(only, str) else only
+    conditions = [condition for text in texts for condition in _conditions(cells, text)]
+    meant: dict[str, list[list[Any]]] = {}
+    for key, text in conditions:
+        meant.setdefault(key, []).append(_meant(key, text))
+    fitting = [
+        cell
+        for cell in cells
+        if all(any(_fits(cell, key, values) for values in several) for key, several in meant.items())
+    ]
+    if not fitting or not all(_fit_any(cells, key, text) for key, text in conditions):
         hint = "".join(_other_values(cells, key, text) for key, text in conditions)
+        alone = [f"{key}={text}" for key, text in conditions if not _fit_any(cells, key, text)]
+        wanted = alone[0] if fitting else ",".join(texts)
         raise UserError(
-            f"--only {only}: none of the {len(cells)} cells fits.{hint} `--dry-run -v` without it lists them."
+            f"--only {wanted}: none of the {len(cells)} cells fits.{hint} `--dry-run -v` without it lists them."
         )
-    return chosen
+    return fitting
 
 
 def _conditions(cells: Sequence[Settings], only: str) -> list[tuple[str, str]]:
@@ -339,6 +351,37 @@ def _other_values(cells: Sequence[Settings], key: str, text: str) -> str:
 def _value(settings: Settings, key: str) -> Any:
     """The value of a setting as a file holds it; of `label` the name in tables."""
     return settings.name if key == "label" else settings.model_dump(mode="json", include={key})[key]
+
+
+def listed(
+    cells: Sequence[Settings], planned: Sequence[PlannedCell], folder: Path, data_root: Path
+) -> list[PlannedCell]:
+    """All cells of a grid of which `--only` chose the planned ones, as `run.json` lists them.
+
+    The data of the others may be missing: those whose id rests on such data have that of an earlier command in this
+    folder, or are left out.
+    """
+    chosen = {id(cell.settings): cell for cell in planned}  # as comparing the settings of thousands takes seconds
+    earlier, identities, complete = _earlier_ids(folder), Identities(data_root), []
+    for settings in cells:
+        if (cell := chosen.get(id(settings))) is None:
+            try:
+                cell = PlannedCell(identities.of(settings), settings)
+            except UserError:
+                if not (known := earlier.get(description(settings))):
+                    continue
+                cell = PlannedCell(known, settings)
+        complete.append(cell)
+    _refuse_other_scoring(complete)
+    return complete
+
+
+def _earlier_ids(folder: Path) -> dict[str, str]:
+    """The ids in a folder's `run.json` by the cells' settings."""
+    try:
+        return {description(cell.settings): cell.id for cell in load_run(folder).cells}
+    except UserError:  # there is none yet, or another version's
+        return {}
 
 
 def planned_remarks(cells: Sequence[PlannedCell]) -> list[str]:

@@ -23,7 +23,7 @@ from bench.runs import interactive
 from bench.runs.callbacks import Callback, CallbackListener, check_callbacks, pack_callback
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.events import Event
-from bench.runs.plan import PlannedCell, plan, planned_remarks, select
+from bench.runs.plan import PlannedCell, listed, plan, planned_remarks, select
 from bench.runs.progress import patience, reporter
 from bench.runs.run_folder import check_folder, forget, write_run
 from bench.runs.session_options import Options, SessionOptions
@@ -47,7 +47,7 @@ class Session:
         out: the run folder; None: `runs/<grid name>`.
         options: how the cells are run.
         kind: whether a grid or a study fills the folder.
-        only: which cells of the grid run, e.g. `method=scd,seed=0`; None: all.
+        only: which cells of the grid run, e.g. `method=scd,seed=0`, or several such texts; none: all.
         take_over: whether to use the folder of another grid.
         command: the user's command, for `run.json` and messages; None: it is a call from Python.
 
@@ -66,7 +66,7 @@ class Session:
         options: SessionOptions,
         *,
         kind: Literal["grid", "study"] = "grid",
-        only: str | None = None,
+        only: str | Sequence[str] = (),
         take_over: bool = False,
         command: str | None = None,
     ) -> None:
@@ -114,11 +114,11 @@ class Session:
         local = isinstance(runner, LocalRunner)  # on other machines the callbacks' code may be missing
         packed_callbacks = {id(callback): text for callback in callbacks if local and (text := pack_callback(callback))}
         options = self.cell_options(runner, len(self.cells), tuple(packed_callbacks.values()))
-        planned = self.plan(runner)
-        # by `id`, as comparing the settings of thousands of cells takes seconds
-        chosen_ids = {id(settings) for settings in self.cells}
-        cells = [cell for cell in planned if id(cell.settings) in chosen_ids]
-        write_run(self.folder, self.grid, planned, self.command)
+        cells = self.plan(runner)
+        all_cells = cells
+        if len(self.cells) < len(self.grid.cells):
+            all_cells = listed(self.grid.cells, cells, self.folder, self.options.data_root)
+        write_run(self.folder, self.grid, all_cells, self.command)
         if fresh:
             forget(self.folder, cells)
         if not self.options.quiet:
@@ -167,14 +167,14 @@ class Session:
         return Options(**fields).model_dump_json()
 
     def plan(self, runner: CellRunner) -> list[PlannedCell]:
-        """Plan all cells of the grid, and check that the runner can run those of the session.
+        """Plan the cells, and check that the runner can run them.
 
         Raises:
             UserError: data are missing or damaged, or something is missing where cells would run.
         """
-        text = f"{self.folder}: {len(self.grid.cells)} cells are being prepared (data, partitions, ids)"
+        text = f"{self.folder}: {len(self.cells)} cells are being prepared (data, partitions, ids)"
         with patience(text, quiet=self.options.quiet):
-            planned = plan(self.grid.cells, self.options.data_root, download=self.options.download)
+            planned = plan(self.cells, self.options.data_root, download=self.options.download)
             runner.check(self.cells, self.options.data_root)
         return planned
 

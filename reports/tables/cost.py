@@ -57,11 +57,13 @@ def read_targets(texts: Sequence[str]) -> dict[str, float]:
     """Read targets in percent by task, from `90` (of all tasks, under the name "") or `digits, α=1=90`.
 
     Raises:
-        UserError: a target is no number from 0 to 100.
+        UserError: a target is no number from 0 to 100, or a task has two.
     """
     percents = {}
     for text in texts:
         task, _, percent = text.rpartition("=")
+        if task in percents:
+            raise UserError(f"--target {text}: the target of {task or 'all tasks'} is given twice; give one")
         try:
             percents[task] = float(percent)
         except ValueError:

@@ -78,7 +78,8 @@ def test_a_command_and_its_function_have_the_same_options(door: str) -> None:
         shown = str(options[name].default) if isinstance(options[name].default, Path) else options[name].default
         expected = (
             same.get(default, default)
-            if name in ("device", "allow_fallback", "target", "columns", "tests", "metrics", "leave_out", "categories")
+            if name
+            in ("device", "allow_fallback", "target", "columns", "tests", "metrics", "leave_out", "categories", "only")
             else default
         )
         if default is inspect.Parameter.empty and shown == "":  # the command says by itself that its file is missing

@@ -51,6 +51,12 @@ def test_a_target_that_is_no_percentage(text):
         cost.read_targets([text])
 
 
+@pytest.mark.parametrize("texts", [["70", "80"], ["t=70", "t=70"]])
+def test_a_task_has_one_target(texts):
+    with pytest.raises(UserError, match="is given twice"):
+        cost.read_targets(texts)
+
+
 def test_one_lucky_evaluation_is_no_arrival():
     curve = curve_of({("a", "0"): [50, 91, 80, 90, 92, 89]})
     assert cost.reached(curve, 90) == (4, 8, 12)

@@ -1,12 +1,23 @@
 """`--only` finds every cell that a grid can have, by values as grids and tables write them."""
 
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from bench.config.grid import load_grid
+from bench.config.grid import Grid, load_grid
+from bench.data import Dataset
 from bench.errors import UserError
+from bench.plugin import DATASETS
+from bench.runs.cell_runner import CellTask
 from bench.runs.plan import select
+from bench.runs.session import Session
+from bench.runs.session_options import SessionOptions
+from bench.settings import Settings
+from bench.store.documents import read_run_file
+from datasets.assemble import assemble
 
 LABELS = ["no", "1", "ours: a", "*avg", "[x", "a, b", "a", "seed=0, b", '"q"', "~"]
 GRID: dict[str, Any] = {"methods": ["fedavg"], "alpha": 1, "seeds": [0, 1]}
@@ -52,6 +63,74 @@ def test_a_value_may_be_written_as_in_a_grid(key: str, values: list[Any], text: 
     varied = load_grid({**GRID, "momentum": 0.0, "seeds": [0], "vary": {key: values}}).cells
     assert select(varied, f"{key}={text}") == varied[:1]
     assert select(varied, f"seed=0,{key}={text}, method=fedavg") == varied[:1]
+
+
+@pytest.mark.parametrize("only", [["method=fedavg", "seed=0", "method=scd"], "method=fedavg,seed=0,method=scd"])
+def test_conditions_on_one_setting_are_alternatives_and_none_is_lost(only: Any) -> None:
+    cells = select(load_grid({**GRID, "methods": ["fedavg", "local", "scd"]}).cells, only)
+    assert [(cell.method, cell.seed) for cell in cells] == [("fedavg", 0), ("scd", 0)]
+
+
+def test_an_alternative_that_no_cell_has_is_named() -> None:
+    with pytest.raises(UserError, match=r"^--only seed=7: none of the 2 cells fits"):
+        select(load_grid(GRID).cells, ["seed=0", "seed=7"])
+
+
+class Idle:
+    """A runner that trains nothing."""
+
+    device = "cpu"
+    sharing = 1
+
+    def threads(self, cells: int | None) -> int:
+        return 1
+
+    def check(self, cells: Collection[Settings], data_root: Path) -> None: ...
+
+    def order(self, tasks: list[CellTask]) -> list[CellTask]:
+        return tasks
+
+    def run(self, tasks: Any, on_event: Any, unwanted: Any = ()) -> bool:
+        return True
+
+
+def test_the_data_of_other_cells_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the user's own samples, on whose content an id rests, cells are not listed while they are gone; once known,
+    their ids stay in `run.json`, so that their results are still shown."""
+    file = tmp_path / "own_samples" / "samples.npy"
+
+    def samples(data_root: Path, download: bool) -> Dataset:
+        if not file.exists():
+            raise UserError("the samples are gone")
+        x = np.load(file)
+        return assemble("own", x, np.arange(200) % 3, 150, mean=[0.5], std=[0.5])
+
+    monkeypatch.setitem(DATASETS._items, "own_samples", samples)
+    gone = {"name": "npz", "path": str(tmp_path / "gone.npz")}
+    grid = load_grid({**GRID, "model": "logistic", "datasets": ["digits", "own_samples", gone]})
+    assert listed(grid, "dataset=digits", tmp_path) == ["digits", "digits", "npz", "npz"]
+    file.parent.mkdir()
+    np.save(file, np.random.default_rng(0).integers(0, 255, size=(200, 1, 4, 4), dtype=np.uint8))
+    everything = ["digits"] * 2 + ["own_samples"] * 2 + ["npz"] * 2
+    assert listed(grid, ["dataset=digits", "dataset=own_samples"], tmp_path) == everything
+    before = read_run_file(tmp_path / "run")
+    file.unlink()
+    assert listed(grid, "dataset=digits", tmp_path) == everything
+    after = read_run_file(tmp_path / "run")
+    assert before is not None
+    assert after is not None
+    assert [cell["id"] for cell in after["cells"]] == [cell["id"] for cell in before["cells"]]
+    with pytest.raises(UserError, match="gone"):
+        listed(grid, (), tmp_path)
+
+
+def listed(grid: Grid, only: Any, folder: Path) -> list[str]:
+    """The data sets of the cells in `run.json` after a session that trained nothing."""
+    options = SessionOptions.of(data_root=folder, quiet=True, tracking=False)
+    Session(grid, folder / "run", options, only=only).run(Idle())
+    info = read_run_file(folder / "run")
+    assert info is not None
+    return [cell["settings"]["dataset"] for cell in info["cells"]]
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,16 @@ def test_set_reaches_the_study_and_its_grid(write: Write) -> None:
     assert study.arms[0].trials == 7
 
 
+def test_set_is_stronger_than_the_study_and_given_once(write: Write) -> None:
+    study = load_study(str(write(set={"rounds": 7, "alphas": [0.3]})), ["alpha=0.5"])
+    assert {(cell.rounds, cell.alpha) for cell in study.grid.cells} == {(7, 0.5)}
+    for twice, said in ((["trials=2", "trials=3"], "trials=... is given"), (["lr=1", "lr=2"], "lr=... is given")):
+        with pytest.raises(UserError, match=said):
+            load_study(str(write()), twice)
+    with pytest.raises(UserError, match="`protocol` is the study's"):
+        load_study(str(write()), ["protocol=honest"])
+
+
 def test_the_name_of_a_search_tells_it_from_others(write: Write) -> None:
     """More trials go on with the same search; whatever else changes makes another one."""
     name = load_study(str(write()), []).arms[0].name
