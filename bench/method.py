@@ -203,9 +203,16 @@ samples, how many to select, the round (from 0) and the round's generator, and r
 
 
 class ServerRule:
-    """Decides when a version closes, and what replaces the mean of `mean_of`; the base is the synchronous mean."""
+    """Decides when a version closes, and what replaces the mean of `mean_of`; the base is the synchronous mean.
+
+    Attributes:
+        Hyper: the class of its hyperparameters.
+        needs: (a, b) where the rule withstands f malicious clients in a round of at least a f + b; None: it promises no
+            such number.
+    """
 
     Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
+    needs: ClassVar[tuple[int, int] | None] = None
 
     def __init__(self, hyper: Any) -> None:
         self.hp = hyper
@@ -214,6 +221,11 @@ class ServerRule:
     def trigger(self) -> Trigger:
         """The event that closes a version. Default: all selected clients have answered."""
         return Everyone()
+
+    def expects(self, clients: int) -> int:
+        """How many malicious clients the rule is set to withstand in a round. Default: as many as `needs` allows."""
+        factor, more = self.needs or (1, clients)
+        return (clients - more) // factor
 
     def combine(self, old: Any, messages: Sequence[Message], name: str) -> Any:
         """The new value of `server.state[name]`, from its `old` value and the uploads. Default: their weighted mean.

@@ -376,6 +376,10 @@ class Settings(BaseModel):
         missing = self.has_trigger and not any(test.name == "triggered" for test in self.tests)
         return (*self.tests, FurtherTest(name="triggered")) if missing else self.tests
 
+    def selected(self, clients: int) -> int:
+        """How many of so many clients that train take part in a round, unless the method needs all of them."""
+        return max(1, round(self.participation * clients))
+
     @property
     def has_trigger(self) -> bool:
         """Whether the cell's attack puts a trigger on samples: it then has a target class."""

@@ -11,38 +11,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.method import SERVER_RULES, Message, Params, ServerRule
-from methods.robust_servers import LiarsHyper
+from bench.method import SERVER_RULES, Message, Params
+from methods.robust_servers import ShareRule
 from methods.uploads import distances, in_rows, main, median, values_of
 
 
 @SERVER_RULES.register("bulyan")
-class Bulyan(ServerRule):
+class Bulyan(ShareRule):
     """Of uploads that Krum selects one after the other, each number is the mean of those nearest to the median."""
 
-    Hyper = LiarsHyper
+    needs = 4, 3
 
     def combine(self, old: Any, messages: Sequence[Message], name: str) -> Any:
-        """n - 2f uploads are selected, and of each number the n - 4f nearest to their median count; at least one each.
-
-        The paper's guarantee needs n >= 4f + 3.
-        """
+        """n - 2f uploads are selected, and of each number the n - 4f nearest to the median count; at least one each."""
         values = values_of(messages, name)
-        liars = self.hp.liars(len(values))
-        chosen = _selected(in_rows([main(v) for v in values]), liars, max(1, len(values) - 2 * liars))
-        count = max(1, len(chosen) - 2 * liars)
+        expected = self.expects(len(values))
+        chosen = _selected(in_rows([main(v) for v in values]), expected, max(1, len(values) - 2 * expected))
+        count = max(1, len(chosen) - 2 * expected)
         weights = _middle(in_rows([main(values[i]) for i in chosen]), count)
         if not isinstance(values[0], Params):
             return weights.reshape(values[0].shape)
         return Params(weights, _middle(in_rows([values[i].buffers for i in chosen]), count), values[0].spec)
 
 
-def _selected(rows: Tensor, liars: int, count: int) -> list[int]:
+def _selected(rows: Tensor, malicious: int, count: int) -> list[int]:
     """The uploads that Krum selects one after the other, each among those that are left."""
     squares = torch.stack([distances(rows, row) for row in rows]) ** 2
     left, selected = list(range(len(rows))), list[int]()
     while len(selected) < count:
-        neighbours = min(max(1, len(left) - liars - 2), len(left) - 1)
+        neighbours = min(max(1, len(left) - malicious - 2), len(left) - 1)
         scores = squares[left][:, left].sort(1).values[:, 1 : 1 + neighbours].sum(1)
         selected.append(left.pop(int(scores.sort(stable=True).indices[0])))
     return sorted(selected)

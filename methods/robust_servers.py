@@ -17,19 +17,27 @@ from bench.method import SERVER_RULES, Hyperparameters, Message, ServerRule, hp
 from methods.uploads import by_rows, distances, median, trimmed, weighted
 
 
-class LiarsHyper(Hyperparameters):
-    """Hyperparameters of rules that are told how many liars to expect: a `share` of a round's clients."""
+class MaliciousShare(Hyperparameters):
+    """Hyperparameter of rules that are told how many malicious clients to expect: a `share` of a round's clients."""
 
     share: float = hp(0.2, ge=0, lt=0.5)
 
-    def liars(self, clients: int) -> int:
-        """The largest whole number of clients within the share."""
-        return math.floor(self.share * clients + 1e-9)
+
+class ShareRule(ServerRule):
+    """A rule that is told how many malicious clients to expect (f)."""
+
+    Hyper = MaliciousShare
+
+    def expects(self, clients: int) -> int:
+        """The share of the round's clients, rounded up: rounded down, a small round would expect none."""
+        return math.ceil(self.hp.share * clients - 1e-9)
 
 
 @SERVER_RULES.register("median")
 class Median(ServerRule):
     """Each number is the median of the uploads; of an even number of uploads, the mean of the middle two."""
+
+    needs = 2, 1
 
     def combine(self, old: Any, messages: Sequence[Message], name: str) -> Any:
         """The coordinate-wise median."""
@@ -37,39 +45,43 @@ class Median(ServerRule):
 
 
 @SERVER_RULES.register("trimmed_mean")
-class TrimmedMean(ServerRule):
-    """Each number is the mean of the uploads without a share of the largest and the same share of the smallest."""
+class TrimmedMean(ShareRule):
+    """Each number is the mean of the uploads without the f largest and the f smallest."""
 
-    Hyper = LiarsHyper
+    needs = 2, 1
 
     def combine(self, old: Any, messages: Sequence[Message], name: str) -> Any:
-        """The coordinate-wise trimmed mean."""
-        return by_rows(messages, name, lambda rows: trimmed(rows, self.hp.liars(len(rows))))
+        """The coordinate-wise trimmed mean; where trimming would leave nothing, the median."""
+
+        def mean(rows: Tensor) -> Tensor:
+            return trimmed(rows, min(self.expects(len(rows)), (len(rows) - 1) // 2))
+
+        return by_rows(messages, name, mean)
 
 
 @SERVER_RULES.register("krum")
-class Krum(ServerRule):
+class Krum(ShareRule):
     """The upload whose nearest neighbours are nearest."""
 
-    Hyper = LiarsHyper
+    needs = 2, 3
 
     def combine(self, old: Any, messages: Sequence[Message], name: str) -> Any:
         """The upload of the smallest score, the first of equal ones."""
-        return weighted(messages, name, lambda rows: _chosen(rows, self.hp.liars(len(rows)), 1))
+        return weighted(messages, name, lambda rows: _chosen(rows, self.expects(len(rows)), 1))
 
 
 @SERVER_RULES.register("multi_krum")
-class MultiKrum(ServerRule):
-    """The mean of the uploads of Krum's smallest scores: of all but the expected number of liars."""
+class MultiKrum(ShareRule):
+    """The mean of the uploads of Krum's smallest scores: of all but f."""
 
-    Hyper = LiarsHyper
+    needs = 2, 3
 
     def combine(self, old: Any, messages: Sequence[Message], name: str) -> Any:
-        """The mean of the n - f uploads of the smallest scores."""
+        """The mean of the n - f uploads of the smallest scores, at least one."""
 
         def weights(rows: Tensor) -> Tensor:
-            liars = self.hp.liars(len(rows))
-            return _chosen(rows, liars, len(rows) - liars)
+            expected = self.expects(len(rows))
+            return _chosen(rows, expected, max(1, len(rows) - expected))
 
         return weighted(messages, name, weights)
 
@@ -86,6 +98,7 @@ class GeometricMedian(ServerRule):
     """The point with the smallest sum of distances to the uploads, by the smoothed Weiszfeld algorithm."""
 
     Hyper = RFAHyper
+    needs = 2, 1
 
     def combine(self, old: Any, messages: Sequence[Message], name: str) -> Any:
         """From the mean z, again and again the mean with weights 1 / max(nu, |z - w_i|)."""
@@ -100,14 +113,14 @@ class GeometricMedian(ServerRule):
         return weighted(messages, name, weights)
 
 
-def _chosen(rows: Tensor, liars: int, count: int) -> Tensor:
+def _chosen(rows: Tensor, malicious: int, count: int) -> Tensor:
     """Equal weights for the uploads of the smallest scores, 0 for the others.
 
     A score is the sum of squared distances to the n - f - 2 nearest others, at least one.
     """
     clients = len(rows)
     squares = torch.stack([distances(rows, row) for row in rows]) ** 2
-    neighbours = min(max(1, clients - liars - 2), clients - 1)
+    neighbours = min(max(1, clients - malicious - 2), clients - 1)
     scores = squares.sort(1).values[:, 1 : 1 + neighbours].sum(1)
     best = scores.sort(stable=True).indices[:count]
     share = torch.zeros_like(scores)

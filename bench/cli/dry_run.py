@@ -52,8 +52,7 @@ def _print_workloads(tasks: dict[str, list[int]], cells: "Sequence[Settings]", d
         mean = outlined_shares(settings, data_root)
         if mean is not None:
             count, steps = that_train(settings, mean.clients), steps_of_a_training(settings, mean.train)
-            selected = max(1, round(settings.participation * count))
-            clients = f"{selected} of {count} clients, each with about {mean.train} samples"
+            clients = f"{settings.selected(count)} of {count} clients, each with about {mean.train} samples"
             print(f"{task}: {settings.rounds} rounds of {clients} and {steps} steps whenever it trains a model")
     sys.stdout.flush()
 

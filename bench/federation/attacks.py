@@ -14,7 +14,7 @@ from bench.engine.programs import Reply, Sent
 from bench.errors import UserError
 from bench.federation.privacy import noise_of
 from bench.federation.sent_values import SentValues, origin
-from bench.federation.setup import divide_clients
+from bench.federation.setup import divide_clients, make_method
 from bench.federation.timeline import ComputedRound
 from bench.method import Everyone, Message, Method
 from bench.params import Params, Spec
@@ -59,6 +59,36 @@ def malicious_clients(settings: Settings, partition: Partition) -> list[int] | N
             "and one benign"
         )
     return sorted(int(i) for i in generator("attack", settings.seed).choice(ids, count, replace=False))
+
+
+def tolerance_note(settings: Settings, clients: Sequence[int], malicious: int) -> str:
+    """Say what the cell's server rule tolerates in a round of the smallest size, and whether that is too little.
+
+    Args:
+        settings: the cell's, with a server rule.
+        clients: for each stage of the data, how many clients train.
+        malicious: how many of them are malicious.
+
+    Returns:
+        A sentence; empty if the rule promises no number.
+    """
+    method, name = make_method(settings), settings.server and settings.server["name"]
+    fewest = min(clients) if method.everyone else settings.selected(min(clients))
+    if not isinstance(method.trigger, Everyone) or settings.clock.dropout:  # any number of messages may arrive
+        fewest = 1
+    if method.rule.needs is None:
+        return ""
+    (factor, more), expected, among = method.rule.needs, method.rule.expects(fewest), min(malicious, fewest)
+    text = f"server {name} tolerates f = {expected} malicious clients in the smallest round, of n = {fewest}"
+    if (needed := factor * expected + more) > fewest:
+        text = (
+            f"server {name} guarantees nothing in the smallest round: it expects f = {expected} malicious clients of "
+            f"n = {fewest}, and needs n >= {factor}f + {more} = {needed}"
+        )
+    attack = make_attack(settings)
+    if attack is not None and (attack.poisons or attack.forges) and among > expected:
+        text += f"; attack {settings.attack and settings.attack['name']} may have {among} malicious clients there"
+    return text
 
 
 def poison(settings: Settings, dataset: Dataset, partition: Partition) -> Dataset:

@@ -25,14 +25,14 @@ class Selector:
         self._clock = clock
         self._name = settings.selection
         self._seed = settings.seed
-        self._participation = settings.participation
+        self._settings = settings
         self.start_draws = 0
         self.meet_change()
 
     def meet_change(self) -> None:
         """Select from now on among those that are there now."""
         self._ids = [i for i, size in sorted(self._server.sizes.items()) if size]
-        self.count = max(1, round(self._participation * len(self._ids)))
+        self.count = self._settings.selected(len(self._ids))
 
     @property
     def rate(self) -> float:

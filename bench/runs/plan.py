@@ -37,7 +37,7 @@ class PlannedCell:
     Attributes:
         id: the name of its folder.
         settings: its settings.
-        notes: of how its data were read (`Dataset.notes`).
+        notes: of how its data were read (`Dataset.notes`), and of what its server tolerates.
         remarks: oddities of its partition (`bench.results.remarks`).
         record: content of its `partition.json`.
     """
@@ -146,6 +146,7 @@ class _Planner:
                 self._test_notes[tests] = check_tests(settings.tests, dataset, partition)
             notes += self._test_notes[tests]
         _check_messages(settings, dataset)
+        notes += _tolerance(settings, record)
         return PlannedCell(self._identities.of(settings, partition_hash), settings, notes, remarks, record)
 
     def _dataset(self, settings: Settings) -> Dataset:
@@ -218,6 +219,18 @@ def _malicious(settings: Settings, partition: Partition) -> list[int] | None:
     from bench.federation.attacks import malicious_clients  # here, as it takes torch
 
     return malicious_clients(settings, partition)
+
+
+def _tolerance(settings: Settings, record: dict[str, Any]) -> tuple[str, ...]:
+    """A note on what the cell's server rule tolerates."""
+    if settings.server is None:
+        return ()
+    from bench.federation.attacks import tolerance_note  # here, as it takes torch
+
+    stages = [record, *record.get("changes", ())]
+    clients = [sum(n > 0 for n in stage["n_train"]) - settings.new_clients for stage in stages]
+    note = tolerance_note(settings, clients, len(record.get("malicious", ())))
+    return (note,) if note else ()
 
 
 def _check_messages(settings: Settings, dataset: Dataset) -> None:

@@ -169,7 +169,7 @@ def _plain(workload: Workload, device: str) -> Iterator[Turn]:
     data = workload.dataset()
     loop = PlainLoop(workload.settings, data, workload.partition(data), torch.device(device))
     clients = [i for i, client in enumerate(loop.clients) if client.size]
-    share = max(1, round(workload.settings.participation * len(clients)))
+    share = workload.settings.selected(len(clients))
     while True:
         selected, clients = clients[:share], clients[share:] + clients[:share]
         start = time.perf_counter()

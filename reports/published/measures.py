@@ -211,8 +211,13 @@ def _throughput(cells: list[Cell]) -> Iterator[float]:
         if not timing or not timing["seconds"]:
             continue
         samples = [n for n in cell.json("partition")["n_train"] if n]
-        selected = max(1, round(settings.participation * cell.trained))
-        yield selected * float(np.mean(samples)) * settings.epochs * settings.rounds / timing["seconds"]
+        yield (
+            settings.selected(cell.trained)
+            * float(np.mean(samples))
+            * settings.epochs
+            * settings.rounds
+            / timing["seconds"]
+        )
 
 
 def _scalars(ours: Ours, place: Place) -> TableEntry:

@@ -1,6 +1,7 @@
 """Attacks in runs: what is refused before training, the attack's success, and summaries, reports and checks."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 import torch
 
 import bench as front_door
+from bench.config.grid import load_grid
 from bench.errors import UserError
 from bench.federation.cell_data import load_all
 from bench.federation.scores import Evaluation, Scorers
 from bench.results.results import CellView, load_run, tidy
 from bench.results.summary import summary
+from bench.runs.plan import plan, planned_remarks
 from bench.runs.session_options import Options
 from bench.runs.verify.consistency import disagreement
 from reports.reading.load import load
@@ -155,6 +158,36 @@ def test_what_makes_no_sense_is_refused_before_training(
     with pytest.raises(UserError, match=problem):
         front_door.run(grid, out=tmp_path / "run", tracking=False, quiet=True)
     assert not list(tmp_path.glob("run/*/status.json"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "notes"),
+    [
+        ({"server": "krum"}, ["krum tolerates f = 2 malicious clients in the smallest round, of n = 10"]),
+        ({"server": "median", "attack": "honest"}, ["median tolerates f = 4 malicious clients .*, of n = 10"]),
+        ({"server": "bulyan"}, ["bulyan guarantees nothing .* f = 2 .* of n = 10, and needs n >= 4f \\+ 3 = 11$"]),
+        ({"server": "krum", "participation": 0.4}, ["expects f = 1 malicious clients of n = 4, and needs .* = 5$"]),
+        (
+            {"server": {"name": "trimmed_mean", "share": 0.1}, "attack": {"name": "sign_flip", "share": 0.3}},
+            ["tolerates f = 1 .*, of n = 10; attack sign_flip may have 3 malicious clients there$"],
+        ),
+        (
+            {"server": "median", "participation": 0.5, "attack": {"name": "label_flip", "share": 0.3}},
+            ["tolerates f = 2 .*, of n = 5; attack label_flip may have 3 malicious clients there$"],
+        ),
+        ({"server": "median", "new_clients": 3}, ["tolerates f = 3 malicious clients .*, of n = 7$"]),
+        ({"server": "median", "clock": {"dropout": 0.1}}, ["tolerates f = 0 malicious clients .*, of n = 1$"]),
+        ({"server": "norm_clip", "attack": "sign_flip"}, []),
+        ({"attack": "sign_flip"}, []),
+    ],
+)
+def test_what_a_server_tolerates_is_said_before_training(settings: dict[str, Any], notes: list[str]) -> None:
+    grid = {"methods": ["fedavg"], "datasets": ["digits"], "alphas": [100], "clients": 10, "model": "mlp", **settings}
+    (cell,) = plan(load_grid(grid).cells, Path("data"), download=False)
+    found = [note for note in planned_remarks([cell]) if note.startswith("server ")]
+    assert len(found) == len(notes)
+    for note, expected in zip(found, notes, strict=True):
+        assert re.search(expected, note), note
 
 
 def test_a_test_with_a_trigger_needs_an_attack_that_has_one(arrays: Path, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def _selected(settings: Settings, clients: int) -> int:
         return min(method.trigger.k, clients)
     if method.everyone or settings.unselected != "idle":
         return clients
-    return max(1, round(settings.participation * clients))
+    return settings.selected(clients)
 
 
 def _count(
