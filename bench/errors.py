@@ -7,8 +7,11 @@ import errno
 import importlib
 import io
 import linecache
+import signal
 import sys
-from collections.abc import Iterable, Mapping
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -143,6 +146,30 @@ def let_output_degrade() -> None:
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError):  # it was a file and is a pipe now, in which nobody can seek
                 stream.reconfigure(errors="replace")
+
+
+@contextlib.contextmanager
+def refusing_exits() -> Iterator[None]:
+    """Refuse an exit that a user's code asks for in the block: it decides no command's status.
+
+    A `KeyboardInterrupt` is the user's Ctrl-C, but where signals raise none, as in workers and in a command's start.
+
+    Raises:
+        UserError: the code raised a `SystemExit`, as `sys.exit` does, or such an interrupt.
+    """
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt) as error:
+        signals = map(signal.getsignal, (signal.SIGINT, signal.SIGTERM))
+        if isinstance(error, KeyboardInterrupt) and any(map(callable, signals)):
+            raise
+        library = sysconfig.get_paths()["stdlib"]  # where `argparse` ends a program
+        frames = traceback.extract_tb(error.__traceback__)
+        place = next((frame for frame in reversed(frames) if not frame.filename.startswith(library)), frames[-1])
+        raise UserError(
+            f"{place.filename}, line {place.lineno}: `{place.line}` ends the command ({type(error).__name__}), which a "
+            "user's code may not do: take it out, or raise another error"
+        ) from error
 
 
 class Lost(Exception):

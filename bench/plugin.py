@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from bench.declared import declarations, import_all, read_without_torch, refuse_hidden
-from bench.errors import UserError, did_you_mean, in_words
+from bench.errors import UserError, did_you_mean, in_words, refusing_exits
 
 Product = TypeVar("Product")
 T = TypeVar("T", bound=Callable[..., Any])
@@ -207,7 +207,8 @@ class Registry(Generic[T]):
         self._loaded = True  # set before the imports, as a module may look up other names while it registers its own
         import_all(self.package)
         for entry in self._entry_points():
-            entry.load()
+            with refusing_exits():
+                entry.load()
 
 
 def _package(items: Mapping[str, Any], name: str) -> str | None:
@@ -244,7 +245,8 @@ def call_factory(what: str, kind: type[Product], factory: Callable[..., Any], /,
             result has another type.
     """
     try:
-        product = factory(*args, **options)
+        with refusing_exits():
+            product = factory(*args, **options)
     except (UserError, OSError, MemoryError):
         raise
     except Exception as error:
@@ -330,7 +332,8 @@ def load_file(file: Path | str) -> ModuleType:
         sys.path.append(str(path.parent))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        with refusing_exits():
+            spec.loader.exec_module(module)
         refuse_hidden(path, loaded=False)
     except UserError:
         del sys.modules[name]

@@ -15,7 +15,7 @@ import numpy as np
 from bench.api.arguments import refuse_text, run_name
 from bench.api.data_source import cells_of
 from bench.api.runner import choose_runner
-from bench.errors import UserError
+from bench.errors import UserError, refusing_exits
 from bench.federation.cell_data import apply_shifts, as_trained, load_dataset, load_partition
 from bench.results.cell_names import dataset_name
 from bench.results.data_description import describe
@@ -75,6 +75,7 @@ class Decision:
         return "\n".join([self.headline, *(f"- {text}" for text in self.sentences), f"page: {self.page}"])
 
 
+@refusing_exits()
 def decide(
     data: "pd.DataFrame | Path | str",
     out: Path | str | None = None,

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from bench.api.arguments import refuse_text
 from bench.config.completion import check_tests
-from bench.errors import UserError
+from bench.errors import UserError, refusing_exits
 from bench.federation import cell_data
 from bench.plugin import METRICS
 from bench.results.results import RunView, load_run
@@ -20,6 +20,7 @@ from bench.store.documents import first_error
 from bench.store.store import BusyError
 
 
+@refusing_exits()
 def evaluate(
     run: Path | str,
     *,

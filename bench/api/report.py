@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from bench.api.arguments import refuse_text
-from bench.errors import UserError
+from bench.errors import UserError, refusing_exits
 from reports.page.client_pages import write_client_pages
 from reports.page.page import write_report
 from reports.reading.load import load
@@ -16,6 +16,7 @@ from sweeps.report import run_sections, tuned_for
 SELECTIONS = ("validation", "peak", "tail", "last")
 
 
+@refusing_exits()
 def report(
     runs: Path | str | Sequence[Path | str],
     *,

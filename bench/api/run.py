@@ -7,7 +7,7 @@ from typing import Any
 from bench.api.arguments import refuse_text, run_name, with_name
 from bench.api.runner import choose_runner
 from bench.config.grid import Grid, grid_of, load_grid
-from bench.errors import UserError
+from bench.errors import UserError, refusing_exits
 from bench.method import METHODS, Method
 from bench.results.results import RunView, load_run
 from bench.runs.callbacks import Callback
@@ -16,6 +16,7 @@ from bench.runs.session_options import Keep, SessionOptions
 from bench.settings import Executor, Settings
 
 
+@refusing_exits()
 def run(
     grid: Grid | Settings | Sequence[Settings] | Mapping[str, Any] | str | Path,
     out: Path | str | None = None,

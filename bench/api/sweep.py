@@ -6,6 +6,7 @@ from typing import Any
 
 from bench.api.arguments import refuse_text, with_name
 from bench.api.runner import choose_runner
+from bench.errors import refusing_exits
 from bench.results.results import RunView, load_run
 from bench.runs.session_options import SessionOptions
 from bench.settings import Executor
@@ -13,6 +14,7 @@ from sweeps.session import open_session, run_study
 from sweeps.study_reader import load_study
 
 
+@refusing_exits()
 def sweep(
     study: Mapping[str, Any] | str | Path,
     out: Path | str | None = None,

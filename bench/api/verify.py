@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.errors import UserError
+from bench.errors import UserError, refusing_exits
 from bench.plugin import load_file, loaded_files
 from bench.results.pack import unpack
 from bench.results.results import load_run
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bench.runs.verify.verify import Checked
 
 
+@refusing_exits()
 def verify(
     runs: Path | str | Sequence[Path | str],
     *,

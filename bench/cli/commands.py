@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from bench.errors import UserError
+from bench.errors import UserError, refusing_exits
 
 
 class _Command(TyperCommand):
@@ -21,6 +21,10 @@ class _Command(TyperCommand):
             if not option.is_flag or option.secondary_opts:  # a switch without its opposite says the same twice
                 raise UserError(f"{option.opts[0]} is given {count} times, and only one can count: give it once")
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with refusing_exits():  # commands themselves raise `typer.Exit`
+            return super().invoke(ctx)
 
 
 class Commands(typer.Typer):

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.conformance import checks, symmetry
 from bench.conformance.checks import Case
-from bench.errors import UserError, in_words
+from bench.errors import UserError, in_words, refusing_exits
 from bench.plugin import METHODS, file_of, load_file
 
 
@@ -97,7 +97,8 @@ class Check:
 
 def _finding(question: Check, case: Case) -> Finding:
     try:
-        problem = question.find(case)
+        with refusing_exits():
+            problem = question.find(case)
     except Exception as error:  # a method under test may raise anything, and the other checks still have their say
         problem = in_words(error, file_of(METHODS.get(case.name)))
     return Finding(question.name, problem, question.remedy if problem else "")

@@ -15,6 +15,7 @@ from bench.engine.anomalies import Diverged
 from bench.engine.batches import DrawAddress
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.predict import Task, cut
+from bench.errors import refusing_exits
 from bench.requests import Gradient, Train
 
 _SLACK = 1.1  # a device may get this multiple of an even share, so that clients train on the device with their state
@@ -134,7 +135,8 @@ def _adopt(engine: SharingEngine, state: SharedState) -> None:
 
 def _attempt(engine: SharingEngine, assignment: Assignment) -> list[Any] | Exception:
     try:
-        return engine.do(assignment)
+        with refusing_exits():
+            return engine.do(assignment)
     except Exception as error:  # it is raised where the shares come together
         return error
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bench.data import Floats, Indices
-from bench.errors import in_words
+from bench.errors import in_words, refusing_exits
 from bench.plugin import METRICS, file_of, is_external
 
 
@@ -51,7 +51,8 @@ class FurtherScores:
         if not is_external(function):
             return float(function(labels, logits))
         try:
-            return float(function(labels.copy(), logits.copy()))  # copies, so that it can change none for another score
+            with refusing_exits():  # copies, so that it can change none for another score
+                return float(function(labels.copy(), logits.copy()))
         except Exception as error:
             reason = in_words(error, file_of(function))
             self.problems.setdefault(name, f"{failure(name)} on {samples}, where it is missing now: {reason}")

@@ -15,7 +15,7 @@ import torch
 
 from bench.config.code_digests import own_code
 from bench.engine.team import Helpers
-from bench.errors import Lost, UserError, in_words, shortage
+from bench.errors import Lost, UserError, in_words, refusing_exits, shortage
 from bench.federation.cell_data import CellData, load_all
 from bench.federation.federation import Diverged, Federation
 from bench.federation.snapshot import Packer
@@ -79,7 +79,8 @@ class Attempt:
         """Train, and turn whatever happens into a status."""
         self._write_status()
         try:
-            state, reason = self._train()
+            with refusing_exits():
+                state, reason = self._train()
         except Lost:
             raise
         except Diverged as error:

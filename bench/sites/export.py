@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.data import Array
-from bench.errors import UserError, in_words
+from bench.errors import UserError, in_words, refusing_exits
 from bench.settings import Settings
 from bench.sites.job import DataFacts, SiteJob, SiteSamples, check_settings, simulated
 from bench.sites.rehearsal import Rehearsed, rehearse
@@ -118,8 +118,9 @@ def load_samples(loader: Path, folder: Path, site: int) -> SiteSamples:
         raise UserError(f"{loader}: there is no such file")
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-        samples: Any = module.load(folder, site)
+        with refusing_exits():
+            spec.loader.exec_module(module)
+            samples: Any = module.load(folder, site)
     except Exception as error:
         raise UserError(f"{loader}: {in_words(error, str(loader))}") from error
     if not isinstance(samples, dict) or not all(isinstance(array, np.ndarray) for array in samples.values()):
