@@ -69,13 +69,13 @@ def against(store: Store, reference: str, level: float) -> Iterator[Difference]:
     rows = [row for row in scores if row != reference]
     erratic = [row in group.erratic for row in (reference, *rows)]
     tasks = [np.array(units) for units in zip(*(scores[row] for row in rows), strict=True)]
-    whole = [("all tasks", tasks, scores[reference], task_weights(store, store.tasks))]
+    whole = [("all tasks", tasks, scores[reference], task_weights(store, store.tasks), group.least)]
     single = [
-        (name, [of_task], [units], np.ones(1))
-        for name, of_task, units in zip(store.tasks, tasks, scores[reference], strict=True)
+        (name, [of_task], [units], np.ones(1), (least,))
+        for name, of_task, units, least in zip(store.tasks, tasks, scores[reference], group.least, strict=True)
     ]
-    for where, of_tasks, units, weights in [*whole, *single]:
-        compared = differences(of_tasks, units, weights, erratic)
+    for where, of_tasks, units, weights, least in [*whole, *single]:
+        compared = differences(of_tasks, units, weights, erratic, least)
         widths = compared.half(level / (len(rows) * (1 + len(tasks))))
         halves = [_mean_of_half(of_tasks, units, weights, part) for part in (0, 1)]
         for at, row in enumerate(rows):

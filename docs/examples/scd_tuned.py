@@ -26,13 +26,15 @@ ENTRIES = Path(__file__).parents[2] / "reports/league/entries/league_2_small"
 RIVALS = ((GM, "fedavg"), (PM, "ditto"), (PM, "fedrep"), (PM, "finetune"), (PM, "local"))
 
 
-def league() -> Store:
-    """The entries of SCD and its rivals, whose settings are the best of the same number of trials on each task."""
+def league(folder: Path) -> Store:
+    """Unpack into a folder, and read, the entries of SCD and its rivals.
+
+    Their settings are the best of the same number of trials on each task.
+    """
     names = ["scd", *(rival for _, rival in RIVALS)]
-    with TemporaryDirectory() as scratch:
-        for name in names:
-            unpack(ENTRIES / f"{name}.tar.xz", Path(scratch, name))
-        return by_case(load([Path(scratch, name) for name in names]))
+    for name in names:
+        unpack(ENTRIES / f"{name}.tar.xz", folder / name)
+    return by_case(load([folder / name for name in names]))
 
 
 def compare(store: Store) -> pd.DataFrame:
@@ -44,7 +46,7 @@ def compare(store: Store) -> pd.DataFrame:
         for task, (figure, rival) in product(store.tasks, RIVALS):
             ours, theirs = (scores(store, name, task, figure, selection(store)) for name in (row, rival))
             if len(ours.keys() & theirs.keys()) > 1:
-                c = paired(ours, theirs)
+                c = paired(ours, theirs, least=store.least(task, figure.on))
                 lines.append((row, task, figure.name, rival, c.n, c.difference, c.low, c.high))
     return pd.DataFrame(lines, columns=["row", "task", "figure", "rival", "units", "difference", "low", "high"])
 
@@ -60,7 +62,8 @@ def markdown(table: pd.DataFrame) -> str:
 
 def main(out: Path, run: Path | None = None) -> None:
     """Print the differences as Markdown and write them to a CSV file."""
-    table = compare(load([run]) if run else league()).round(2)
+    with TemporaryDirectory() as scratch:
+        table = compare(load([run]) if run else league(Path(scratch))).round(2)
     table.to_csv(out, index=False)
     print(markdown(table))
 

@@ -35,6 +35,7 @@ class _Compared:
         simple: for each task, `[units]` of fine-tuning.
         weights: of the tasks.
         erratic: of fine-tuning and then of each method, whether it diverged in some cells and not in others.
+        least: of each task, the least standard deviation of a unit.
     """
 
     rows: list[str]
@@ -42,14 +43,16 @@ class _Compared:
     simple: list[Floats]
     weights: Floats
     erratic: list[bool]
+    least: tuple[float, ...]
 
     def over_tasks(self) -> Differences:
         """Differences from fine-tuning, averaged over tasks."""
-        return differences(self.tasks, self.simple, self.weights, self.erratic)
+        return differences(self.tasks, self.simple, self.weights, self.erratic, self.least)
 
     def on(self, task: int) -> Differences:
         """Differences from fine-tuning on one task."""
-        return differences([self.tasks[task]], [self.simple[task]], np.ones(1), self.erratic)
+        only = slice(task, task + 1)
+        return differences(self.tasks[only], self.simple[only], np.ones(1), self.erratic, self.least[only])
 
 
 def answers(store: Store, chosen: str, defaults: Store | None = None) -> Section:
@@ -82,7 +85,8 @@ def _compared(store: Store, chosen: str) -> _Compared | None:
         return None
     tasks = [np.array(rows) for rows in zip(*scores.values(), strict=True)]
     erratic = [row in group.erratic for row in (simple, *scores)]
-    return _Compared(list(scores), tasks, group.scores[simple], task_weights(store, store.tasks), erratic)
+    weights = task_weights(store, store.tasks)
+    return _Compared(list(scores), tasks, group.scores[simple], weights, erratic, group.least)
 
 
 def _beating(store: Store, compared: _Compared) -> Table:
@@ -153,7 +157,8 @@ def _needed(store: Store, chosen: str) -> Table:
         best = [max(group, key=lambda row: float(group[row][0].mean())) for group in (generic, personal)]
         table = np.array([units for group in (generic, personal) for (units,) in group.values()])
         names = [*generic, *personal]
-        pairs = pairs_of([table], np.ones(1), [row in erratic_rows(store, [task]) for row in names])
+        erratic, least = [row in erratic_rows(store, [task]) for row in names], store.least(task, PM.on)
+        pairs = pairs_of([table], np.ones(1), erratic, [np.full(len(names), least)])
         variance, freedom = pairs.cautious()
         pair = names.index(best[0]), len(generic) + list(personal).index(best[1])
         quantile = float(stats.t.ppf(1 - LEVEL / (2 * len(generic) * len(personal)), freedom[pair]))
@@ -183,7 +188,8 @@ def _worth(store: Store, defaults: Store, chosen: str) -> tuple[Table, str] | No
     weights = task_weights(store, store.tasks)
     parted = erratic_rows(store, store.tasks) | erratic_rows(defaults, store.tasks)
     erratic = [False, *(row in parted for row in models)]
-    together = differences(tables, [np.zeros(table.shape[1]) for table in tables], weights, erratic)
+    least = [store.least(task, PM.on) for task in store.tasks]
+    together = differences(tables, [np.zeros(table.shape[1]) for table in tables], weights, erratic, least)
     halves, names = together.half(LEVEL / len(models)), list(models)
     order = np.argsort(-together.mean, kind="stable")
     rows = tuple((names[at], _interval(together.mean[at], halves[at])) for at in order)

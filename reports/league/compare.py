@@ -102,7 +102,7 @@ def _differences(store: Store, figure: Figure, names: Sequence[str]) -> tuple[Fl
     compared, _ = ranked(store, figure, selection(store))
     tasks = [np.array(rows) for rows in zip(*(compared.scores[name] for name in names), strict=True)]
     erratic = [name in compared.erratic for name in names]
-    mean, half = pair_intervals(tasks, data_families(store, store.tasks), erratic, LEVEL / 2)
+    mean, half = pair_intervals(tasks, data_families(store, store.tasks), erratic, LEVEL / 2, compared.least)
     return mean[:, None] - mean[None], half
 
 

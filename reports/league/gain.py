@@ -78,54 +78,76 @@ def gains(store: Store, chosen: str) -> Gains | None:
     tested = [row for row in above if row in compared.scores and row not in stands_for]
     if not tested:
         return None
-    gain = _measure(store, above, tested)
+    least = pd.Series({task: store.least(task, PM.on) for task in store.tasks})
+    gain = _measure(store, above, tested, least)
     weights = task_weights(store, store.tasks)
     by_itself = (
-        _moderated(store, above, tested, store.tasks, weights).p_values()
+        _moderated(store, above, tested, weights, least).p_values()
         if has_draws(store) and len(tested) > 1
-        else [p_value((above[row] @ weights).dropna().to_numpy()) for row in tested]
+        else [p_value((above[row] @ weights).dropna().to_numpy(), _least_mean(weights, least)) for row in tested]
     )
     p = holm(by_itself)
     bound = next((row for row in store.rows if methods[row] == BOUND), None)
-    score = None if bound is None else _measure(store, _scores(above, above[bound]), tested)
+    score = None
+    if bound is not None:
+        wide = above[bound].mean().where(above[bound].mean() >= LEAST_ROOM)
+        score = _measure(store, _scores(above, above[bound], wide), tested, least / wide)
     return Gains(compared, gain, dict(zip(tested, p, strict=True)), score)
 
 
-def _scores(above: Mapping[str, pd.DataFrame], room: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def _least_mean(weights: Floats, least: pd.Series) -> float:
+    """Least standard deviation of a weighted mean over tasks, from those of the tasks."""
+    return float(np.linalg.norm(weights * least.to_numpy()))
+
+
+def _scores(above: Mapping[str, pd.DataFrame], room: pd.DataFrame, wide: pd.Series) -> dict[str, pd.DataFrame]:
     """Personalization scores seed by seed, units x tasks, linear in the accuracies of a seed (delta method).
 
     Their mean over seeds is the ratio of the means. Ratios seed by seed would be of seeds without room, too.
+
+    Args:
+        above: points above the better simple method, by row.
+        room: those of the bound.
+        wide: their mean by task, nan where it is too small.
     """
-    wide = room.mean().where(room.mean() >= LEAST_ROOM)
     scores = {row: points.mean() / wide for row, points in above.items()}
     return {row: scores[row] + (points - room * scores[row]) / wide for row, points in above.items()}
 
 
-def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame], tested: Sequence[str]) -> Measure:
-    """Average values by row, units x tasks, with intervals; corrected ones for the rows that are compared."""
+def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame], tested: Sequence[str], least: pd.Series) -> Measure:
+    """Average values by row, units x tasks, with intervals; corrected ones for the rows that are compared.
+
+    Args:
+        store: cells of a league.
+        by_seed: the values.
+        tested: the rows that are compared.
+        least: of each task, the least standard deviation of a unit, on the scale of the values.
+    """
     by_task = pd.DataFrame({row: values.mean() for row, values in by_seed.items()}).T
     tasks = [task for task in store.tasks if task in by_task and by_task[task].notna().any()]
     weights = task_weights(store, tasks)
     values = {
         row: (values[tasks] @ weights).dropna().to_numpy() if tasks else np.array([]) for row, values in by_seed.items()
     }
-    corrected = {row: summarise(values[row], LEVEL / len(tested)) for row in tested}
-    means = {row: summarise(of_row) for row, of_row in values.items()}
+    of_mean = _least_mean(weights, least[tasks])
+    corrected = {row: summarise(values[row], LEVEL / len(tested), of_mean) for row in tested}
+    means = {row: summarise(of_row, least=of_mean) for row, of_row in values.items()}
     if has_draws(store) and len(tested) > 1 and tasks:
-        together = _moderated(store, by_seed, tested, tasks, weights)
+        together = _moderated(store, by_seed, tested, weights, least[tasks])
         means |= _within(means, tested, together.half(LEVEL))
         corrected = _within(means, tested, together.half(LEVEL / len(tested)))
     return Measure(by_task, means, corrected)
 
 
 def _moderated(
-    store: Store, by_seed: Mapping[str, pd.DataFrame], rows: Sequence[str], tasks: Sequence[str], weights: Floats
+    store: Store, by_seed: Mapping[str, pd.DataFrame], rows: Sequence[str], weights: Floats, least: pd.Series
 ) -> Differences:
-    """The rows' differences from 0, with variances that all rows determine together."""
+    """The rows' differences from 0 on the tasks of `least`, with variances that all rows determine together."""
+    tasks = [str(task) for task in least.index]
     tables = [np.array([by_seed[row][task].dropna().to_numpy() for row in rows]) for task in tasks]
     parted = erratic_rows(store, tasks)
     erratic = [False, *(row in parted for row in rows)]
-    return differences(tables, [np.zeros(table.shape[1]) for table in tables], weights, erratic)
+    return differences(tables, [np.zeros(table.shape[1]) for table in tables], weights, erratic, least.tolist())
 
 
 def _within(means: Mapping[str, Summary], rows: Sequence[str], halves: Floats) -> dict[str, Summary]:

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from reports.league.gain import by_seed
 from reports.league.pictures import means
 from reports.league.rule import REFERENCES, ranked, task_weights, units_of
@@ -47,7 +49,8 @@ def _pairs(store: Store, compared: Family, method: str, figure: Figure, chosen: 
     accuracies = {row: by_seed(store, row, figure, chosen) for row in compared.scores}
     seeds = {row: dict(zip(table.index, table.to_numpy() @ weights, strict=True)) for row, table in accuracies.items()}
     method_seeds = seeds.pop(compared.clones.get(method, method))
-    pairs = {row: paired(method_seeds, other) for row, other in seeds.items()}
+    least = float(np.linalg.norm(weights * compared.least))
+    pairs = {row: paired(method_seeds, other, least=least) for row, other in seeds.items()}
     corrected = holm([pair.p for pair in pairs.values()])
     return {row: replace(pair, p=p) for (row, pair), p in zip(pairs.items(), corrected, strict=True)}
 

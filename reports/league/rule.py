@@ -113,7 +113,8 @@ def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str,
         return compared, {}
     tasks = [np.array(rows) for rows in zip(*compared.scores.values(), strict=True)]
     erratic = [row in compared.erratic for row in compared.scores]
-    places = dict(zip(compared.scores, rank(tasks, data_families(store, store.tasks), erratic), strict=True))
+    ranks = rank(tasks, data_families(store, store.tasks), erratic, compared.least)
+    places = dict(zip(compared.scores, ranks, strict=True))
     return compared, places | {row: places[first] for row, first in compared.clones.items()}
 
 

@@ -29,8 +29,8 @@ def counted(compared: Family, method: str, margin: float) -> dict[str, Counter[T
     erratic = [row in compared.erratic for row in rows]
     at = rows.index(method)
     counts: dict[str, Counter[TaskOutcome]] = {row: Counter() for row in rows if row != method}
-    for task in _tasks(compared.scores):
-        for row, outcome in zip(rows, outcomes(task, max(1, len(counts)), margin, erratic)[at], strict=True):
+    for task, least in zip(_tasks(compared.scores), compared.least, strict=True):
+        for row, outcome in zip(rows, outcomes(task, max(1, len(counts)), margin, erratic, least)[at], strict=True):
             if row != method:
                 counts[row][outcome] += 1
     return counts
@@ -54,8 +54,8 @@ def wins(store: Store, figure: Figure, chosen: str, method: str | None = None) -
     shown = [row for at, row in enumerate(order) if at < _LEADING or row == named]
     counts = np.zeros((len(shown), len(shown)), dtype=int)
     erratic = [row in compared.erratic for row in shown]
-    for task in _tasks({row: compared.scores[row] for row in shown}):
-        counts += np.array(outcomes(task, _pairs(len(shown)), store.margin, erratic)) == "win"
+    for task, least in zip(_tasks({row: compared.scores[row] for row in shown}), compared.least, strict=True):
+        counts += np.array(outcomes(task, _pairs(len(shown)), store.margin, erratic, least)) == "win"
     return pd.DataFrame(counts, index=shown, columns=shown)
 
 

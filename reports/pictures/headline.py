@@ -54,7 +54,11 @@ def _measured(store: Store, figure: Figure, chosen: str) -> dict[str, dict[str, 
     for row in store.rows:
         by_task = {task: list(scores(store, row, task, figure, chosen).values()) for task in store.tasks}
         if any(by_task.values()):
-            summaries[row] = {task: inference.summarise(values) for task, values in by_task.items() if values}
+            summaries[row] = {
+                task: inference.summarise(values, least=store.least(task, figure.on))
+                for task, values in by_task.items()
+                if values
+            }
     whole = len(store.tasks)  # a mean over fewer tasks, which may be easier ones, has no place among the others
     return dict(sorted(summaries.items(), key=lambda entry: (len(entry[1]) == whole, _mean(entry[1]))))
 

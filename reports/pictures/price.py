@@ -31,7 +31,7 @@ def price(store: Store, tested: pd.DataFrame) -> Picture | None:
                 values = [list(by_unit(personal, row, task, "pm", place).values()) for place in (OWN, test)]
                 if not all(values):
                     continue
-                (x, across), (y, up) = map(_with_bar, values)
+                (x, across), (y, up) = (_with_bar(units, store.least(task, "local")) for units in values)
                 drawn[row] = points[row]
                 axis.errorbar(x, y, xerr=across, yerr=up, elinewidth=0.8, **points[row])
             axis.axline((0, 0), (100, 100), color="#888888", linewidth=0.8, linestyle=":", zorder=0)
@@ -46,9 +46,9 @@ def price(store: Store, tested: pd.DataFrame) -> Picture | None:
         return finish(canvas, "price_of_personalisation", "The price of personalisation", caption)
 
 
-def _with_bar(values: list[float]) -> tuple[float, list[list[float]] | None]:
+def _with_bar(values: list[float], least: float) -> tuple[float, list[list[float]] | None]:
     """The mean, and how far its interval reaches below and above; None for one value."""
-    summary = inference.summarise(values)
+    summary = inference.summarise(values, least=least)
     if summary.n < 2:
         return summary.mean, None
     low, high = inference.within_percent(summary.mean, (summary.high - summary.low) / 2)

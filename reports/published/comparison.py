@@ -241,7 +241,9 @@ def _difference(ours: TableEntry, paper: TableEntry) -> TableEntry:
     difference = TableEntry(ours.value - paper.value, signed=True)
     if ours.spread is None or paper.spread is None:
         return difference
-    low, high = inference.unpaired((ours.value, ours.spread, ours.n), (paper.value, paper.spread, paper.n))
+    low, high = inference.unpaired(
+        (ours.value, max(ours.spread, ours.least), ours.n), (paper.value, paper.spread, paper.n)
+    )
     if math.isnan(low):
         return difference
     ends = (replace(difference, value=end).number for end in (low, high))

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -105,7 +105,8 @@ def _accuracy(figure: Figure, ours: Ours, place: Place) -> TableEntry:
         if unit in units
     ]
     derived = any(figure.metric in cell.view.status.derived for cell in place.cells)
-    return _over_seeds(scores, derived=derived)
+    least = max((ours.store.least(task, figure.on) for _, task in entries), default=0.0)
+    return replace(_over_seeds(scores, derived=derived), least=least)
 
 
 def _client_accuracy(ours: Ours, place: Place) -> TableEntry:

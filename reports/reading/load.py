@@ -19,6 +19,7 @@ from bench.store.tables import read_tables
 from reports.reading.generic_models import mark_generic
 from reports.reading.names import flat, names_of
 from reports.statistics.best import MARGIN
+from reports.statistics.inference import least_deviation
 
 _NAMES = ("row", "task", "seed")
 _PREFERRED: tuple[CellState, ...] = (*FINISHED, "running", "interrupted", "failed", "waiting")
@@ -151,6 +152,15 @@ class Store:
                 return 100 / len(partition["counts"][0])
         return math.nan
 
+    def least(self, task: str, on: str) -> float:
+        """Least standard deviation in points that intervals suppose of a unit's accuracies, or differences of two.
+
+        Args:
+            task: a task.
+            on: `global`, the common test set, or `local`, the clients' own tests.
+        """
+        return least_deviation(self._tested[task].get(on, math.inf), self.repeats(task))
+
     def by_seed(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
         """Accuracy in percent by seed; a diverged cell counts at chance level."""
         figure = (metric, on, mean, self.selected(task, selection))
@@ -176,6 +186,20 @@ class Store:
     @cached_property
     def _units(self) -> dict[tuple[str, str], str]:
         return {(cell.task, cell.seed): cell.unit for cell in self.cells}
+
+    @cached_property
+    def _tested(self) -> dict[str, dict[str, int]]:
+        """Numbers of test samples of each task, as its first cell that is done has them; without a common test set that
+        is made of all clients' tests."""
+        tested: dict[str, dict[str, int]] = {task: {} for task in self.tasks}
+        for cell in self.cells:
+            if cell.state == "done" and not tested[cell.task]:
+                clients = cell.view.table("clients")
+                last = clients[(clients["split"] == "test") & (clients["round"] == clients["round"].max())]
+                local = int(last.groupby("metric")["samples"].sum().max())
+                whole = (cell.json("partition") or {}).get("n_global_test")
+                tested[cell.task] = {"local": local, "global": whole or local}
+        return tested
 
     @cached_property
     def _expected(self) -> dict[str, set[str]]:

@@ -14,6 +14,7 @@
   pairs keep their own variances, with the fewest degrees of freedom, and take no part in what the variances of the
   others say together: else it would widen all intervals, and its own would be too narrow. It is known by its cells'
   states and not by its variances, of which the large ones would be chosen.
+- Accuracies are counts, so no pair's variance is taken for less than that of half a test sample.
 - The intervals are simultaneous for "mine minus the best of the others" (Hsu 1984, constrained multiple comparisons
   with the best), because the best method is chosen on the same data.
 - The critical value is Bonferroni's over all pairs: Hsu's own does not control how often one of several exactly equal
@@ -96,8 +97,25 @@ def logits(percent: Floats) -> Floats:
     return odds
 
 
+def least_logits(tasks: Sequence[Floats], least: Sequence[float]) -> list[Floats]:
+    """Least standard deviations of logits, `[methods]` for each task, from those in points (`least_deviation`).
+
+    Args:
+        tasks: accuracies in percent, `[methods, units]`.
+        least: of each task; empty: none, and so is what is returned.
+    """
+    middle = [task.mean(axis=1) for task in tasks]
+    return [
+        np.maximum(logits(mean + points) - logits(mean), logits(mean) - logits(mean - points))
+        for mean, points in zip(middle, least, strict=False)
+    ]
+
+
 def against_best(
-    tasks: Sequence[Floats], margin: float = MARGIN, erratic: Sequence[bool] | None = None
+    tasks: Sequence[Floats],
+    margin: float = MARGIN,
+    erratic: Sequence[bool] | None = None,
+    least: Sequence[float] = (),
 ) -> list[Standing]:
     """Compare every method with the best of the others, over all tasks.
 
@@ -105,6 +123,7 @@ def against_best(
         tasks: for each task, accuracies in percent, `[methods, units]`; units in one order where tasks share them.
         margin: of equivalence, in percentage points.
         erratic: of each method, whether it diverged in some cells and not in others; None: no method has.
+        least: of each task, the least standard deviation of a unit in points (`least_deviation`); empty: 0.
 
     Returns:
         A standing per method; empty where there are fewer than two methods or no task has two units.
@@ -114,7 +133,7 @@ def against_best(
         return []
     means = np.array([task.mean(axis=1) for task in scores])
     mean = means.mean(axis=0)
-    moderated = pairs_of(scores, _alike(scores), erratic)
+    moderated = pairs_of(scores, _alike(scores), erratic, least_logits(tasks, least))
     critical = pairwise_critical(len(mean), moderated.freedom, LEVEL)
     lows, highs = _constrained(mean, critical * np.sqrt(moderated.variance))
     per_unit = moderated.variance * len(scores) / sum(1 / task.shape[1] for task in scores)
@@ -129,7 +148,11 @@ def against_best(
 
 
 def outcomes(
-    task: Floats, comparisons: int, margin: float = MARGIN, erratic: Sequence[bool] | None = None
+    task: Floats,
+    comparisons: int,
+    margin: float = MARGIN,
+    erratic: Sequence[bool] | None = None,
+    least: float = 0.0,
 ) -> list[list[TaskOutcome]]:
     """Compare every method with every other on one task, by the verdict on the one with the lower mean.
 
@@ -140,6 +163,7 @@ def outcomes(
         comparisons: how many of them are looked at, for Bonferroni's correction.
         margin: of equivalence, in percentage points.
         erratic: as of `against_best`.
+        least: the least standard deviation of a unit in points (`least_deviation`).
 
     Returns:
         `[method][other]`, the outcome for the first; `undecided` everywhere where there is one unit only.
@@ -151,7 +175,7 @@ def outcomes(
     if units < 2:
         return [["undecided"] * methods for _ in range(methods)]
     mean = scores.mean(axis=1)
-    moderated = pairs_of([scores], np.ones(1), erratic)
+    moderated = pairs_of([scores], np.ones(1), erratic, least_logits([task], [least]))
     half = stats.t.ppf(1 - LEVEL / (2 * comparisons), moderated.freedom) * np.sqrt(moderated.variance)
     table: list[list[TaskOutcome]] = [["tie"] * methods for _ in range(methods)]
     for method in range(methods):
@@ -186,24 +210,29 @@ def intervals(scores: Sequence[Floats]) -> tuple[Floats, Floats]:
     return _constrained(mean, pairwise_critical(len(mean), moderated.freedom, LEVEL) * np.sqrt(moderated.variance))
 
 
-def pairs_of(scores: Sequence[Floats], weights: Floats, erratic: Sequence[bool] | None = None) -> Moderated:
+def pairs_of(
+    scores: Sequence[Floats],
+    weights: Floats,
+    erratic: Sequence[bool] | None = None,
+    least: Sequence[Floats] = (),
+) -> Moderated:
     """Variances of all pairs' differences of weighted means; those of an erratic method's pairs are not moderated.
 
     Args:
-        scores, weights: as of `pair_variances`.
+        scores, weights, least: as of `pair_variances`.
         erratic: as of `against_best`.
     """
-    variance, degrees = pair_variances(scores, weights)
+    variance, degrees = pair_variances(scores, weights, least)
     if erratic is None or not any(erratic):
         moderated, more = moderate(variance, degrees)
         return Moderated(moderated, np.full(variance.shape, more), variance, np.full(variance.shape, degrees))
-    least = min(task.shape[1] for task in _several(scores)) - 1
-    freedom = np.full(variance.shape, float(least))
+    fewest = min(task.shape[1] for task in _several(scores))
+    freedom = np.full(variance.shape, fewest - 1.0)
     pairs = Moderated(variance, freedom, variance.copy(), freedom.copy())
     steady = ~np.asarray(erratic, dtype=bool)
     if steady.sum() > 1:
         both = np.ix_(steady, steady)
-        plain, degrees = pair_variances([task[steady] for task in scores], weights)
+        plain, degrees = pair_variances([task[steady] for task in scores], weights, [of[steady] for of in least])
         pairs.plain[both], pairs.plain_freedom[both] = plain, degrees
         pairs.variance[both], pairs.freedom[both] = moderate(plain, degrees)
     return pairs
@@ -237,7 +266,7 @@ def moderate(variances: Floats, freedom: float) -> tuple[Floats, float]:
     return (prior * centre + freedom * variances) / (prior + freedom), min(prior + freedom, most)
 
 
-def pair_variances(scores: Sequence[Floats], weights: Floats) -> tuple[Floats, float]:
+def pair_variances(scores: Sequence[Floats], weights: Floats, least: Sequence[Floats] = ()) -> tuple[Floats, float]:
     """Variance of the difference of each pair's weighted means, `[methods, methods]`, and its degrees of freedom.
 
     A task with one unit shows no variance; it is taken to have the mean of the other tasks', by degrees of freedom.
@@ -246,12 +275,18 @@ def pair_variances(scores: Sequence[Floats], weights: Floats) -> tuple[Floats, f
     Args:
         scores: for each task, `[methods, units]`; two units at least in one of them.
         weights: of the tasks.
+        least: for each task, least standard deviations `[methods]` of a unit, on the scale of the scores; empty: 0.
     """
     units = np.array([task.shape[1] for task in scores])
     freedoms = units - 1.0
     single = units == 1
     shares = np.where(single, 0.0, weights**2 / units) + np.square(weights[single]).sum() * freedoms / freedoms.sum()
-    parts = np.array([share * _variances(task) for share, task in zip(shares[~single], _several(scores), strict=True)])
+    variances = [
+        _variances(task, of_task)
+        for task, of_task in zip(scores, least or [np.zeros(len(task)) for task in scores], strict=True)
+        if task.shape[1] > 1
+    ]
+    parts = np.array([share * of_task for share, of_task in zip(shares[~single], variances, strict=True)])
     variance = parts.sum(axis=0)
     return variance * _design_effect(scores, weights, variance), satterthwaite(
         parts.mean(axis=(1, 2)), freedoms[~single]
@@ -267,7 +302,7 @@ def _design_effect(scores: Sequence[Floats], weights: Floats, variance: Floats) 
     if len(scores) < 2 or len({task.shape[1] for task in scores}) > 1 or not variance.any():
         return 1.0
     by_seed = np.tensordot(weights, np.array(scores), 1)
-    return max(1.0, float(_variances(by_seed).sum() / by_seed.shape[1] / variance.sum()))
+    return max(1.0, float(_variances(by_seed, np.zeros(len(by_seed))).sum() / by_seed.shape[1] / variance.sum()))
 
 
 def _several(scores: Sequence[Floats]) -> list[Floats]:
@@ -275,11 +310,17 @@ def _several(scores: Sequence[Floats]) -> list[Floats]:
     return [task for task in scores if task.shape[1] > 1]
 
 
-def _variances(task: Floats) -> Floats:
-    """Variance over units of the difference of each pair, `[methods, methods]`, from `[methods, units]`."""
+def _variances(task: Floats, least: Floats) -> Floats:
+    """Variance over units of the difference of each pair, `[methods, methods]`, from `[methods, units]`.
+
+    It is at least the mean of the two methods' least ones, whose deviations are `least`.
+    """
     residuals = task - task.mean(axis=1, keepdims=True)
     differences = residuals[:, None] - residuals[None]
-    return np.asarray(np.einsum("iju,iju->ij", differences, differences) / (task.shape[1] - 1))
+    squares = np.square(least)
+    floor = (squares[:, None] + squares[None]) / 2 * (1 - np.eye(len(task)))
+    variances: Floats = np.einsum("iju,iju->ij", differences, differences) / (task.shape[1] - 1)
+    return np.maximum(floor, variances)
 
 
 def _alike(scores: Sequence[Floats]) -> Floats:

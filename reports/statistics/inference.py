@@ -6,6 +6,8 @@ all methods at once: reports/statistics/best.py; aggregates over tasks: stratifi
 "Deep RL at the Edge of the Statistical Precipice") with Student's t in place of percentiles;
 many methods over many tasks: Friedman test, then Wilcoxon signed-rank with Holm (Benavoli, Corani and Mangili 2016).
 A task is a data set with its partition; a run is one seed of it.
+
+No interval, p value or effect size takes a spread for smaller than half a test sample (`least_deviation`).
 """
 
 import math
@@ -44,7 +46,7 @@ class Comparison:
         n: pairs.
         difference, low, high: mean difference and its t interval.
         p: two-sided p value of the paired t test; 1 where all pairs are equal, nan for fewer than two pairs and where
-            all differ by the same amount: t is infinite there, and with few seeds and few test samples that is chance.
+            all differ by the same amount and no least spread is known: t is infinite there.
         effect, effect_low, effect_high: mean difference over the standard deviation of differences (Cohen's d_z) and
             its interval from the noncentral t distribution (Cumming and Finch 2001); nan where there is no spread.
     """
@@ -88,26 +90,51 @@ class Bounded:
     high: float
 
 
-def summarise(values: Sequence[float] | Floats, level: float = LEVEL) -> Summary:
-    """Mean, standard deviation (ddof 1) and the `1 - level` t interval of independent runs."""
+def least_deviation(samples: float, seeds: int = 1) -> float:
+    """Return half a test sample in percentage points: the least standard deviation of a unit that intervals suppose.
+
+    An accuracy is a count of right samples, and so is the difference of two. Counts that repeat in all seeds show only
+    that the mean lies between their neighbours, and a variable within an interval as long as one sample has at most
+    half a sample as its standard deviation (Popoviciu 1935). With this floor Student's 95 % interval of counts that
+    fall on either of two neighbours misses in at most 5 % with up to 17 seeds and in 6 % with more, whatever the share
+    of either. With the variance of rounding, a twelfth of a sample's square (Sheppard 1898), it misses in up to 14 %.
+
+    Args:
+        samples: test samples. A mean over clients counts as many: whatever the weights, which sum to 1, one sample
+            changes it by 1 / samples on average.
+        seeds: over which a unit is a mean.
+    """
+    return 50 / samples / math.sqrt(seeds)
+
+
+def summarise(values: Sequence[float] | Floats, level: float = LEVEL, least: float = 0.0) -> Summary:
+    """Mean, standard deviation (ddof 1) and the `1 - level` t interval of independent runs.
+
+    Args:
+        values: one of each run.
+        level: probability that the interval misses.
+        least: standard deviation that the interval supposes at least (`least_deviation`); 0 for what is not counted.
+    """
     x = np.asarray(values, dtype=float)
     mean = float(x.mean()) if len(x) else math.nan
     if len(x) < 2:
         return Summary(len(x), mean, math.nan, math.nan, math.nan)
     std = float(x.std(ddof=1))
-    half = _t_quantile(len(x) - 1, level) * std / math.sqrt(len(x))
+    half = _t_quantile(len(x) - 1, level) * max(std, least) / math.sqrt(len(x))
     return Summary(len(x), mean, std, mean - half, mean + half)
 
 
-def paired(values: Mapping[str, float], reference: Mapping[str, float], level: float = LEVEL) -> Comparison:
-    """Compare two methods, `{seed: score}` each, on the seeds that both have."""
+def paired(
+    values: Mapping[str, float], reference: Mapping[str, float], level: float = LEVEL, least: float = 0.0
+) -> Comparison:
+    """Compare two methods, `{seed: score}` each, on the seeds that both have; `level` and `least` as of `summarise`."""
     differences = _differences(values, reference)
-    summary = summarise(differences, level)
+    summary = summarise(differences, level, least)
     effect, low, high = math.nan, math.nan, math.nan
-    if summary.n > 1 and np.ptp(differences) > 0:
-        effect = summary.mean / summary.std
+    if summary.n > 1 and (std := max(summary.std, least)) > 0:
+        effect = summary.mean / std
         low, high = _effect_interval(effect, summary.n, level)
-    p = p_value(differences)
+    p = p_value(differences, least)
     return Comparison(summary.n, summary.mean, summary.low, summary.high, p, effect, low, high)
 
 
@@ -229,6 +256,7 @@ def bootstrap(
     aggregate: Callable[..., Floats],
     *address: int | str,
     repeats: int = 2000,
+    least: Sequence[float] = (),
 ) -> Bounded:
     """Interval of `aggregate(tasks)` in percent: Student's t with the bootstrap's standard error, on the logit scale.
 
@@ -242,6 +270,9 @@ def bootstrap(
         tasks: one array `[units]` per task, percent.
         aggregate: maps a list of `[..., units]` to `[...]`.
         address: where the draws come from (`bench.rng.generator`).
+        repeats: number of draws.
+        least: of each task, the standard deviation of a unit (`least_deviation`) from which the error of an
+            interquartile mean, the mean of half of all units, is taken at least; empty: 0.
     """
     rng = generator("bootstrap", *address)
     value = float(aggregate(tasks))
@@ -254,6 +285,7 @@ def bootstrap(
     shares = np.array([_part(units, aggregates) for units in several])
     parts = shares * (freedoms + 1) / freedoms
     error = float(aggregates.std()) * math.sqrt(parts.sum() / shares.sum() if shares.any() else 1)
+    error = max(error, math.sqrt(2 * np.square(least).mean() / sum(map(len, tasks))) if least else 0.0)
     return Bounded(value, *within_percent(value, _t_quantile(satterthwaite(parts, freedoms), LEVEL) * error))
 
 
@@ -321,15 +353,20 @@ def _level_out(differences: Floats, scores: Floats) -> Floats:
     return level
 
 
-def p_value(differences: Floats) -> float:
-    """Two-sided p value of the t test that the mean is 0; nan for fewer than two, and for equal ones other than 0."""
+def p_value(differences: Floats, least: float = 0.0) -> float:
+    """Two-sided p value of the t test that the mean is 0, with `least` as of `summarise`.
+
+    nan for fewer than two differences, and for equal ones other than 0 without a least spread.
+    """
     if len(differences) < 2:
         return math.nan
-    if np.ptp(differences) == 0:  # no spread: t is 0/0 or infinite
+    std = max(float(differences.std(ddof=1)) if np.ptp(differences) else 0.0, least)
+    if std == 0:  # t is 0/0 or infinite
         return 1.0 if differences[0] == 0 else math.nan
-    from scipy import stats
+    from scipy import special
 
-    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+    t = abs(float(differences.mean())) / std * math.sqrt(len(differences))
+    return float(2 * special.stdtr(len(differences) - 1, -t))
 
 
 @cache

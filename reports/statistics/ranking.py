@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.data import Floats
-from reports.statistics.best import logits, pairs_of, pairwise_critical
+from reports.statistics.best import least_logits, logits, pairs_of, pairwise_critical
 from reports.statistics.inference import LEVEL
 
 
@@ -28,7 +28,12 @@ class Ranked:
     tier: int
 
 
-def rank(tasks: Sequence[Floats], families: Sequence[str], erratic: Sequence[bool] | None = None) -> list[Ranked]:
+def rank(
+    tasks: Sequence[Floats],
+    families: Sequence[str],
+    erratic: Sequence[bool] | None = None,
+    least: Sequence[float] = (),
+) -> list[Ranked]:
     """Rank methods over tasks.
 
     Args:
@@ -36,8 +41,9 @@ def rank(tasks: Sequence[Floats], families: Sequence[str], erratic: Sequence[boo
             order where tasks share them.
         families: the data family of each task.
         erratic: of each method, whether it diverged in some cells and not in others; None: no method has.
+        least: of each task, the least standard deviation of a unit in points (`least_deviation`); empty: 0.
     """
-    mean, half = pair_intervals(tasks, families, erratic)
+    mean, half = pair_intervals(tasks, families, erratic, least=least)
     above = mean[None] - mean[:, None] > half  # [method, other]: the other is surely better
     firsts, lasts = 1 + above.sum(axis=1), len(mean) - above.sum(axis=0)
     tiers = _tiers(mean, firsts, lasts)
@@ -45,18 +51,22 @@ def rank(tasks: Sequence[Floats], families: Sequence[str], erratic: Sequence[boo
 
 
 def pair_intervals(
-    tasks: Sequence[Floats], families: Sequence[str], erratic: Sequence[bool] | None = None, level: float = LEVEL
+    tasks: Sequence[Floats],
+    families: Sequence[str],
+    erratic: Sequence[bool] | None = None,
+    level: float = LEVEL,
+    least: Sequence[float] = (),
 ) -> tuple[Floats, Floats]:
     """Mean logits over tasks, `[methods]`, and half widths of the differences' simultaneous intervals, of each pair.
 
     Args:
-        tasks, families, erratic: as of `rank`.
+        tasks, families, erratic, least: as of `rank`.
         level: probability that not all of them hold.
     """
     scores = [logits(task) for task in tasks]
     weights = family_weights(families)
     mean = weights @ np.array([task.mean(axis=1) for task in scores])
-    moderated = pairs_of(scores, weights, erratic)
+    moderated = pairs_of(scores, weights, erratic, least_logits(tasks, least))
     return mean, pairwise_critical(len(mean), moderated.freedom, level) * np.sqrt(moderated.variance)
 
 

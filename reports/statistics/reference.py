@@ -44,7 +44,11 @@ class Differences:
 
 
 def differences(
-    tasks: Sequence[Floats], reference: Sequence[Floats], weights: Floats, erratic: Sequence[bool] | None = None
+    tasks: Sequence[Floats],
+    reference: Sequence[Floats],
+    weights: Floats,
+    erratic: Sequence[bool] | None = None,
+    least: Sequence[float] = (),
 ) -> Differences:
     """Compare methods with a reference, unit by unit.
 
@@ -54,9 +58,12 @@ def differences(
         weights: of the tasks.
         erratic: of the reference and then of each method, whether it diverged in some cells and not in others; None:
             none has.
+        least: of each task, the least standard deviation of a unit (`reports.statistics.inference.least_deviation`), on
+            the scale of the scores; empty: 0.
     """
     rows = [np.vstack([row, methods]) for row, methods in zip(reference, tasks, strict=True)]
-    variance, freedom = pairs_of(rows, weights, erratic).cautious()
+    floors = [np.full(len(task), of_task) for task, of_task in zip(rows, least, strict=False)]
+    variance, freedom = pairs_of(rows, weights, erratic, floors).cautious()
     mean = weights @ np.array(
         [methods.mean(axis=1) - row.mean() for row, methods in zip(reference, tasks, strict=True)]
     )

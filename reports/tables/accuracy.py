@@ -110,15 +110,16 @@ def all_figures_table(store: Store) -> Table:
     rows = []
     keys = ["row", "task", "metric", "on", "mean", "selection"]
     for row, task, *figure in store.figures[keys].drop_duplicates().itertuples(index=False):
-        summary = inference.summarise(list(store.scores(row, task, *figure).values()))
+        least = store.least(task, figure[1])
+        summary = inference.summarise(list(store.scores(row, task, *figure).values()), least=least)
         interval = inference.within_percent(summary.mean, (summary.high - summary.low) / 2)
         numbers = (summary.mean, summary.std, *interval)
         entries = (words(task), *(words(part or "–") for part in figure), TableEntry(summary.n, decimals=0))
         rows.append((row, (*entries, *map(number, numbers))))
     caption = (
         "Accuracy in percent, mean, standard deviation (ddof 1) and Student's 95 % interval over seeds (over draws of "
-        "tuning or partitions where seeds share them), taken on the logit scale; a diverged cell counts as chance "
-        "level."
+        "tuning or partitions where seeds share them), taken on the logit scale, from a spread of half a test sample "
+        "at least; a diverged cell counts as chance level."
     )
     return Table("figures", "All figures with intervals", caption, "Method", tuple(map(Column, names)), tuple(rows))
 
@@ -132,7 +133,10 @@ def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEAD
         for figure in figures:
             others = [row for row in store.rows if row != base]
             against = scores(store, base, task, figure, chosen)
-            results = [inference.paired(scores(store, row, task, figure, chosen), against) for row in others]
+            least = store.least(task, figure.on)
+            results = [
+                inference.paired(scores(store, row, task, figure, chosen), against, least=least) for row in others
+            ]
             whole = [complete(store, row, task, figure, chosen) for row in (base, *others)]
             tested = [result.p if whole[0] and ok else math.nan for result, ok in zip(results, whole[1:], strict=True)]
             corrected = inference.holm(tested)
@@ -147,7 +151,8 @@ def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEAD
         f"Difference from {base} in percentage points, paired by seed (methods of one seed share partition, initial "
         "weights, client sampling and batches): mean, Student's 95 % interval, p value of the paired t test with "
         "Holm's correction over the methods of a task and figure, and the effect size d_z (mean over standard "
-        "deviation of the differences) with its 95 % interval."
+        "deviation of the differences) with its 95 % interval. Differences are taken to spread by half a test sample "
+        "at least."
     )
     return Table("comparisons", f"Differences from {base}", caption, "Method", tuple(map(Column, names)), tuple(rows))
 
@@ -242,13 +247,14 @@ def aggregates(store: Store, figure: Figure, chosen: str) -> dict[str, Aggregate
         for row in store.rows
         if all(complete(store, row, task, figure, chosen) for task in store.tasks)
     }
+    least = [store.least(task, figure.on) for task in store.tasks]
     compared = family(store, store.tasks, figure, chosen).scores
     means = np.array([[runs.mean() for runs in tasks] for tasks in compared.values()])
     ranks = dict(zip(compared, inference.ranks(means.T).mean(axis=0), strict=True)) if compared else {}
     return {
         row: Aggregate(
             ranks.get(row, math.nan),
-            inference.bootstrap(tasks, inference.iqm, figure.name),
+            inference.bootstrap(tasks, inference.iqm, figure.name, least=least),
             inference.probability_of_improvement(tasks, whole[base]) if base in whole and row != base else None,
         )
         for row, tasks in whole.items()

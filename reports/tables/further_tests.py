@@ -53,10 +53,13 @@ def reversals(store: Store, tested: pd.DataFrame) -> list[str]:
     for task in store.tasks:
         part = tested[(tested["task"] == task) & (tested["metric"] == "pm")]
         rows = [row for row in store.rows if (part["row"] == row).any()]
+        least = store.least(task, "local")
         for test in (test for test in dict.fromkeys(part["test"]) if test not in (OWN, TRIGGERED)):
             for first, second in itertools.combinations(rows, 2):
                 at_home, elsewhere = (
-                    inference.paired(by_unit(part, first, task, "pm", place), by_unit(part, second, task, "pm", place))
+                    inference.paired(
+                        by_unit(part, first, task, "pm", place), by_unit(part, second, task, "pm", place), least=least
+                    )
                     for place in (OWN, test)
                 )
                 certain = at_home.low * at_home.high > 0 and elsewhere.low * elsewhere.high > 0

@@ -26,12 +26,14 @@ class Family:
         clones: rows whose model is another row's (Ditto's generic model is FedAvg's), by name of the first one.
         left_out: the other rows, with the reason.
         erratic: the rows that diverged in some cells of a task and not in others.
+        least: of each task, the least standard deviation of a unit (`Store.least`).
     """
 
     scores: dict[str, list[Floats]]
     clones: dict[str, str]
     left_out: dict[str, str]
     erratic: frozenset[str]
+    least: tuple[float, ...] = ()
 
     def standings(self, margin: float) -> dict[str, best.Standing]:
         """Compare each row with the best of the others; empty where one seed, or one row, says nothing.
@@ -42,7 +44,7 @@ class Family:
         if margin not in self._standings:
             tasks = [np.array(rows) for rows in zip(*self.scores.values(), strict=True)]
             erratic = [row in self.erratic for row in self.scores]
-            compared = best.against_best(tasks, margin, erratic) if len(self.scores) > 1 else []
+            compared = best.against_best(tasks, margin, erratic, self.least) if len(self.scores) > 1 else []
             self._standings[margin] = dict(zip(self.scores, compared, strict=False))
         return self._standings[margin]
 
@@ -69,7 +71,8 @@ def _family(store: Store, tasks: tuple[str, ...], figure: Figure, chosen: str) -
             left_out[row] = "incomplete"
         else:
             whole[row] = by_unit(store, row, tasks, figure, chosen)
-    return Family(*each_once(whole), left_out, erratic_rows(store, tasks))
+    least = tuple(store.least(task, figure.on) for task in tasks)
+    return Family(*each_once(whole), left_out, erratic_rows(store, tasks), least)
 
 
 def erratic_rows(store: Store, tasks: Sequence[str]) -> frozenset[str]:

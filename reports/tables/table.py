@@ -35,6 +35,7 @@ class TableEntry:
         decimals: digits after the point.
         signed: print the sign of positive numbers too (differences).
         n: runs that the value and its spread are of; 0: not a mean over runs. Not printed.
+        least: standard deviation that intervals suppose of a run at least. Not printed.
         link: anchor on the page that the number leads to; on the page only.
     """
 
@@ -46,6 +47,7 @@ class TableEntry:
     decimals: int = 2
     signed: bool = False
     n: int = 0
+    least: float = 0.0
     link: str = ""
 
     @property
