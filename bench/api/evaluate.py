@@ -12,7 +12,7 @@ from bench.config.completion import check_tests
 from bench.errors import UserError, refusing_exits
 from bench.federation import cell_data
 from bench.plugin import METRICS
-from bench.results.results import RunView, load_run
+from bench.results.results import CellView, RunView, damaged, load_run
 from bench.runs.plan import select
 from bench.runs.session_options import check_device_name
 from bench.settings import FurtherTest, Settings
@@ -61,9 +61,10 @@ def evaluate(
     for name in metrics:
         METRICS.declaration(name)
     view = load_run(run)
-    wanted = {id(settings) for settings in select([cell.settings for cell in view.cells], only)} if only else None
-    cells = {cell.id: cell for cell in view.cells if wanted is None or id(cell.settings) in wanted}
-    done = [cell for cell in cells.values() if cell.status.state == "done"]
+    cells = chosen_cells(view, only)
+    for text in damaged(cells):
+        print(text, file=sys.stderr)
+    done = [cell for cell in cells if cell.status.state == "done"]
     without = [cell for cell in done if not has_reported(cell.folder, cell.settings)]
     if not done or len(without) == len(done):
         raise UserError(
@@ -94,6 +95,12 @@ def evaluate(
         )
         print(f"{text}out: run them again with --fresh --keep best", file=sys.stderr)
     return load_run(run)
+
+
+def chosen_cells(view: RunView, only: str | Sequence[str]) -> list[CellView]:
+    """The cells of a run that `only` means, each once."""
+    wanted = {id(settings) for settings in select([cell.settings for cell in view.cells], only)} if only else None
+    return list({cell.id: cell for cell in view.cells if wanted is None or id(cell.settings) in wanted}.values())
 
 
 def _notes(settings: Settings, tests: Sequence[FurtherTest], data_root: Path, said: set[str]) -> tuple[str, ...]:

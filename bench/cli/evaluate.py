@@ -28,14 +28,19 @@ def evaluate(
     data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
-    """Score the kept models of finished cells on further tests (default: the grid's); nothing is trained."""
+    """Score the kept models of finished cells on further tests (default: the grid's); nothing is trained.
+
+    Exit status 1: a cell's files are damaged, and it was left out.
+    """
+    from bench.api.evaluate import chosen_cells
     from bench.api.evaluate import evaluate as evaluate_run
     from bench.plugin import load_file
+    from bench.results.results import damaged
 
     for file in plugin or []:
         load_file(file)
     values = [value for text in tests or [] for value in _values(text)]
-    evaluate_run(
+    view = evaluate_run(
         run,
         tests=values,
         metrics=metrics or (),
@@ -44,6 +49,8 @@ def evaluate(
         data_root=data_root,
         quiet=quiet,
     )
+    if damaged(chosen_cells(view, only or ())):  # they were named
+        raise typer.Exit(1)
 
 
 def _values(text: str) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from bench.cli.commands import Commands
+from bench.cli.results import end_if_damaged
 from bench.cli.run import PluginFiles
 from bench.errors import UserError, did_you_mean
 
@@ -225,6 +226,7 @@ def compare(
                 unpack(file, run)
         for table in compare_leagues(*unpacked):
             print(to_markdown(table))
+        end_if_damaged(*(run for runs in unpacked for run in runs))
 
 
 @app.command()

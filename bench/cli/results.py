@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
+def end_if_damaged(*runs: Path) -> None:
+    """Name the damaged cells of runs and exit with status 1: what was printed or written before lacks them."""
+    from bench.results.results import damaged, load_run
+
+    if texts := [text for run in runs for text in damaged(load_run(run).cells)]:
+        print(*texts, sep="\n", file=sys.stderr)
+        raise typer.Exit(1)
+
+
 def status(
     run: RunFolder,
     all_: Annotated[bool, typer.Option("--all", help="Also cells of earlier settings, code or data.")] = False,
@@ -111,7 +120,8 @@ def log(
         problem = f"{len(views)} cells of {run} begin with {cell!r}" if views else f"{run} has no cell {cell!r}"
         raise UserError(f"{problem}. `bench status {shlex.quote(str(run))}` lists them.")
     view = next(iter(views.values()))
-    print(f"{view.id}  {view.name}: {view.status.state}")
+    reason = f", {view.status.reason}" if view.status.reason else ""
+    print(f"{view.id}  {view.name}: {view.status.state}{reason}")
     for path in (view.folder / "log.txt", view.folder / "error.txt"):
         if inside.is_file(path):
             print(inside.read_bytes(path).decode(errors="replace"), end="")
@@ -123,7 +133,7 @@ def results(
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
     metric: Annotated[str, typer.Option(help="Another score that the run has, such as auroc.")] = "accuracy",
 ) -> None:
-    """Print the results: a short table, or one row per cell and figure."""
+    """Print the results: a short table, or one row per cell and figure. Exit status 1: a damaged cell was left out."""
     from bench.results.results import tidy
 
     if csv:
@@ -133,6 +143,7 @@ def results(
         print(json.dumps(figures.where(figures.notna(), None).to_dict("records"), indent=1))
     else:
         print_summary(run, metric)
+    end_if_damaged(run)
 
 
 def report(
@@ -180,6 +191,7 @@ def report(
             clients=clients,
         )
     )
+    end_if_damaged(*runs)
 
 
 def compare(
@@ -192,6 +204,7 @@ def compare(
 
     table = compare_runs(before, after)
     print(to_markdown(table) if table.rows else table.caption)
+    end_if_damaged(before, after)
     if table.rows:
         raise typer.Exit(1)
 

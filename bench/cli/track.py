@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bench.child_processes import safe_path
-from bench.cli.results import RunFolder
+from bench.cli.results import RunFolder, end_if_damaged
 from bench.errors import UserError
 
 TrackingUri = Annotated[
@@ -31,6 +31,7 @@ def track(run: RunFolder, tracking_uri: TrackingUri = None) -> None:
     uri = tracking.choose_store(run, tracking_uri)
     count = tracking.mirror_run(run, uri)
     print(f"{count} cells of {run} are in {tracking.shown(uri)}")
+    end_if_damaged(run)
 
 
 def ui(

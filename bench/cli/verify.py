@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.results import RunFolder
+from bench.cli.results import RunFolder, end_if_damaged
 from bench.cli.run import PluginFiles
 from bench.errors import UserError
 
@@ -23,12 +23,13 @@ def pack(
     out: Annotated[Path | None, typer.Option(help="The file; default: RUN.tar.xz.")] = None,
     models: Annotated[bool, typer.Option("--models", help="With the models that --keep best kept.")] = False,
 ) -> None:
-    """Pack a run's finished cells into one small file to publish."""
+    """Pack a run's finished cells into one small file to publish. Exit status 1: a damaged cell was left out."""
     from bench.results.pack import SUFFIX, pack
 
     file = out or run.resolve().with_name(run.resolve().name + SUFFIX)
     count = pack(run, file, models=models)
     print(f"{file}: {count} cells, {file.stat().st_size / 1e6:.2f} MB")
+    end_if_damaged(run)
 
 
 def unpack(
@@ -40,6 +41,7 @@ def unpack(
 
     unpack(file, folder)
     print(f"{folder}: `bench status {folder}` says what is in it")
+    end_if_damaged(folder)
 
 
 def verify(

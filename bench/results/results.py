@@ -2,6 +2,7 @@
 
 import base64
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ from bench.settings import Settings
 from bench.store import documents
 from bench.store.data_record import record_of
 from bench.store.documents import first_error, read_json, read_run_file
-from bench.store.store import REMOVED, Status, read_status
+from bench.store.store import REMOVED, Status, is_unsound, read_status
 from bench.store.tables import read_table, read_tables
 
 if TYPE_CHECKING:
@@ -246,6 +247,12 @@ def load_run(run: Path | str) -> RunView:
         folder = run / entry["id"]
         cells.append(CellView(entry["id"], entry["label"], settings, folder, read_status(folder, settings)))
     return RunView(run, info, cells)
+
+
+def damaged(cells: Iterable[CellView]) -> list[str]:
+    """Say of each cell whose files are damaged, so that no result counts it, which it is and why: a line each."""
+    unsound = {cell.id: cell for cell in cells if is_unsound(cell.status)}
+    return [f"damaged and left out: {id}  {cell.name}: {cell.status.reason}" for id, cell in unsound.items()]
 
 
 def _runs_near(run: Path) -> str:

@@ -108,7 +108,8 @@ class SavedModels:
 
     def __init__(self, cell: FinishedCell, data_root: Path | str = "data") -> None:
         if cell.status.state != "done":
-            raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is")
+            reason = f" ({cell.status.reason})" if cell.status.reason else ""
+            raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is{reason}")
         self.cell = cell
         self.dataset, self.partition, public = load_all(cell.settings, Path(data_root))
         features = FeatureFiles(cell.folder, own_code(cell.settings))

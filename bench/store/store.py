@@ -150,8 +150,8 @@ def read_status(folder: Path, settings: Settings | None = None) -> Status:
     """Read the status of a cell.
 
     The state is `interrupted`, so that the next run continues the cell and nothing treats it as done, where the status
-    file is damaged, where it says `running` but no process holds the cell (it was killed), and where a finished cell is
-    not sound: see `_fault`.
+    file is damaged, or missing beside results, where it says `running` but no process holds the cell (it was killed),
+    and where a finished cell is not sound: see `_fault`.
 
     Args:
         folder: the cell's folder.
@@ -161,6 +161,8 @@ def read_status(folder: Path, settings: Settings | None = None) -> Status:
         return Status("interrupted", reason=f"its folder is a link: remove it, and {REMEDY}")
     try:
         content = read_json(folder / "status.json")
+        if content is None and (folder / "metrics.csv").exists():
+            return Status("interrupted", reason=f"status.json: missing; {REMEDY}")
         status = Status() if content is None else documents.checked(Status, content, folder / "status.json")
     except UserError:
         return Status("interrupted", reason=f"status.json: damaged; {REMEDY}")
