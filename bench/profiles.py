@@ -6,13 +6,18 @@ The numbers of the presets are round figures that we chose, not measurements.
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from bench.errors import did_you_mean
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Listed = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 """Converts a list in a `Profile` to a tuple, since after `resolve` strict validation rejects a list for a tuple."""
+
+
+def alone(value: Any) -> Any:
+    """A value in place of a list of nothing else: clients or rounds that take it in turn all have it."""
+    return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
 
 
 class _Part(BaseModel):
@@ -47,6 +52,7 @@ Amount = Annotated[
     | Annotated[tuple[Rate, ...], Field(min_length=1), Listed, Tag("list")]
     | Annotated[Spread, Tag("mapping")],
     Discriminator(_form),
+    AfterValidator(alone),
 ]
 """One value for all clients, a list of values that clients take in turn, or a distribution."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from bench.profiles import Listed, Profile, resolve
+from bench.profiles import Listed, Profile, alone, resolve
 
 DEFAULT_SELECTION = "uniform"
 
@@ -29,6 +29,15 @@ Executor = Literal["auto", "sequential", "cohort", "debug"]
 def data_name(dataset: str, options: Mapping[str, Any]) -> str:
     """The name of a data set in tables: a user's own data have the name given to them, or that of their file."""
     return str(options.get("name") or (PurePath(options["path"]).stem if options.get("path") else dataset))
+
+
+def _named(value: Any) -> Any:
+    """Turn a bare name into a mapping."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+Named = Annotated[dict[str, Any], BeforeValidator(_named)]
+"""A part with its options; a bare name is one that has its defaults."""
 
 
 class PublicSet(BaseModel):
@@ -91,7 +100,7 @@ class FurtherTest(BaseModel):
     name: Literal["global", "others", "corrupted", "shifted", "file", "triggered"]
     severity: int | None = Field(None, ge=1, le=5, description="of `corrupted`; empty: all five")
     kinds: Annotated[tuple[str, ...], Listed] = Field((), description="of `corrupted`; empty: all fifteen")
-    shifts: tuple[dict[str, Any], ...] = Field((), description="of `shifted`, as a cell's")
+    shifts: Annotated[tuple[Named, ...], Listed] = Field((), description="of `shifted`, as a cell's")
     path: str | None = Field(None, description="of `file`: an .npz file")
 
     @model_validator(mode="after")
@@ -122,11 +131,6 @@ NO_TRIGGER = "tests: triggered needs a cell with an attack that has a trigger, s
 
 def _options_text(shift: dict[str, Any]) -> list[str]:
     return [f"{key}={value}" for key, value in shift.items() if key != "name"]
-
-
-def _named(value: Any) -> Any:
-    """Turn a bare name into a mapping."""
-    return {"name": value} if isinstance(value, str) else value
 
 
 def _optimizer(value: Any) -> Any:
@@ -190,7 +194,7 @@ class DataChange(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     round: int = Field(ge=1, description="the last round with the data as they were")
-    shifts: Annotated[tuple[Annotated[dict[str, Any], BeforeValidator(_named)], ...] | None, Listed] = Field(
+    shifts: Annotated[tuple[Named, ...] | None, Listed] = Field(
         None, description="the shifts from then on, in place of those before; []: none"
     )
     exchange: float | None = Field(None, gt=0, le=1, description="share of the clients that exchange their samples")
@@ -224,6 +228,7 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 Late = Annotated[
     Annotated[NotNegative, Tag("number")] | Annotated[tuple[NotNegative, ...], Field(min_length=1), Tag("list")],
     Discriminator(lambda value: "list" if isinstance(value, list | tuple) else "number"),
+    AfterValidator(alone),
 ]
 
 
@@ -240,7 +245,7 @@ class Settings(BaseModel):
     label: str = Field("", description="name in tables; empty: the method's name")
     case: str = Field("", description="in tables: what tells cells of one label, data set, alpha and seed apart")
     hp: dict[str, Any] = Field(default_factory=dict, description="the method's own settings")
-    server: dict[str, Any] | None = Field(None, description="server rule, e.g. {name: fedbuff, buffer: 10}")
+    server: Named | None = Field(None, description="server rule, e.g. {name: fedbuff, buffer: 10}")
 
     dataset: str = "digits"
     dataset_options: dict[str, Any] = Field(default_factory=dict)
@@ -251,7 +256,7 @@ class Settings(BaseModel):
     public: PublicSet | None = Field(None, description="public samples, for methods that need some")
     partition: str = "dirichlet"
     partition_options: dict[str, Any] = Field(default_factory=dict)
-    shifts: tuple[dict[str, Any], ...] = Field(
+    shifts: tuple[Named, ...] = Field(
         (), description="what tells the clients' samples apart, e.g. [{name: rotation, groups: 4}]; in this order"
     )
     timeline: tuple[DataChange, ...] = Field(
@@ -294,10 +299,10 @@ class Settings(BaseModel):
     selection: str = Field(
         DEFAULT_SELECTION, description="how they are selected: uniform, by_size, round_robin or one's own"
     )
-    channel: tuple[dict[str, Any], ...] = Field(
+    channel: tuple[Named, ...] = Field(
         (), description="what uploads go through, e.g. [{name: top_k, share: 0.01}, {name: cast, to: fp16}]"
     )
-    attack: dict[str, Any] | None = Field(
+    attack: Named | None = Field(
         None, description="what malicious clients do, e.g. {name: sign_flip, share: 0.2} (docs/attacks.md)"
     )
     unselected: Literal["idle", "broadcast", "cap"] = Field(

@@ -5,8 +5,10 @@ Messages do not give a setting's place in the file; the code that reads a grid f
 
 import importlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from bench.config.validation import (
     Problems,
@@ -32,7 +34,7 @@ from bench.plugin import (
     SHIFTS,
     Registry,
 )
-from bench.settings import DataChange, FurtherTest, Settings
+from bench.settings import DataChange, FurtherTest, PublicSet, Settings
 
 _STAGES = ("change", "select", "encode")
 """What operations of a channel do, in the order in which they may follow each other; but for the first, one of each."""
@@ -55,26 +57,15 @@ def completed(cell: Settings) -> dict[str, Any]:
         "partition_options": complete_options(PARTITIONS, cell.partition, cell.partition_options),
     }
     further = [complete_options(MODELS, model, {})[1] for model in cell.architectures]
-    if cell.public is not None:
-        further.append(complete_options(DATASETS, cell.public.name, cell.public.options)[1])
     SELECTIONS.declaration(cell.selection)
     for name in cell.metrics:
         METRICS.declaration(name)
-    server, shifts, channel = check_server(cell.server), check_shifts(list(cell.shifts)), check_channel([*cell.channel])
-    attack = check_attack(cell.attack)
-    tests, timeline = check_tests(list(cell.tests)), check_timeline(list(cell.timeline))
-    together = conflicts(cell.model_copy(update={"attack": attack}))  # what an attack does is in its defaults, too
+    named = {key: complete(getattr(cell, key)) for key, complete in _COMPLETE.items()}
+    together = conflicts(cell.model_copy(update=named))  # what an attack does is in its defaults, too
     for problems in (*(problems for _, problems in parts.values()), *further, together):
         for problem in problems.values():
             raise UserError(problem)
-    return {key: value for key, (value, _) in parts.items()} | {
-        "server": server,
-        "shifts": tuple(shifts),
-        "channel": tuple(channel),
-        "attack": attack,
-        "tests": tuple(tests),
-        "timeline": tuple(timeline),
-    }
+    return {key: value for key, (value, _) in parts.items()} | named
 
 
 def check_setting(key: str, value: Any) -> Any:
@@ -91,24 +82,15 @@ def check_setting(key: str, value: Any) -> Any:
         return check_field(model, name, value)
     if key == "selection" and isinstance(value, str):
         SELECTIONS.declaration(value)
-    if key == "shifts":
-        return check_shifts(value)
-    if key == "channel":
-        return check_channel(value)
-    if key == "attack":
-        return check_attack(value)
-    if key == "tests":
-        tests = check_tests([FurtherTest.model_validate(test) for test in check_field(Settings, key, value)])
-        return [test.model_dump(mode="json") for test in tests]
-    if key == "timeline":
-        changes = check_timeline([DataChange.model_validate(change) for change in check_field(Settings, key, value)])
-        return [change.model_dump(mode="json") for change in changes]
+    if key in _COMPLETE:
+        checked = value if key in _NAMES else check_field(Settings, key, value)
+        return to_jsonable_python(_COMPLETE[key](checked))
     if key == "metrics":
         names = check_field(Settings, key, value)
         for metric in names:
             METRICS.declaration(metric)
         return names
-    return check_server(value) if key == "server" else check_field(Settings, key, value)
+    return check_field(Settings, key, value)
 
 
 def check_server(value: Any) -> dict[str, Any] | None:
@@ -143,7 +125,23 @@ def _check_entry(registry: Registry[Any], key: str, what: str, value: Any) -> di
     return {"name": entry["name"], **hyper}
 
 
-def check_shifts(value: Any) -> list[dict[str, Any]]:
+def check_public(value: Any) -> PublicSet | None:
+    """Public samples, whose options have the types of their data set's.
+
+    Raises:
+        UserError: an unknown data set, or wrong options.
+    """
+    if value is None:
+        return None
+    public = PublicSet.model_validate(value)
+    options, problems = complete_options(DATASETS, public.name, public.options)
+    if problems:
+        raise UserError(next(iter(problems.values())))
+    given = {key: options[key] for key in public.options}  # a default that is not written stays so: ids rest on that
+    return PublicSet(name=public.name, size=public.size, **given)
+
+
+def check_shifts(value: Any) -> tuple[dict[str, Any], ...]:
     """Shifts, each given as a name or a mapping with `name`, in the form of `Settings` with all options.
 
     Raises:
@@ -152,7 +150,7 @@ def check_shifts(value: Any) -> list[dict[str, Any]]:
     return _check_list(complete_options, SHIFTS, "shifts", value)
 
 
-def check_channel(value: Any) -> list[dict[str, Any]]:
+def check_channel(value: Any) -> tuple[dict[str, Any], ...]:
     """The operations of a channel, each given as a name or a mapping with `name`, in the form of `Settings` with all
     hyperparameters.
 
@@ -184,9 +182,9 @@ def _check_list(
     registry: Registry[Any],
     key: str,
     value: Any,
-) -> list[dict[str, Any]]:
+) -> tuple[dict[str, Any], ...]:
     """The entries of a setting that is a list of names or of mappings with `name`, completed."""
-    listed: list[Any] = value if isinstance(value, list) else [None]
+    listed: Sequence[Any] = value if isinstance(value, list | tuple) else [None]
     entries = [{"name": entry} if isinstance(entry, str) else entry for entry in listed]
     if not all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in entries):
         raise UserError(f"{key} = {shown(value)} should be a list of names, or of mappings with `name`")
@@ -199,10 +197,10 @@ def _check_list(
         if problems:
             raise UserError(next(iter(problems.values())))
         completed_entries.append({"name": entry["name"], **options})
-    return completed_entries
+    return tuple(completed_entries)
 
 
-def check_tests(tests: list[FurtherTest]) -> list[FurtherTest]:
+def check_tests(tests: Iterable[FurtherTest | dict[str, Any]]) -> tuple[FurtherTest, ...]:
     """Further tests with all options: the kinds of corruptions, the options of shifts.
 
     Raises:
@@ -210,28 +208,40 @@ def check_tests(tests: list[FurtherTest]) -> list[FurtherTest]:
     """
     known = list(importlib.import_module("datasets.corruptions").KINDS)
     complete = []
-    for test in tests:
+    for test in map(FurtherTest.model_validate, tests):
         for kind in test.kinds:
             if kind not in known:
                 raise UserError(unknown("corruption", kind, known))
         kinds = (test.kinds or tuple(known)) if test.name == "corrupted" else ()
-        shifts = tuple(check_shifts(list(test.shifts))) if test.shifts else ()
+        shifts = check_shifts(test.shifts) if test.shifts else ()
         complete.append(test.model_copy(update={"kinds": kinds, "shifts": shifts}))
     labels = [label for test in complete for label in test.labels]
     if repeated := [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
         raise UserError(f"tests: {repeated[0]!r} stands there twice")
-    return complete
+    return tuple(complete)
 
 
-def check_timeline(changes: list[DataChange]) -> list[DataChange]:
+def check_timeline(changes: Iterable[DataChange | dict[str, Any]]) -> tuple[DataChange, ...]:
     """Changes of the data with all options of their shifts.
 
     Raises:
         UserError: an unknown shift, wrong options, or the same shift twice in a change.
     """
-    return [
-        change
-        if change.shifts is None
-        else change.model_copy(update={"shifts": tuple(check_shifts(list(change.shifts)))})
-        for change in changes
-    ]
+    return tuple(
+        change if change.shifts is None else change.model_copy(update={"shifts": check_shifts(change.shifts)})
+        for change in map(DataChange.model_validate, changes)
+    )
+
+
+_COMPLETE: dict[str, Callable[[Any], Any]] = {
+    "server": check_server,
+    "attack": check_attack,
+    "shifts": check_shifts,
+    "channel": check_channel,
+    "tests": check_tests,
+    "timeline": check_timeline,
+    "public": check_public,
+}
+"""The one form of each setting that names parts with options, whether an axis, a listed cell or Python gave it."""
+_NAMES = ("server", "attack", "shifts", "channel")
+"""Those that may be names alone; they are checked with their registry and not by their types."""

@@ -22,7 +22,7 @@ from bench.config.override import override
 from bench.config.validation import Problems, complete_hyper, complete_options, conflicts, shown, unknown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import UserError
-from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, Registry, load_named
+from bench.plugin import METHODS, MODELS, PARTITIONS, Registry, load_named
 from bench.settings import Settings
 
 MAX_CELLS = 100_000
@@ -206,10 +206,6 @@ class _Resolver:
             | {"dataset_options": {key: value for key, (value, _) in dataset.own.items()}}
             | {"hp": self._complete(complete_hyper, METHODS, method.name, hyper | method.own, method.path)}
         )
-        if cell.public is not None:
-            path = layer["public"][1]
-            given = {key: (value, (*path, key)) for key, value in cell.public.options.items()}
-            self._complete(complete_options, DATASETS, cell.public.name, given, path)
         blamed = {"method": method.path, "adapters": method.path, "alpha": dataset.path}
         for key, problem in conflicts(cell).items():
             self.document.complain(layer[key][1] if key in layer else blamed.get(key, ()), problem)

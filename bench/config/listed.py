@@ -87,8 +87,7 @@ def _cell(settings: dict[str, Any]) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    as_written = {"server": cell.server, "shifts": cell.shifts}  # ids of cells rest on how these are given
-    return cell.model_copy(update=completed(cell) | as_written)
+    return cell.model_copy(update=completed(cell))
 
 
 def _refuse_repeats(document: Document, cells: list[tuple[int, Settings]]) -> None:
