@@ -33,6 +33,11 @@ def export(
     cell: CellArgument,
     out: Annotated[Path, typer.Option(help="Folder of the job; it must be empty or not there yet.")],
     only: Only = None,
+    max_samples: Annotated[int, typer.Option(min=1, help="Most training samples that a site may say it has.")] = 10**6,
+    max_update: Annotated[
+        float,
+        typer.Option(min=1.0, help="Largest value in a site's model, as a multiple of the largest that it was sent."),
+    ] = 100.0,
     patience: Patience = 600.0,
     plugin: PluginFiles = None,
     data_root: DataRoot = Path("data"),
@@ -48,8 +53,9 @@ def export(
     with starting("Rehearsing the job on noise ...", quiet=False):
         from bench.sites.export import LOADER
         from bench.sites.export import export as write
+        from bench.sites.job import Limits
 
-        rehearsal = write(settings, data_root, out)
+        rehearsal = write(settings, data_root, out, Limits(n_train=max_samples, update=max_update))
     if flare:
         importlib.import_module("bench.sites.flare").write_job(out, out / "flare", patience)
     print(f"{out}: {settings.name}, {settings.clients} sites, {settings.rounds} rounds. Fill in {out / LOADER}.\n")
@@ -62,6 +68,10 @@ def serve(
     box: Box,
     folder: Annotated[Path, typer.Option(help="The server's folder, for checkpoints and the generic model.")],
     patience: Patience = 600.0,
+    without: Annotated[list[int] | None, typer.Option(help="Leave a site out from now on (repeatable).")] = None,
+    back: Annotated[
+        bool, typer.Option(help="Go on from the checkpoint before the last one, which is removed.")
+    ] = False,
     plugin: PluginFiles = None,
 ) -> None:
     """Run a job's server over mailboxes. The same command goes on where it was stopped."""
@@ -72,7 +82,12 @@ def serve(
     from bench.sites.mailbox import MailboxHub
     from bench.sites.server import SitesServer
 
-    server = SitesServer(SiteJob.load(job / JOB), MailboxHub(box, patience), folder)
+    loaded = SiteJob.load(job / JOB)
+    hub = MailboxHub(box, patience, loaded.limit("up"))
+    server = SitesServer(loaded, hub, folder, without=without or (), back=back)
+    sizes = server.federation.server.sizes
+    for i, n in sizes.items():
+        print(f"site {i} says that it has {n} training samples, {n / sum(sizes.values()):.1%} of all", flush=True)
     server.run()
     for line in server.rounds.left_out:
         print(line)
@@ -99,7 +114,7 @@ def join(
     loaded = SiteJob.load(job / JOB)
     loaded.check_site(site)
     samples = load_samples(data or job / LOADER, folder, site)
-    SiteClient(loaded, site, samples, folder).serve(MailboxLink(box, site))
+    SiteClient(loaded, site, samples, folder).serve(MailboxLink(box, site, loaded.limit("down")))
 
 
 @app.command()

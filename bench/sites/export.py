@@ -10,7 +10,7 @@ import numpy as np
 from bench.data import Array
 from bench.errors import UserError, in_words, refusing_exits
 from bench.settings import Settings
-from bench.sites.job import DataFacts, SiteJob, SiteSamples, check_settings, simulated
+from bench.sites.job import DataFacts, Limits, SiteJob, SiteSamples, check_settings, simulated
 from bench.sites.rehearsal import Rehearsed, rehearse
 from bench.store import inside
 
@@ -40,7 +40,7 @@ def load(folder: Path, site: int) -> dict[str, np.ndarray]:
 '''
 
 
-def export(settings: Settings, data_root: Path, out: Path) -> Rehearsed:
+def export(settings: Settings, data_root: Path, out: Path, limits: Limits | None = None) -> Rehearsed:
     """Write the job of a cell: `job.json`, and `data.py`, which loads a site's samples.
 
     Raises:
@@ -50,11 +50,11 @@ def export(settings: Settings, data_root: Path, out: Path) -> Rehearsed:
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty: take another folder")
     dataset, _ = simulated(settings, data_root)
-    first = SiteJob(settings=settings, data=DataFacts.of(dataset), lanes=0)
+    first = SiteJob(settings=settings, data=DataFacts.of(dataset), lanes=0, limits=limits or Limits())
     lanes = first.of_server(dict.fromkeys(first.sites, 1)).engine.lanes
     job = first.model_copy(update={"lanes": lanes})
     rehearsal = rehearse(job)
-    job = job.model_copy(update={"forms": rehearsal.forms.plain})
+    job = job.model_copy(update={"forms": rehearsal.forms})
     inside.make_folder(out, out)
     job.save(out / JOB)
     inside.replace(out / LOADER, _loader(job).encode())

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +71,14 @@ class ServerController(Controller):  # type: ignore[misc]
 
     Args:
         patience: seconds after which a site that has not answered is left out of a round.
+        without, back: as `SitesServer` has them; an admin who needs them writes them into the submitted job.
     """
 
-    def __init__(self, patience: int) -> None:
+    def __init__(self, patience: int, without: Sequence[int] = (), back: bool = False) -> None:
         super().__init__()
         self.patience = patience
+        self.without = without
+        self.back = back
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Nothing to begin before the first message."""
@@ -87,7 +90,8 @@ class ServerController(Controller):  # type: ignore[misc]
         """Run the job from its first round, or its checkpoint, to its last."""
         config, local = _places(fl_ctx)
         try:
-            SitesServer(SiteJob.load(config / JOB), _Tasks(self, abort_signal, fl_ctx), local / FOLDER).run()
+            job, hub = SiteJob.load(config / JOB), _Tasks(self, abort_signal, fl_ctx)
+            SitesServer(job, hub, local / FOLDER, without=self.without, back=self.back).run()
         except UserError as error:
             self.system_panic(str(error), fl_ctx)
 

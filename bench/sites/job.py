@@ -4,11 +4,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench import __version__
 from bench.config.code_digests import code_digest
@@ -22,6 +22,7 @@ from bench.federation.setup import make_method
 from bench.method import Everyone
 from bench.plugin import METHODS, SERVER_RULES
 from bench.settings import Executor, Settings
+from bench.sites.forms import Forms
 from bench.sites.messages import PROTOCOL, Identity
 from bench.store import inside
 
@@ -51,9 +52,9 @@ class DataFacts(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, Field(ge=1, le=2**31)], ...]
     dtype: str
-    num_classes: int
+    num_classes: int = Field(ge=1, le=2**31)
     mean: tuple[float, ...]
     std: tuple[float, ...]
     vocabulary: int = 0
@@ -118,6 +119,21 @@ def samples_digest(samples: SiteSamples) -> str:
     return hashed.hexdigest()
 
 
+class Limits(BaseModel):
+    """Bounds of what a server takes from a site.
+
+    Attributes:
+        n_train: most training samples that a site may say it has.
+        update: largest absolute value in a model that a site sends, as a multiple of the largest that it was sent, at
+            least 1. Other values may be sums over samples: their bound is that many times the site's samples.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    n_train: int = Field(1_000_000, ge=1, le=2**31)
+    update: float = Field(100.0, ge=1, allow_inf_nan=False)
+
+
 class SiteJob(BaseModel):
     """A cell as server and sites run it.
 
@@ -125,7 +141,8 @@ class SiteJob(BaseModel):
         settings: of the cell, complete.
         data: what the sites' samples have in common.
         lanes: clients per call of a cohort, which a site keeps to although it has one (0: as the engine says).
-        forms: what uploads look like by name (`bench.sites.rehearsal`).
+        limits: bounds of what the server takes from a site.
+        forms: facts about the messages of a round (`bench.sites.rehearsal`); None: not known yet, and all is taken.
         package: version of pFLeague that exported it.
     """
 
@@ -133,8 +150,9 @@ class SiteJob(BaseModel):
 
     settings: Settings
     data: DataFacts
-    lanes: int
-    forms: dict[str, Any] = {}
+    lanes: int = Field(ge=0)
+    limits: Limits = Limits()
+    forms: Forms | None = None
     package: str = __version__
 
     @property
@@ -147,6 +165,15 @@ class SiteJob(BaseModel):
         """Type of the numbers of the cell's models."""
         dtype: torch.dtype = getattr(torch, self.settings.dtype)
         return dtype
+
+    @property
+    def facts(self) -> Forms:
+        """The facts about messages, which a job that was exported has."""
+        return self.forms or Forms()
+
+    def limit(self, direction: Literal["up", "down"]) -> int | None:
+        """Most bytes of a message; None if nothing is known yet."""
+        return self.forms.bytes.get(direction) if self.forms else None
 
     def check_site(self, site: int) -> None:
         """Refuse a number that no site has.

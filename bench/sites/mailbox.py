@@ -4,21 +4,52 @@ It is a runtime for one machine, for tests, and for sites that can only exchange
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from bench.errors import UserError
 from bench.sites.messages import digest
 from bench.sites.server import Absent
 from bench.store import inside
 
 _REQUEST, _ANSWER = "request", "answer"
-PAUSE = 0.01
-"""Seconds between two looks."""
+PAUSES = 0.01, 0.25
+"""Shortest and longest time in seconds between two looks: who waits for long looks less often."""
 
 
 def folder_of(box: Path, site: int) -> Path:
     """The folder that the server shares with a site."""
     return box / f"site-{site}"
+
+
+class _Letter:
+    """A file that the other end replaces, and that is read once each time: only if its date has changed.
+
+    Args:
+        limit: most bytes that are read; None: any.
+    """
+
+    def __init__(self, path: Path, limit: int | None) -> None:
+        self._path = path
+        self._limit = limit
+        self._seen: tuple[int, int, int] | None = None
+
+    def new(self) -> bytes | None:
+        """The content if it is new.
+
+        Raises:
+            UserError: something else than a plain file is there, or a larger one.
+            OSError: it cannot be read.
+        """
+        try:
+            status = self._path.lstat()
+        except FileNotFoundError:
+            return None
+        seen = status.st_ino, status.st_mtime_ns, status.st_size
+        if seen == self._seen:
+            return None
+        self._seen = seen
+        return inside.read_bytes(self._path, self._limit)
 
 
 class MailboxHub:
@@ -27,59 +58,72 @@ class MailboxHub:
     Args:
         box: folder of all mailboxes.
         patience: seconds after which a site that has not answered is left out.
+        limit: bytes of the largest answer; None: any.
     """
 
-    def __init__(self, box: Path, patience: float) -> None:
+    def __init__(self, box: Path, patience: float, limit: int | None = None) -> None:
         self._box = box
         self._patience = patience
+        self._limit = limit
 
     def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
-        """Write the requests, and look for their answers."""
+        """Write the requests, and look for their answers. A mailbox that is none is that of an absent site."""
+        answers: dict[int, bytes | Absent] = {}
+        letters, names = {}, {i: digest(request).encode() for i, request in requests.items()}
         for i, request in requests.items():
             folder = folder_of(self._box, i)
-            inside.make_folder(folder, folder)
-            inside.replace(folder / _REQUEST, request)
-        answers: dict[int, bytes | Absent] = {}
+            letters[i] = _Letter(folder / _ANSWER, self._limit)
+            try:
+                inside.make_folder(folder, folder)
+                inside.replace(folder / _REQUEST, request)
+            except (UserError, OSError) as error:
+                answers[i] = Absent(str(error))
         end = time.monotonic() + self._patience
-        while len(answers) < len(requests) and time.monotonic() < end:
+        for pause in _pauses():
             for i in requests.keys() - answers.keys():
-                answer = _answer(folder_of(self._box, i) / _ANSWER, digest(requests[i]))
-                if answer is not None:
-                    answers[i] = answer
-            time.sleep(PAUSE)
+                try:
+                    name, _, body = (letters[i].new() or b"").partition(b"\n")
+                except (UserError, OSError) as error:
+                    answers[i] = Absent(str(error))
+                else:
+                    if name == names[i]:
+                        answers[i] = body
+            if len(answers) == len(requests) or time.monotonic() > end:
+                break
+            time.sleep(pause)
         return {i: answers.get(i, Absent(f"no answer in {self._patience:g} seconds")) for i in requests}
 
 
 class MailboxLink:
-    """A site's end of its mailbox."""
+    """A site's end of its mailbox.
 
-    def __init__(self, box: Path, site: int) -> None:
+    Args:
+        limit: bytes of the largest request; None: any.
+    """
+
+    def __init__(self, box: Path, site: int, limit: int | None = None) -> None:
         self._folder = folder_of(box, site)
         inside.make_folder(self._folder, self._folder)
+        self._letter = _Letter(self._folder / _REQUEST, limit)
         self._last = ""
 
     def receive(self) -> bytes:
-        """Wait for a request that is not answered yet."""
-        while True:
-            try:
-                body = inside.read_bytes(self._folder / _REQUEST)
-            except FileNotFoundError:
-                body = b""
-            name = digest(body)
-            if body and name != self._last and _answer(self._folder / _ANSWER, name) is None:
+        """Wait for a request. The first is one that an earlier process may have answered: it may be the job's last."""
+        for pause in _pauses():
+            body = self._letter.new()
+            if body is not None and (name := digest(body)) != self._last:
                 self._last = name
                 return body
-            time.sleep(PAUSE)
+            time.sleep(pause)
+        raise AssertionError("the pauses have no end")
 
     def send(self, body: bytes) -> None:
         """Write the answer to the request that came last."""
         inside.replace(self._folder / _ANSWER, self._last.encode() + b"\n" + body)
 
 
-def _answer(path: Path, request: str) -> bytes | None:
-    """The answer to a request, if it is there."""
-    try:
-        name, _, body = inside.read_bytes(path).partition(b"\n")
-    except FileNotFoundError:
-        return None
-    return body if name == request.encode() else None
+def _pauses() -> Iterator[float]:
+    pause, longest = PAUSES
+    while True:
+        yield pause
+        pause = min(longest, 1.02 * pause)

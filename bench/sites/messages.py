@@ -6,11 +6,13 @@ values, has the shape and type that its place asks for, and is finite.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from bench.errors import optional
@@ -21,12 +23,19 @@ from bench.params import Params, Spec
 PROTOCOL = 2
 _KEY = "pfleague"
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=2**40)]
 Weight = Annotated[float, Field(ge=0)]
+Name = Annotated[str, Field(max_length=200)]
+EVENTS = 100_000
+"""Most events of one message; those of a job have a bound of their own."""
 
 
 class Refused(Exception):
-    """A message that cannot be taken, with what is wrong with it."""
+    """A message that cannot be taken, with what is wrong with it, in one line: its sender may have written the text."""
+
+    def __init__(self, text: str) -> None:
+        line = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text[:500])
+        super().__init__(line + " ..." * (len(text) > 500))
 
 
 class _Part(BaseModel):
@@ -44,11 +53,11 @@ class Identity(_Part):
         settings: digest of the settings that decide a site's numbers, and of what the data are.
     """
 
-    protocol: int
-    package: str
-    method: str
-    code: str
-    settings: str
+    protocol: Count
+    package: Name
+    method: Name
+    code: Name
+    settings: Name
 
     def difference(self, other: "Identity") -> str:
         """Name the first thing that differs, with both values; empty if nothing does."""
@@ -59,11 +68,17 @@ class Identity(_Part):
 
 
 class PlainEvent(_Part):
-    """One event of a program: `work` is steps and samples, `sent` the plain form of an upload's values."""
+    """One event of a program: `work` is steps and samples, or `sent` the plain form of an upload's values."""
 
-    work: list[Count] | None = None
+    work: tuple[Count, Count] | None = None
     sent: Any = None
     weight: Weight | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.work is None) == (self.sent is None) or (self.work is not None and self.weight is not None):
+            raise PydanticCustomError("event", "should be work, or an upload that may have a weight")
+        return self
 
 
 class Envelope(_Part):
@@ -88,11 +103,11 @@ class Envelope(_Part):
     site: Count
     version: Count = 0
     after: Count = 0
-    request: str = ""
+    request: Name = ""
     values: Any = None
-    events: list[PlainEvent] = []
+    events: Annotated[list[PlainEvent], Field(max_length=EVENTS)] = []
     n_train: Count = 0
-    reason: str = ""
+    reason: Annotated[str, Field(max_length=600)] = ""
 
 
 class Content(NamedTuple):
@@ -150,12 +165,19 @@ def encode(envelope: Envelope, tensors: Mapping[str, Tensor]) -> bytes:
     return write_file(tensors, json.dumps(envelope.model_dump(mode="json", exclude_defaults=True), allow_nan=False))
 
 
-def decode(body: bytes) -> Content:
+def decode(body: bytes, limit: int | None = None) -> Content:
     """Read a message.
 
+    Args:
+        limit: most bytes that it may have; None: any.
+
     Raises:
-        Refused: it is truncated, no message, or of another form.
+        Refused: it is too large, truncated, no message, or of another form.
     """
+    if not isinstance(body, bytes):
+        raise Refused(f"a message is bytes, and not {type(body).__name__}")
+    if limit is not None and len(body) > limit:
+        raise Refused(f"a message of {len(body)} bytes, where {limit} is the most")
     tensors, text = read_file(body)
     try:
         return Content(Envelope.model_validate_json(text), tensors)
@@ -237,9 +259,14 @@ class Unpacked:
             case {"$tensor": str() as name}:
                 return self._take(name, where)
             case {"$dict": [*items]} if all(isinstance(item, list) and len(item) == 2 for item in items):
-                return {self._key(key, where): self.unpack(child, f"{where}.{key}") for key, child in items}
+                named = {self._key(key, where): self.unpack(child, f"{where}.{key}") for key, child in items}
+                if len(named) < len(items):
+                    raise Refused(f"{where} has a name twice")
+                return named
             case list():
                 return [self.unpack(child, f"{where}.{i}") for i, child in enumerate(plain)]
+            case int() | float() if abs(plain) > 2**63 if isinstance(plain, int) else not math.isfinite(plain):
+                raise Refused(f"{where} is no finite number of 64 bits")
             case None | bool() | int() | float() | str():
                 return plain
         raise Refused(f"{where} has no known form")

@@ -4,6 +4,7 @@ So nobody needs to know which method looks at what: one that needs more than a c
 as the server's state or the sizes of all where a client's model is made, has other bytes, or fails.
 """
 
+import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,7 +73,8 @@ def rehearse(job: SiteJob) -> Rehearsed:
             server = SitesServer(small, Threads(sites), Path(folder) / "server", forms)
             server.run()
         except Exception as error:
-            text = f"without the samples of all it ends with {type(error).__name__}: {error}"
+            cause = error.__cause__ or error
+            text = f"without the samples of all it ends with {type(cause).__name__}: {cause}"
             raise UserError(f"{name}: {text}") from error
         if server.rounds.left_out:
             raise UserError(f"{name}: {server.rounds.left_out[0]}")
@@ -80,7 +82,9 @@ def rehearse(job: SiteJob) -> Rehearsed:
             simulation.advance()
         if different := _difference(simulation, server.federation, Path(folder)):
             raise UserError(f"{name}: it needs more than a site's samples and messages, as {different} is another")
-    return Rehearsed(forms, server.rounds.messages)
+    changed = [(job.settings.epochs, small.settings.epochs), (job.settings.steps or 1, small.settings.steps or 1)]
+    work = math.prod(math.ceil(whole / part) for whole, part in changed if part)
+    return Rehearsed(forms.scaled(work, math.ceil(len(job.sites) / len(small.sites))), server.rounds.messages)
 
 
 def _small(job: SiteJob) -> SiteJob:
@@ -92,7 +96,7 @@ def _small(job: SiteJob) -> SiteJob:
             "steps": None if job.settings.steps is None else min(job.settings.steps, 2),
         }
     )
-    return job.model_copy(update={"settings": settings, "forms": {}})
+    return job.model_copy(update={"settings": settings, "forms": None})
 
 
 def _noise(job: SiteJob, site: int) -> dict[str, Array]:

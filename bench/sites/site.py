@@ -5,15 +5,18 @@ server has counted, and the one after the round just computed, which counts only
 message. So a round whose message got lost, or was refused, never was, as in a simulation with that dropout.
 """
 
+import contextlib
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from bench.engine.anomalies import Diverged
 from bench.engine.batches import DrawAddress
 from bench.engine.programs import ProgramRun, Sent, Work
+from bench.errors import UserError
 from bench.federation.participants import as_model
 from bench.federation.snapshot import Packer, unpack
 from bench.method import Client, Message
@@ -34,6 +37,8 @@ from bench.sites.messages import (
     write_file,
 )
 from bench.store import inside
+
+log = logging.getLogger(__name__)
 
 MODEL = "model.safetensors"
 """File of a site's model in its folder, once all rounds are done."""
@@ -89,20 +94,19 @@ class SiteClient:
 
     def serve(self, link: SiteLink) -> None:
         """Answer messages until the server says that all rounds are done."""
-        ended = False
+        ended, body = False, link.receive()
         while not ended:
-            ended = self._serve_one(link.receive(), link)
-
-    def _serve_one(self, body: bytes, link: SiteLink) -> bool:
-        """Answer a message; return whether it was the last one."""
-        try:
-            answer, ended = self._answer(body, link)
-        except _Instead as other:
-            return self._serve_one(other.body, link)
-        except Refused as problem:
-            answer, ended = self._sealed("refused", body, reason=str(problem)), False
-        link.send(answer)
-        return ended
+            try:
+                answer, ended = self._answer(body, link)
+            except _Instead as other:
+                body = other.body
+                continue
+            except Refused as problem:
+                log.warning("site %d takes no part: %s", self._site, problem)
+                answer = self._sealed("refused", body, reason=str(problem))
+            link.send(answer)
+            if not ended:
+                body = link.receive()
 
     def _answer(self, body: bytes, link: SiteLink) -> tuple[bytes, bool]:
         envelope = self._read(body).envelope
@@ -114,7 +118,6 @@ class SiteClient:
             case "hello":
                 return self._sealed("here", body, n_train=self._n_train), False
             case "round":
-                self._forget_steps()
                 return self._round([body], link), False
             case "reply":
                 return self._round(self._steps(envelope.version, body), link), False
@@ -142,22 +145,54 @@ class SiteClient:
             )
 
     def _read(self, body: bytes) -> Content:
-        content = decode(body)
+        content = decode(body, self._job.limit("down"))
         if difference := self._identity.difference(content.envelope.identity):
             raise Refused(f"site {self._site} and its server differ: {difference}")
         if content.envelope.site != self._site:
             raise Refused(f"site {self._site} was sent a message to site {content.envelope.site}")
+        last = self._job.settings.rounds - (content.envelope.kind != "finish")
+        if not content.envelope.after <= content.envelope.version <= last:
+            raise Refused(f"there is no round {content.envelope.version + 1} after {content.envelope.after}")
         return content
 
     def _values(self, content: Content) -> Any:
+        """The values of a message from the server.
+
+        Raises:
+            Refused: they are not what the rehearsal's server sent.
+        """
         reader = Unpacked(content.tensors, self._federation.server.specs, self._job.dtype)
-        values = reader.unpack(content.envelope.values)
+        values, finish = reader.unpack(content.envelope.values), content.envelope.kind == "finish"
         reader.end()
+        if finish and not (isinstance(values, dict) and {"down"} <= values.keys() <= {"down", "generic"}):
+            raise Refused("it should hold what the site's model is made from, and perhaps the generic model")
+        if self._job.forms is not None:
+            kind: Literal["round", "reply"] = "reply" if content.envelope.kind == "reply" else "round"
+            self._job.forms.check(kind, values["down"] if finish else values)
         return values
 
     def _sealed(self, kind: Any, request: bytes, packed: Packed | None = None, **fields: Any) -> bytes:
         envelope = Envelope(identity=self._identity, kind=kind, site=self._site, request=digest(request), **fields)
         return encode(envelope, packed.tensors if packed else {})
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Refuse a message on which the method's program fails: what a server sends does not end a site.
+
+        Raises:
+            Refused: the program failed, or its training diverged. In a rehearsal, the error of the program itself.
+        """
+        try:
+            yield
+        except (Refused, _Instead, UserError, OSError, MemoryError):
+            raise
+        except Diverged as error:
+            raise Refused(f"its training diverged: {error.what}") from None
+        except Exception as error:
+            if self._job.forms is None:
+                raise
+            log.warning("the method's program has failed", exc_info=True)
+            raise Refused(f"its program ends with {type(error).__name__}: {error}") from error
 
     # -- a round ------------------------------------------------------------------------------------------------------
 
@@ -169,8 +204,8 @@ class SiteClient:
             link: for further exchanges.
         """
         content = self._read(steps[0])
-        envelope, program = content.envelope, self._program(content)
-        told, asked = 0, 0
+        envelope, told, asked = content.envelope, 0, 0
+        client, values = self._client(envelope.after), self._values(content)
 
         def reply(messages: list[Message]) -> dict[int, Any]:
             nonlocal told, asked
@@ -192,24 +227,21 @@ class SiteClient:
             told = len(program.events) + 1  # the exchange itself, which the engine notes next
             return {self._site: self._values(self._read(steps[asked]))}
 
-        try:
+        with self._refusing():
+            program = self._program(client, values, envelope.version)
             self._federation.engine.run([program], reply)
-        except Diverged as error:
-            raise Refused(f"its training diverged: {error.what}") from None
-        if program.result is not None:
-            as_model(program.result, f"{type(self._federation.method).__name__}.client_round")
+            if program.result is not None:
+                as_model(program.result, f"{type(self._federation.method).__name__}.client_round")
         packed = Packed()
         events = _plain(program.events[told:], packed)
         answer = self._sealed("done", steps[-1], packed, version=envelope.version, events=events, n_train=self._n_train)
         self._keep(envelope.version + 1, envelope.after, answer)
         return answer
 
-    def _program(self, content: Content) -> ProgramRun:
-        envelope, federation = content.envelope, self._federation
-        client = self._client(envelope.after)
-        self._states[envelope.version + 1] = client = replace(client, state=dict(client.state))
-        program = federation.method.client_round(client, self._values(content))
-        return ProgramRun(self._site, program, DrawAddress(self._job.settings.seed, envelope.version, self._site))
+    def _program(self, client: Client, values: Any, version: int) -> ProgramRun:
+        self._states[version + 1] = client = replace(client, state=dict(client.state))
+        program = self._federation.method.client_round(client, values)
+        return ProgramRun(self._site, program, DrawAddress(self._job.settings.seed, version, self._site))
 
     def _steps(self, version: int, body: bytes) -> list[bytes]:
         """The messages of a round whose program was lost as this process ended, with the reply that has come now."""
@@ -222,11 +254,9 @@ class SiteClient:
     def _keep_steps(self, version: int, steps: Sequence[bytes]) -> None:
         for number, step in enumerate(steps):
             path = self._folder / f"step-{version:06d}-{number:04d}"
-            if not path.exists():
+            if not path.exists() or inside.read_bytes(path) != step:
                 inside.replace(path, step)
-
-    def _forget_steps(self) -> None:
-        for path in self._folder.glob("step-*"):
+        for path in sorted(self._folder.glob(f"step-{version:06d}-*"))[len(steps) :]:  # of an earlier attempt
             path.unlink()
 
     # -- state --------------------------------------------------------------------------------------------------------
@@ -240,14 +270,20 @@ class SiteClient:
         Raises:
             Refused: that state is not here.
         """
-        clients = self._federation.clients
-        if after == 0:
+        clients, kept = self._federation.clients, self._labels()
+        if after == 0 and len(kept) <= 2:  # more are there only if the server has counted a round of this site
             return clients[self._site]
+        if after == 0:
+            raise Refused(
+                f"site {self._site} has states of rounds {', '.join(map(str, kept))}, and its server knows of none: "
+                "give the server its folder back, or begin the job anew with an empty folder of the site"
+            )
         if after not in self._states:
             path = self._file("state", after)
             if not path.exists():
                 raise Refused(
-                    f"site {self._site} has no state of round {after}: put its folder's file {path.name} back"
+                    f"site {self._site} has no state of round {after}, but of {', '.join(map(str, kept)) or 'none'}: "
+                    f"put its folder's file {path.name} back, or begin the job anew with an empty folder"
                 )
             tensors, plain = read_file(inside.read_bytes(path))
             state = unpack(json.loads(plain), tensors, self._federation.server.specs)
@@ -255,17 +291,29 @@ class SiteClient:
         return self._states[after]
 
     def _keep(self, label: int, after: int, answer: bytes) -> None:
-        """Write the state of a round and then its answer, and forget all others but the state that it came from."""
+        """Write the state of a round and then its answer, and forget what the job needs no longer.
+
+        That are states before the last two that the server has counted, as it may go back by one, and states between
+        the last one and this, which it has not counted. So a message from earlier, sent again, deletes no state.
+        """
         packer = Packer()
         plain = packer.pack(self._states[label].state)
         inside.replace(self._file("state", label), write_file(packer.tensors, json.dumps(plain)))
         inside.replace(self._file("answer", label), answer)
-        self._states = {at: client for at, client in self._states.items() if at in (after, label)}
-        self._forget_steps()
-        for path in self._folder.iterdir():
-            kind, _, rest = path.name.partition("-")
-            if kind in ("state", "answer") and rest.isdigit() and int(rest) not in (after, label):
+        counted = [at for at in self._labels() if at <= after][-2:]
+        self._states = {at: client for at, client in self._states.items() if at in (*counted, label)}
+        for at in self._labels():
+            if at < label and at not in counted:
+                for path in self._file("answer", at), self._file("state", at):
+                    path.unlink(missing_ok=True)
+        for path in self._folder.glob("step-*"):
+            if int(path.name.split("-")[1]) < label:
                 path.unlink()
+
+    def _labels(self) -> list[int]:
+        """Numbers of the rounds after which a state is kept here, in order."""
+        names = (path.name.removeprefix("state-") for path in self._folder.glob("state-*"))
+        return sorted(int(name) for name in names if name.isdigit())
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -274,14 +322,16 @@ class SiteClient:
         content = self._read(body)
         envelope, values, federation = content.envelope, self._values(content), self._federation
         model: Params | None = values.get("generic")
-        if federation.method.trains != "gm":
-            client = self._client(envelope.after)
-            federation.server.round = envelope.version
-            program = federation.method.personal(
-                federation.server, replace(client, state=dict(client.state)), values["down"]
-            )
-            address = DrawAddress(self._job.settings.seed, envelope.version, self._site, "evaluate")
-            model = as_model(federation.engine.finish(self._site, program, address), "personal")
+        with self._refusing():
+            if federation.method.trains != "gm":
+                client = self._client(envelope.after)
+                federation.server.round = envelope.version
+                program = federation.method.personal(
+                    federation.server, replace(client, state=dict(client.state)), values["down"]
+                )
+                address = DrawAddress(self._job.settings.seed, envelope.version, self._site, "evaluate")
+                model = federation.engine.finish(self._site, program, address)
+            model = None if model is None else as_model(model, "personal")
         if model is not None:
             write_model(self._folder / MODEL, model, self._job, envelope.version)
 
@@ -296,7 +346,7 @@ def _plain(events: Sequence[Work | Sent], packed: Packed) -> list[PlainEvent]:
     plain: list[PlainEvent] = []
     for event in events:
         if isinstance(event, Work):
-            plain.append(PlainEvent(work=[event.steps, event.samples]))
+            plain.append(PlainEvent(work=(event.steps, event.samples)))
         else:
             plain.append(PlainEvent(sent=packed.pack(event.values, ""), weight=event.weight))
     return plain

@@ -74,10 +74,19 @@ def open_file(path: Path, flags: int) -> int:
     return descriptor
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a file of a run's folder; errors as those of `open_file`."""
+def read_bytes(path: Path, limit: int | None = None) -> bytes:
+    """Read a file of a run's folder; errors as those of `open_file`.
+
+    Args:
+        limit: most bytes that it may have; None: any.
+
+    Raises:
+        UserError: it is larger.
+    """
     with open(open_file(path, os.O_RDONLY), "rb") as file:
-        return file.read()
+        if limit is not None and (size := os.fstat(file.fileno()).st_size) > limit:
+            raise UserError(f"{path} has {size} bytes, where {limit} is the most")
+        return file.read() if limit is None else file.read(limit)
 
 
 def append(path: Path) -> IO[str]:

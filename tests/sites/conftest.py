@@ -57,9 +57,9 @@ class Small:
         """All sites."""
         return {i: self.site(i) for i in self.job.sites}
 
-    def server(self, hub: Any) -> SitesServer:
+    def server(self, hub: Any, **options: Any) -> SitesServer:
         """The server's process begins, or begins again."""
-        return SitesServer(self.job, hub, self.work / "server")
+        return SitesServer(self.job, hub, self.work / "server", **options)
 
     def run(self) -> SitesServer:
         """Run the whole job with sites in threads."""

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
+from bench.engine.programs import Sent, Work
 from bench.models.factory import build
 from bench.params import Params, Spec
-from bench.sites.forms import Forms
+from bench.sites.forms import Forms, check_numbers, largest
 from bench.sites.messages import Envelope, Identity, Packed, Refused, Unpacked, decode, encode, same_bytes
 
 IDENTITY = Identity(protocol=1, package="1", method="fedavg", code="c", settings="s")
@@ -119,24 +120,155 @@ def test_other_metadata_are_refused() -> None:
 
 
 def test_a_method_that_sends_nothing_has_no_form_that_fits() -> None:
-    forms = Forms(Forms().plain)
     with pytest.raises(Refused, match="it sent 'w', and the method sends nothing"):
-        forms.check("upload", {"w": model()})
+        Forms().check("upload", {"w": model()})
 
 
 def test_forms_are_learned_and_then_kept() -> None:
+    """Also in nested values, and where lists are longer in the job than in its rehearsal."""
     learned = Forms()
-    learned.check("upload", {"w": model(), "means": torch.ones(3, 4), "some": torch.ones(2), "n": 3})
-    learned.check("upload", {"w": model(1), "means": torch.ones(3, 4), "some": torch.ones(5), "more": torch.ones(1)})
-    forms = Forms(json.loads(json.dumps(learned.plain)))
-    forms.check("upload", {"w": model(2), "means": torch.zeros(3, 4), "some": torch.ones(9)})
+    common = {"w": model(), "means": torch.ones(3, 4), "nested": {"5": [torch.ones(2), "text"]}, "n": 3}
+    learned.learn("upload", {**common, "some": torch.ones(2), "perhaps": None})
+    more = {"some": torch.ones(5), "perhaps": True, "more": torch.ones(1)}
+    learned.learn("upload", {**common, "w": model(1), "nested": {}, **more})
+    forms = Forms.model_validate_json(learned.model_dump_json())
+    fine = {**common, "some": torch.ones(9), "perhaps": False}
+    forms.check("upload", fine)
+    forms.check("upload", {**fine, "n": 0.5, "nested": {7: ["one", torch.zeros(2), "two"], "8": []}})
+    forms.check("upload", {**fine, "cluster2": model()}, sent={"cluster2": model(3)})
     for values, reason in [
-        ({"w": model(), "means": torch.ones(4, 3), "some": torch.ones(1)}, r"means is .*\[4, 3\]"),
-        ({"w": model(), "means": torch.ones(3, 4).double(), "some": torch.ones(1)}, "means is .*float64"),
-        ({"w": model().part("head"), "means": torch.ones(3, 4), "some": torch.ones(1)}, "w is "),
-        ({"w": model(), "means": torch.ones(3, 4)}, "it did not send some"),
-        ({"w": model(), "means": torch.ones(3, 4), "some": torch.ones(1), "x": 1}, "it sent 'x', and the method sends"),
-        ([1], "an upload has no names"),
+        ({**fine, "means": torch.ones(4, 3)}, r"means is .*\[4, 3\]"),
+        ({**fine, "means": torch.ones(3, 4).double()}, "means is .*float64"),
+        ({**fine, "w": model().part("head")}, "w is "),
+        ({**fine, "n": "text"}, r"n is \['str'\], where \['number'\] is due"),
+        ({**fine, "nested": [torch.ones(2)]}, "nested is .*list"),
+        ({**fine, "nested": {"5": [torch.ones(3)]}}, "nested is "),
+        ({**fine, "nested": {"5": [4]}}, "nested is "),
+        ({**fine, "perhaps": "text"}, "perhaps is "),
+        (common, "it did not send perhaps, some"),
+        ({**fine, "x": 1}, "it sent 'x', and the method sends"),
+        ({**fine, "cluster2": model().part("head")}, "it sent 'cluster2'"),
+        ([1], "its upload has no names"),
     ]:
         with pytest.raises(Refused, match=reason):
             forms.check("upload", values)
+
+
+def test_a_dimension_of_the_rehearsal_s_sites_has_any_size_in_the_job() -> None:
+    forms = Forms()
+    forms.learn("upload", {"affinity": torch.ones(3, 4)}, clients=3)
+    forms.check("upload", {"affinity": torch.ones(20, 4)})
+    with pytest.raises(Refused, match="affinity is "):
+        forms.check("upload", {"affinity": torch.ones(20, 5)})
+
+
+SENT, WAITS = Sent({}), Sent({}, waits=True)
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ([Work(1, 5), SENT, SENT], "2 events of the kind 'upload' in a round, where 1 to 1 are due"),
+        ([Work(1, 5)], "0 events of the kind 'upload'"),
+        ([SENT, WAITS], "1 events of the kind 'exchange'"),
+        ([Work(0, 0)] * 9 + [SENT], "9 events of the kind 'work' in a round, where 2 to 8 are due"),
+        ([Work(201, 0), SENT], "work of 201 steps and 0 samples in a round, where 200 is the most"),
+        ([Work(1, 150), Work(1, 51), SENT], "work of 2 steps and 201 samples"),
+        ([Work(1, 5), Sent({}, 1e12)], r"its upload has the weight 1e\+12, and the method's uploads have none"),
+    ],
+)
+def test_a_round_of_other_counts_work_or_weights_is_refused(events: list[Work | Sent], reason: str) -> None:
+    """Learned with 10 samples, one pass and 2 pieces of work; the job's epochs are twice as many, its sites as well."""
+    forms = Forms()
+    forms.learn_round([Work(2, 3), Work(1, 2), SENT], 10)
+    forms = forms.scaled(2, 2)
+    forms.check_round([*[Work(20, 20)] * 8, SENT], 5, 100.0, ended=True)
+    with pytest.raises(Refused, match=reason):
+        forms.check_round(events, 5, 100.0, ended=True)
+
+
+@pytest.mark.parametrize(("learned", "fine", "wrong"), [((1.0, 1.0), 1.0, 1.01), ((0.5, 2.0), 2000.0, 2001.0)])
+def test_a_weight_is_within_what_the_rehearsal_saw(learned: tuple[float, float], fine: float, wrong: float) -> None:
+    """A weight that is always 1 makes the mean an equal one, which no site may change."""
+    forms = Forms()
+    for weight in learned:
+        forms.learn_round([Sent({}, weight)], 10)
+    forms.check_round([Sent({}, fine)], 10, 100.0, ended=True)
+    for other in (wrong, 0.0):
+        with pytest.raises(Refused, match=f"its upload has the weight {other:g}, where at most"):
+            forms.check_round([Sent({}, other)], 10, 100.0, ended=True)
+    with pytest.raises(Refused, match="its upload has no weight"):
+        forms.check_round([Sent({})], 10, 100.0, ended=True)
+
+
+@given(st.floats(-(2.0**127), 2.0**127, width=32), st.integers(1, 1000), st.integers(0, SPEC.d - 1), st.booleans())
+def test_a_number_of_a_model_has_a_bound_and_sums_over_samples_another(
+    number: float, n: int, at: int, as_tensor: bool
+) -> None:
+    weights = torch.zeros(SPEC.d)
+    weights[at] = number
+    values = {"w": weights if as_tensor else Params(weights, torch.zeros(0), SPEC)}
+    for sent, bound in ((values, 7.0), ({"sum": weights[: SPEC.d - 1]}, 7.0 * n), ({"sum": [number]}, 7.0 * n)):
+        if largest(sent) <= bound:
+            check_numbers(sent, 7.0, n, {SPEC.d})
+        else:
+            with pytest.raises(Refused, match=r"where .* is the most"):
+                check_numbers(sent, 7.0, n, {SPEC.d})
+
+
+@given(st.text(max_size=700))
+def test_what_is_wrong_is_said_in_one_line_whoever_wrote_it(text: str) -> None:
+    said = str(Refused(text))
+    assert said.isprintable()
+    assert len(said) <= 4 + 10 * 500
+    if len(text) <= 500 and text.isprintable():
+        assert said == text
+
+
+IDENTITY_TEXT = json.dumps(IDENTITY.model_dump())
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ('"n_train": 1000000000000000', "n_train: Input should be less than"),
+        ('"n_train": 1e30', "n_train: Input should be a valid integer"),
+        (f'"n_train": 1{"0" * 5000}', "number out of range"),
+        ('"n_train": -1', "n_train: Input should be greater than"),
+        (f'"version": 1{"0" * 30}', "version: Input should be less than"),
+        ('"events": [{"work": [1e400, 1]}]', "events.0.work.0: Input should be a valid integer"),
+        (f'"events": [{{"work": [1{"0" * 400}, 1]}}]', "events.0.work.0: Input should be less than"),
+        ('"events": [{"work": [1]}]', "events.0.work.1: Field required"),
+        ('"events": [{"work": [1, 2, 3]}]', "events.0.work"),
+        ('"events": [{}]', "events.0: should be work, or an upload"),
+        ('"events": [{"work": [1, 2], "weight": 1.0}]', "events.0: should be work, or an upload"),
+        ('"events": [{"sent": 1, "weight": 1e400}]', "events.0.weight: Input should be a finite number"),
+        (f'"events": [{", ".join(["{}"] * 100_001)}]', "events: List should have at most 100000 items"),
+        (f'"reason": "{"x" * 601}"', "reason: String should have at most 600 characters"),
+        (f'"request": "{"x" * 201}"', "request: String should have at most 200 characters"),
+        ('"site": true', "site: Input should be a valid integer"),
+        ('"line\\nforged": 1', r"^line\\x0aforged: Extra inputs are not permitted$"),
+    ],
+)
+def test_every_number_and_text_has_its_range(fields: str, reason: str) -> None:
+    site = "" if '"site"' in fields else '"site": 0, '
+    with pytest.raises(Refused, match=reason):
+        decode(save({}, {"pfleague": f'{{"identity": {IDENTITY_TEXT}, "kind": "done", {site}{fields}}}'}))
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e400", "-1e400", str(2**64), f"1{'0' * 400}"])
+def test_plain_numbers_are_finite(number: str) -> None:
+    text = f'{{"identity": {IDENTITY_TEXT}, "kind": "round", "site": 0, "values": {{"$dict": [["n", {number}]]}}}}'
+    with pytest.raises(Refused, match=r"values\.n is no finite number of 64 bits"):
+        unpacked(save({}, {"pfleague": text}))
+
+
+def test_a_name_that_stands_twice_is_refused() -> None:
+    text = f'{{"identity": {IDENTITY_TEXT}, "kind": "round", "site": 0, "values": {{"$dict": [["n", 1], ["n", 2]]}}}}'
+    with pytest.raises(Refused, match="values has a name twice"):
+        unpacked(save({}, {"pfleague": text}))
+
+
+def test_a_message_above_its_bytes_is_refused_before_it_is_read() -> None:
+    with pytest.raises(Refused, match="a message of 11 bytes, where 10 is the most"):
+        decode(b"x" * 11, limit=10)

@@ -164,7 +164,7 @@ def test_server_and_sites_that_start_again_lose_nothing(small: Callable[..., Sma
     """All processes end after each round, or within one after the sites had answered, and begin again from disks."""
     job = small(method, rounds=3)
 
-    class Stopped(Exception):
+    class Stopped(BaseException):
         pass
 
     class Stopping(Threads):
@@ -209,7 +209,8 @@ def test_a_site_whose_state_is_lost_says_so(small: Callable[..., Small]) -> None
     server = job.server(Threads(job.sites()))
     server.advance()
     assert server.rounds.left_out == [
-        "round 2: site 1 is left out: site 1 has no state of round 1: put its folder's file state-000001 back"
+        "round 2: site 1 is left out: site 1 has no state of round 1, but of none: put its folder's file state-000001 "
+        "back, or begin the job anew with an empty folder"
     ]
 
 

@@ -103,6 +103,11 @@ def test_processes_that_are_killed_and_started_again_give_the_same_bytes(process
     assert "left out" not in log.read_text(encoding="utf-8")
     assert differences(simulate(settings, Path("data")), work) == []
 
+    models = [(work / f"site-{i}" / "model.safetensors").read_bytes() for i in range(3)]
+    (work / "site-2" / "model.safetensors").unlink()
+    assert processes.site(2).wait(PATIENCE) == 0  # it comes back after its last round, gets its model again, and ends
+    assert (work / "site-2" / "model.safetensors").read_bytes() == models[2]
+
     opened = {f"site-{i}": _below(work, f"site-{i}") for i in range(3)} | {"server": _below(work, "server")}
     for name, paths in opened.items():
         assert f"{name}" in {path.parts[0] for path in paths}

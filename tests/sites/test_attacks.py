@@ -1,0 +1,447 @@
+"""Strangers at either end: what they send leaves them out by name, and stops, spoils or deletes nothing else."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench.errors import UserError
+from bench.sites.job import Limits
+from bench.sites.loopback import differences, simulate
+from bench.sites.mailbox import MailboxHub, MailboxLink, folder_of
+from bench.sites.messages import decode, digest, read_file
+from bench.sites.rehearsal import Threads
+from bench.sites.server import Absent
+from bench.sites.site import MODEL, SiteClient
+from tests.sites.conftest import Small, cell
+from tests.sites.test_faults import Faulty, rewritten
+
+# -- a site against its server -----------------------------------------------------------------------------------------
+
+
+def upload(envelope: dict[str, Any]) -> dict[str, Any]:
+    [event] = [event for event in envelope["events"] if "sent" in event]
+    upload: dict[str, Any] = event
+    return upload
+
+
+def heavy(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    upload(envelope)["weight"] = 1e12
+
+
+def twice(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    again = json.loads(json.dumps(upload(envelope)).replace('"model.weights"', '"again"'))
+    envelope["events"].append(again)
+    tensors["again"] = tensors["model.weights"].clone()
+
+
+def huge(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    tensors["model.weights"] = torch.full_like(tensors["model.weights"], 3e38)
+
+
+def long_work(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    envelope["events"][0]["work"] = [10**12, 10**12]
+
+
+def endless_work(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    envelope["events"][0]["work"] = [10**30, 10**30]
+
+
+def many_events(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    envelope["events"] += [{"work": [0, 0]}] * 50_000
+
+
+def forged_line(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    envelope.update(kind="refused", reason="busy\nround 2: site 1 is left out: it lies\r\x1b[2K", events=[])
+
+
+def long_reason(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    envelope.update(kind="refused", reason="x" * 3_000_000, events=[])
+
+
+ATTACKS: dict[str, tuple[Callable[[dict[str, torch.Tensor], dict[str, Any]], None], str]] = {
+    "a weight": (heavy, "its upload has the weight 1e+12, and the method's uploads have none"),
+    "two uploads": (twice, "2 events of the kind 'upload' in a round, where 1 to 1 are due"),
+    "huge numbers": (huge, "['model'].weights holds 3e+38, where "),
+    "work": (long_work, "work of 1000000000000 steps and 1000000000000 samples in a round, where "),
+    "work of 31 digits": (endless_work, "events.0.work.0: Input should be less than or equal to "),
+    "events": (many_events, "50001 events of the kind 'work' in a round, where "),
+    "a forged line": (forged_line, r"busy\x0around 2: site 1 is left out: it lies\x0d\x1b[2K"),
+    "a long reason": (long_reason, "a message of 300"),
+}
+
+
+@pytest.fixture(scope="module")
+def without_site_0(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The ledger, and the server's model, of a job from whose second round site 0 was away."""
+    job = Small(cell("fedavg", rounds=2), tmp_path_factory.mktemp("reference"))
+    job.server(Faulty(job.sites(), lambda body: Absent("gone"), {(1, 0)})).run()
+    return results(job)
+
+
+def results(job: Small) -> bytes:
+    ledger = json.loads((job.work / "server" / "ledger.json").read_text(encoding="utf-8"))["ledger"]
+    return json.dumps(ledger).encode() + (job.work / "server" / MODEL).read_bytes()
+
+
+QUICK = ("a weight", "huge numbers")
+
+
+@pytest.mark.parametrize("attack", [a if a in QUICK else pytest.param(a, marks=pytest.mark.long) for a in ATTACKS])
+def test_what_a_site_sends_leaves_it_out_and_nothing_else(
+    small: Callable[..., Small], attack: str, without_site_0: bytes
+) -> None:
+    job = small("fedavg", rounds=2)
+    change, reason = ATTACKS[attack]
+    server = job.server(Faulty(job.sites(), lambda body: rewritten(body, change), {(1, 0)}))
+    server.run()
+    [line] = server.rounds.left_out
+    assert line.startswith(f"round 2: site 0 is left out: {reason}")
+    assert line.isprintable()
+    assert len(line) < 1000
+    assert results(job) == without_site_0
+
+
+class Boasting(Threads):
+    """Threads of which site 2 says that it has other numbers of samples."""
+
+    n = 0
+
+    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
+        answers = super().ask(requests)
+        body = answers.get(2)
+        if isinstance(body, bytes) and decode(body).envelope.kind in ("here", "done"):
+            answers[2] = rewritten(body, lambda tensors, envelope: envelope.update(n_train=self.n))
+        return answers
+
+
+@pytest.mark.parametrize("n", [0, pytest.param(10**6 + 1, marks=pytest.mark.long), 10**12])
+def test_a_number_of_samples_beyond_the_job_s_is_refused_by_name(small: Callable[..., Small], n: int) -> None:
+    """Nothing has begun: that site mends the number, or the operator goes on without it."""
+    job = small("fedavg", rounds=1)
+    hub = Boasting(job.sites())
+    hub.n = n
+    reason = f"the job cannot start: site 2: it says that it has {n} training samples: `--max-samples` is 1000000"
+    with pytest.raises(UserError, match=reason):
+        job.server(hub)
+    server = job.server(hub, without=[2])
+    server.run()
+    assert sorted(server.federation.server.sizes) == [0, 1]
+    assert server.rounds.left_out == []
+    assert (job.work / "site-0" / MODEL).exists()
+    assert not (job.work / "site-2" / MODEL).exists()
+
+
+@pytest.mark.long
+def test_a_spoiled_model_is_taken_back_from_the_checkpoint_before_it(small: Callable[..., Small]) -> None:
+    """Its numbers are within the job's bound, a large one; the honest sites go on from the folders that they have."""
+    job = small("ditto", rounds=4)
+    job.job = job.job.model_copy(update={"limits": Limits(update=1e30)})
+
+    def spoiled(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+        tensors["model.weights"] = tensors["model.weights"].sign() * 1e25
+
+    server = job.server(Faulty(job.sites(), lambda body: rewritten(body, spoiled), {(2, 1)}))
+    with pytest.raises(UserError, match="fewer than half of 3 sites are left") as error:
+        server.run()
+    assert server.federation.version == 3
+    assert "its training diverged" in str(error.value)
+    assert "The largest absolute values sent in round 3: site 0 " in str(error.value)
+    assert ", site 1 1e+25, site 2 " in str(error.value)
+    assert "`--back --without SITE` makes that round again without it" in str(error.value)
+    again = job.server(Threads(job.sites()), back=True, without=[1])
+    assert again.federation.version == 2
+    again.run()
+    assert [line.partition(": site 1 is left out: the server was started")[0] for line in again.rounds.left_out] == [
+        "round 3", "round 4",
+    ]  # fmt: skip
+    for site in (0, 2):
+        tensors, _ = read_file((job.work / f"site-{site}" / MODEL).read_bytes())
+        assert all(torch.isfinite(tensor).all() and tensor.abs().max() < 10 for tensor in tensors.values())
+
+
+def test_going_back_needs_an_earlier_checkpoint(small: Callable[..., Small]) -> None:
+    job = small("fedavg")
+    job.server(Threads(job.sites())).advance()
+    with pytest.raises(UserError, match=r"--back: .* has no checkpoint before its last one"):
+        job.server(Threads({}), back=True)
+    with pytest.raises(UserError, match="there is no site 3"):
+        job.server(Threads({}), without=[3])
+
+
+def blown_up(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    tensors["length"] = torch.tensor(1e-30)
+
+
+def too_short(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+    tensors["length"] = torch.tensor(1e-42)
+
+
+@pytest.mark.parametrize(
+    ("change", "number"),
+    [(blown_up, r"\d+\.\d+e\+\d+"), pytest.param(too_short, "(inf|nan)", marks=pytest.mark.long)],
+)
+def test_a_state_that_is_out_of_proportion_is_not_written(
+    small: Callable[..., Small], change: Callable[[dict[str, torch.Tensor], dict[str, Any]], None], number: str
+) -> None:
+    """FedNova divides by a length that a site sends; no bound of single messages sees what comes of it."""
+    job = small("fednova", rounds=2)
+    server = job.server(Faulty(job.sites(), lambda body: rewritten(body, change), {(1, 2)}))
+    with pytest.raises(
+        UserError, match=rf"round 2: the server's \['model'\].weights would hold {number}, .*in round 2"
+    ):
+        server.run()
+    again = job.server(Threads(job.sites()))
+    assert again.federation.version == 1
+    again.run()
+    assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
+
+
+# -- mailboxes ---------------------------------------------------------------------------------------------------------
+
+BODY = b"a request"
+ANSWER = digest(BODY).encode() + b"\nan answer"
+
+
+def put_link(folder: Path) -> None:
+    (folder / "elsewhere").write_bytes(ANSWER)
+    (folder / "answer").symlink_to(folder / "elsewhere")
+
+
+def put_folder(folder: Path) -> None:
+    (folder / "answer").mkdir()
+
+
+def put_pipe(folder: Path) -> None:
+    os.mkfifo(folder / "answer")
+
+
+def put_large(folder: Path) -> None:
+    with (folder / "answer").open("wb") as file:
+        file.write(ANSWER)
+        file.truncate(3 * 2**30)
+
+
+def put_folder_for_the_request(folder: Path) -> None:
+    (folder / "request").mkdir()
+
+
+def put_file_for_the_mailbox(folder: Path) -> None:
+    folder.rmdir()
+    folder.touch()
+
+
+MAILBOXES: list[tuple[Callable[[Path], None], str]] = [
+    (put_link, "answer is a link where a file should be"),
+    (put_folder, "answer is a folder where a file should be"),
+    (put_pipe, "answer is no ordinary file where a file should be"),
+    (put_large, "answer has 3221225472 bytes, where 1000 is the most"),
+    (put_folder_for_the_request, "request is a folder where a file should be"),
+    (put_file_for_the_mailbox, "File exists"),
+]
+
+
+@pytest.mark.parametrize(("put", "reason"), MAILBOXES)
+def test_a_mailbox_that_is_none_is_that_of_an_absent_site(
+    put: Callable[[Path], None], reason: str, tmp_path: Path
+) -> None:
+    for i in (0, 1):
+        folder_of(tmp_path, i).mkdir()
+    put(folder_of(tmp_path, 0))
+    (folder_of(tmp_path, 1) / "answer").write_bytes(ANSWER)
+    start = time.monotonic()
+    answers = MailboxHub(tmp_path, 60.0, limit=1000).ask({0: BODY, 1: BODY})
+    assert time.monotonic() - start < 30
+    assert answers[1] == b"an answer"
+    assert isinstance(answers[0], Absent)
+    assert reason in answers[0].reason
+
+
+def bytes_read() -> int:
+    lines = Path("/proc/self/io").read_text(encoding="utf-8").splitlines()
+    return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count what a process reads")
+def test_who_waits_reads_a_file_once(tmp_path: Path) -> None:
+    """At either end; a file that is written anew is read again, also with the same content."""
+    hub, link, size = MailboxHub(tmp_path, 0.5), MailboxLink(tmp_path, 0), 10**7
+    (folder_of(tmp_path, 0) / "answer").write_bytes(b"x" * size)  # of an earlier round
+    before = bytes_read()
+    absent = hub.ask({0: b"y" * size})[0]
+    assert isinstance(absent, Absent)
+    assert absent.reason == "no answer in 0.5 seconds"
+    assert bytes_read() - before < 2 * size
+    assert link.receive() == b"y" * size
+    before, received = bytes_read(), list[bytes]()
+    waits = threading.Thread(target=lambda: received.append(link.receive()))
+    waits.start()
+    time.sleep(0.5)
+    (folder_of(tmp_path, 0) / "request.new").write_bytes(b"y" * size)
+    os.replace(folder_of(tmp_path, 0) / "request.new", folder_of(tmp_path, 0) / "request")
+    time.sleep(0.5)
+    assert bytes_read() - before < 2 * size
+    assert received == []  # it was answered
+    hub.ask({0: BODY})
+    waits.join(60)
+    assert received == [BODY]
+
+
+@pytest.mark.long
+def test_a_site_that_comes_back_after_its_last_round_gets_its_model_again_and_ends(small: Callable[..., Small]) -> None:
+    job = small("fedper", rounds=2)
+    box = job.work / "box"
+    sites = [threading.Thread(target=job.site(i).serve, args=(MailboxLink(box, i),)) for i in job.job.sites]
+    for site in sites:
+        site.start()
+    server = job.server(MailboxHub(box, 60.0, job.job.limit("up")))
+    server.run()
+    for site in sites:
+        site.join(60)
+        assert not site.is_alive()
+    assert server.rounds.left_out == []
+    path = job.work / "site-1" / MODEL
+    model = path.read_bytes()
+    path.unlink()
+    again = threading.Thread(target=job.site(1).serve, args=(MailboxLink(box, 1),), daemon=True)
+    again.start()
+    again.join(20)
+    assert not again.is_alive()
+    assert path.read_bytes() == model
+
+
+# -- a server against its sites ----------------------------------------------------------------------------------------
+
+
+class Messages:
+    """A link that hands over messages, and then ends the process of the site."""
+
+    class NoMore(BaseException):
+        """There is no further message."""
+
+    def __init__(self, *bodies: bytes) -> None:
+        self.bodies = list(bodies)
+        self.answers: list[bytes] = []
+
+    def receive(self) -> bytes:
+        if not self.bodies:
+            raise self.NoMore
+        return self.bodies.pop(0)
+
+    def send(self, body: bytes) -> None:
+        self.answers.append(body)
+
+
+def told(site: SiteClient, *bodies: bytes) -> list[str]:
+    """The reasons for which a site refuses messages; `kind` of what it answers otherwise."""
+    link = Messages(*bodies)
+    with pytest.raises(Messages.NoMore):
+        site.serve(link)
+    envelopes = [decode(body).envelope for body in link.answers]
+    return [envelope.reason if envelope.kind == "refused" else envelope.kind for envelope in envelopes]
+
+
+class Recording(Threads):
+    """Threads whose messages to site 1 are kept."""
+
+    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
+        self.seen = [*getattr(self, "seen", []), requests[1]]
+        return super().ask(requests)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_site_refuses_what_no_server_of_the_job_sends_and_keeps_its_state(small: Callable[..., Small]) -> None:
+    job = small("ditto", rounds=6)
+    hub = Recording(job.sites())
+    server = job.server(hub)
+    for _ in range(4):
+        server.advance()
+    last, kept = hub.seen[-1], files(job.work / "site-1")
+    assert {"state-000002", "state-000003", "state-000004"} <= set(kept)
+
+    def changed(**fields: Any) -> bytes:
+        def change(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+            envelope.update(fields)
+            if "values" in fields:
+                tensors.clear()
+
+        return rewritten(last, change)
+
+    def with_nan(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+        tensors["model.weights"][0] = float("nan")
+
+    attacks: list[tuple[bytes, str]] = [
+        (changed(version=10**30), "version: Input should be less than or equal to"),
+        (changed(version=10**9), "there is no round 1000000001 after 3"),
+        (changed(version=6), "there is no round 7 after 3"),
+        (changed(version=2), "there is no round 3 after 3"),
+        (changed(version=5, after=0), "site 1 has states of rounds 2, 3, 4, and its server knows of none"),
+        (changed(version=5, after=1), "site 1 has no state of round 1, but of 2, 3, 4"),
+        (changed(values=None), "its round has no names"),
+        (changed(values={"$dict": []}), "it did not send model"),
+        (changed(values={"$dict": [["model", "text"]]}), "model is ['str'], where ['model', "),
+        (changed(values="text"), "its round has no names"),
+        (changed(kind="finish", version=6, values={"$dict": []}), "it should hold what the site's model is made from"),
+        (changed(kind="finish", version=6, values={"$dict": [["down", "text"]]}), "its round has no names"),
+        (changed(kind="reply"), "site 1 has not begun round 4"),
+        (changed(kind="done"), "a server does not send 'done'"),
+        (changed(site=0), "site 1 was sent a message to site 0"),
+        (rewritten(last, with_nan), "model.weights is not finite"),
+        (b"", "truncated, or no message"),
+        (last[:100], "truncated, or no message"),
+        (b"x" * 3_000_000, "a message of 3000000 bytes, where "),
+    ]
+    for said, (_, reason) in zip(told(job.site(1), *(body for body, _ in attacks)), attacks, strict=True):
+        assert said.startswith(reason), (said, reason)
+    assert files(job.work / "site-1") == kept
+    server.advance()
+    server.advance()
+    server._finish()
+    assert server.rounds.left_out == []
+    assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
+
+
+@pytest.mark.long
+def test_earlier_messages_that_are_sent_again_delete_nothing(small: Callable[..., Small]) -> None:
+    """In any order, also while the job goes on: the site's state is that of an undisturbed job."""
+    job = small("ditto", rounds=5)
+
+    class Replaying(Recording):
+        def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
+            for body in getattr(self, "seen", [])[::-1]:
+                self._sites[1].ask(body)
+            return super().ask(requests)
+
+    server = job.server(Replaying(job.sites()))
+    server.run()
+    assert server.rounds.left_out == []
+    assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
+
+
+def test_a_program_that_fails_on_what_it_was_sent_does_not_end_the_site(
+    small: Callable[..., Small], caplog: pytest.LogCaptureFixture
+) -> None:
+    """PyTorch may refuse any value that has the right form; here a model of one site's program is broken."""
+    job = small("fedavg", rounds=2)
+    site = job.site(1)
+
+    def broken(client: Any, down: Any) -> Iterator[Any]:
+        raise KeyError("missing")
+        yield
+
+    site._federation.method.client_round = broken  # type: ignore[method-assign]
+    server = job.server(Threads({**job.sites(), 1: site}))
+    server.run()
+    assert server.rounds.left_out == [
+        f"round {n}: site 1 is left out: its program ends with KeyError: 'missing'" for n in (1, 2)
+    ]
+    assert "the method's program has failed" in caplog.text
