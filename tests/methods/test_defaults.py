@@ -272,7 +272,12 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     },
     "hypcluster": {"c": (6, "COMET, Table III: best value")},
     "er": {"memory": (50, "ours (card)")},
-    "feddrift": {"delta": (0.2, "ours: the paper tunes it (card)")},
+    "feddrift": {
+        "delta": (0.1, "authors' example (card)"),
+        "delta_merge": (0.1, "authors' example (card)"),
+        "isolation": (1, "authors' example (card)"),
+        "models": (4, "authors' example (card)"),
+    },
     "flash": {"epochs": (5, "ours (card)"), "gamma": (0.02, "ours (card)"), **_FLASH},
     "ifca": {"k": (3, "ours (card)"), "shared": ((), "Ghosh et al. 2020: whole models")},
     "knnper": {
