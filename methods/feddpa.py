@@ -2,11 +2,13 @@
 Models", the iterative form FedDPA-T.
 
 A layer has a global adapter, which is averaged, and the client's own, which is trained beside the received one. Their
-outputs are mixed; for a test sample the own adapter's weight is its likeness to the client's training samples.
+outputs are mixed; for a test sample the global adapter's weight is its likeness to the client's training samples.
 
 The first half of the rows of A and columns of B is the global adapter, the second half the own one.
 """
 
+import copy
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +28,7 @@ class Hyper(Hyperparameters):
 
     Attributes:
         weight: weight of the own adapter while it is trained; the global one has the rest.
-        most: weight of the own adapter for a test sample whose features have the direction of all training samples.
+        most: weight of the global adapter for a test sample whose features have the direction of all training samples.
         dynamic: whether each test sample has a weight; else it is `weight`.
     """
 
@@ -101,17 +103,31 @@ def mixed(shared: Params, own: Params, weight: Any) -> Params:
 
 
 def mixed_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:
-    """Cross-entropy of the model with both adapters."""
-    return cross_entropy(model, {"w": mixed(ctx.shared, values["own"], ctx.hp.weight)}, batch, ctx)
+    """Cross-entropy of the model with both adapters; the global one's outputs are detached."""
+    both = mixed(ctx.shared, values["own"], ctx.hp.weight)
+    return cross_entropy(model, {"w": detached(both, half(both))}, batch, ctx)
+
+
+def detached(w: Params, ranks: int) -> Params:
+    """The same model, through whose first ranks of A and B no gradient goes back to the layers before."""
+    return Params(w.weights, w.buffers, _detached(w.spec, ranks))
+
+
+@functools.lru_cache(maxsize=1)
+def _detached(spec: Any, ranks: int) -> Any:
+    module = copy.deepcopy(spec.module)
+    for path in spec.named("lora_a"):
+        module.get_submodule(path.rpartition(".")[0]).lora_detached = ranks
+    return replace(spec, arch=f"{spec.arch} with {ranks} detached ranks", module=module)
 
 
 def by_sample(model: Forward, parts: dict[str, Any], x: Tensor) -> Tensor:
-    """Logits of samples, each with its own weight: `most` times its mean cosine with the client's training samples."""
+    """Logits of samples; the global adapter weighs `most` times the mean cosine with the client's training samples."""
     shared, own = parts["shared"], parts["own"]
     features = functional.normalize(model.features(mixed(shared, own, 1.0), x))
     weights = parts["most"] * (features @ parts["direction"])
 
     def logits(sample: Tensor, weight: Tensor) -> Tensor:
-        return model(mixed(shared, own, weight), sample.unsqueeze(0)).squeeze(0)
+        return model(mixed(shared, own, 1 - weight), sample.unsqueeze(0)).squeeze(0)
 
     return torch.vmap(logits)(x, weights)

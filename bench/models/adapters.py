@@ -61,6 +61,7 @@ class Lora(Adapter):
 
     A, `lora_a`, has the shape of `rank` of the layer's output channels: for a convolution it is a convolution of the
     same kernel, stride and padding. B, `lora_b [outputs, rank]`, mixes them in every place, as in the library PEFT.
+    No gradient reaches the layer's inputs through the first `layer.lora_detached` ranks.
     """
 
     kind = "lora"
@@ -84,6 +85,9 @@ class Lora(Adapter):
         inner = (
             functional.linear(inputs[0], a) if isinstance(layer, nn.Linear) else layer._conv_forward(inputs[0], a, None)
         )
+        if k := layer.lora_detached:
+            at = -1 if isinstance(layer, nn.Linear) else 1
+            inner = torch.cat([inner.narrow(at, 0, k).detach(), inner.narrow(at, k, self.rank - k)], at)
         return outputs + self.scale * _mixed(layer, layer.lora_b, inner)
 
     def merge(self, layer: Any) -> None:
@@ -192,6 +196,7 @@ def insert(net: nn.Module, settings: AdapterSettings, name: str, called: frozens
             layer.register_forward_hook(adapter)
         if isinstance(adapter, Lora):
             layer.lora_scale = adapter.scale  # for methods that compute products themselves
+            layer.lora_detached = 0
     return net
 
 

@@ -2,7 +2,9 @@
 what their papers claim."""
 
 import copy
+import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +18,11 @@ from bench.federation.federation import Federation
 from bench.method import Message, Params
 from bench.model_call import Forward
 from bench.models import adapters
-from bench.settings import Settings
+from bench.params import Spec
+from bench.settings import AdapterSettings, Settings
+from methods.feddpa import by_sample, mixed, mixed_loss
 from methods.lora import product, replaced
-from tests.engine.problems import METHOD_NAMES, QUICK, remarks, run, toy, toy_partition
+from tests.engine.problems import METHOD_NAMES, QUICK, linear, remarks, run, toy, toy_partition
 from tests.methods.reference import DATA, LR, PLAIN, local_batches
 from tests.methods.test_with_modules import images
 
@@ -171,6 +175,52 @@ def near(found: Tensors, expected: Tensors) -> None:
         torch.testing.assert_close(tensor, expected[name], rtol=1e-10, atol=1e-12, msg=name)
 
 
+def wave(*shape: int, start: int) -> Tensor:
+    """The sines of consecutive whole numbers."""
+    return torch.arange(start, start + math.prod(shape), dtype=torch.float64).sin().view(shape)
+
+
+def test_feddpa_replays_the_authors_code() -> None:
+    """Gradients of the own adapters, and logits of two samples, as computed by the code that the card names.
+
+    That is `Linear` of `peft/tuners/lora/layer.py` twice, with adapters of rank 1 and factor 3: `set_local(["default"],
+    [0.3, 0.7])` and `backward` for the gradients, `get_weight(num=5, w=0.7)` and `set_local(["local"], [weight,
+    1 - weight])` for the logits. The global adapters of the second layer send no gradient to the first.
+    """
+    with torch.device("meta"):
+        module = linear((4,), 3)
+    adapters.insert(module, AdapterSettings(name="lora", rank=2, alpha=6.0, train=()), "test_linear")
+    values = {W: wave(3, 4, start=0), HEAD: wave(3, 3, start=200)}
+    spec = Spec.of("replay", module, values)
+    pieces = [wave(*e.shape, start=at + 200 * ("head" in e.name))
+              for e in spec.params for at in [50 if e.name.endswith("_a") else 80]]  # fmt: skip
+    w = Params(torch.cat([piece.flatten() for piece in pieces]), torch.empty(0, dtype=torch.float64), spec)
+    x, y = wave(5, 4, start=400), torch.tensor([0, 1, 2, 0, 1])
+    batch, ctx = SimpleNamespace(x=x, y=y, mean=torch.mean), SimpleNamespace(shared=w, hp=SimpleNamespace(weight=0.3))
+    gradient = torch.func.grad(lambda own: mixed_loss(Forward(), {"own": w.with_weights(own)}, batch, ctx))(w.weights)
+    of_own = w.with_weights(gradient).tensors()
+    expected = {
+        A: [0.2539842199671927, 0.3126328007459891, 0.08384822629895242, -0.22202602072143393],
+        B: [2.3600338113938193, 0.6117001385230726, -1.6990278207060658],
+        "head.lora_a": [-0.31277151259175207, 1.3151362573963463, -1.1756725468974882],
+        "head.lora_b": [-0.7441717585676388, 0.8276175309237607, -0.08344577235612186],
+    }
+    near({name: of_own[name][1] if name.endswith("_a") else of_own[name][:, 1] for name in expected},
+         {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in expected.items()})  # fmt: skip
+    direction = functional.normalize(Forward(frozen=True).features(mixed(w, w, 1.0), x)).mean(0)
+    parts = {"shared": w, "own": w, "direction": direction, "most": 0.7}
+    torch.testing.assert_close(
+        by_sample(Forward(frozen=True), parts, wave(2, 4, start=500)),
+        torch.tensor(
+            [
+                [6.393532548001527, -2.7560526942286696, -1.5612553872336732],
+                [3.30326898230547, -1.5291821749530763, -1.4412328566065988],
+            ],
+            dtype=torch.float64,
+        ),
+    )
+
+
 def test_feddpa_weighs_its_adapters_for_each_sample_by_its_likeness_to_the_training_samples() -> None:
     ours = federation("feddpa", hp={"most": 0.7})
     run(ours, 2)
@@ -182,7 +232,7 @@ def test_feddpa_weighs_its_adapters_for_each_sample_by_its_likeness_to_the_train
         cosines = functional.cosine_similarity(alone[:, None], samples[None], dim=2).mean(1)
         expected = []
         for sample, cosine in zip(x, 0.7 * cosines, strict=True):
-            update = (1 - cosine) * shared[B][:, :1] @ shared[A][:1] + cosine * own[B][:, 1:] @ own[A][1:]
+            update = cosine * shared[B][:, :1] @ shared[A][:1] + (1 - cosine) * own[B][:, 1:] @ own[A][1:]
             expected.append(shared[HEAD] @ (shared[W] + SCALE * update) @ sample)
         torch.testing.assert_close(Forward(frozen=True)(model, x), torch.stack(expected), rtol=1e-9, atol=1e-11)
         with pytest.raises(UserError, match="composed this model of several networks"):
@@ -407,25 +457,24 @@ def test_fedsa_lora_that_keeps_nothing_but_b_shares_the_head() -> None:
 
 def test_feddpa_without_the_own_adapter_is_the_generic_model() -> None:
     x = torch.from_numpy(DATA.x).double()
-    for hp in ({"dynamic": False, "weight": 0.0}, {"most": 0.0}):
-        ours = federation("feddpa", hp=hp)
-        run(ours, 2)
-        expected = Forward()(ours.server.state["model"], x)
-        for w in ours.evaluator.personal(2).values():
-            torch.testing.assert_close(Forward(frozen=True)(w, x), expected, rtol=1e-12, atol=1e-12)
+    ours = federation("feddpa", hp={"dynamic": False, "weight": 0.0})
+    run(ours, 2)
+    expected = Forward()(ours.server.state["model"], x)
+    for w in ours.evaluator.personal(2).values():
+        torch.testing.assert_close(Forward(frozen=True)(w, x), expected, rtol=1e-12, atol=1e-12)
     assert remarks(federation("feddpa", hp={"weight": 0.0}))
 
 
 def test_feddpa_without_the_global_adapter_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
     """The own adapter has rank 1; without it nothing is trained here."""
-    ours = federation("feddpa", hp={"dynamic": False, "weight": 1.0}, adapters=ALONE)
+    ours = federation("feddpa", hp={"most": 0.0, "weight": 1.0}, adapters=ALONE)
     start_with(ours.server.initial_model().tensors()[A][1:], monkeypatch)
     other = federation("local", adapters={**ALONE, "rank": 1, "alpha": SCALE})
     for each in (ours, other):
         run(each, 3)
     x = torch.from_numpy(DATA.x).double()
     for mine, alone in zip(ours.evaluator.personal(3).values(), other.evaluator.personal(3).values(), strict=True):
-        torch.testing.assert_close(Forward()(mine, x), Forward()(alone, x), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(Forward(frozen=True)(mine, x), Forward()(alone, x), rtol=1e-12, atol=1e-12)
 
 
 NO_PRUNING = {"gamma": 1.0, "lam": 5.0}  # `lam` has nothing to pull then

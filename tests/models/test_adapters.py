@@ -101,6 +101,24 @@ def test_a_lora_layer_adds_alpha_over_rank_times_b_a() -> None:
     torch.testing.assert_close(layer(x), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+def test_no_gradient_goes_back_through_detached_ranks_of_lora(layer: str) -> None:
+    """The outputs stay as they are; the inputs' gradient is that of a layer whose B is zero there."""
+    make, shape = LAYERS[layer]
+    net = filled(adapters.insert(Layers(make()).to("meta"), AdapterSettings(name="lora"), "mine"))
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    without_some = copy.deepcopy(net)
+    with torch.no_grad():
+        without_some.layer.lora_b[:, :3] = 0
+    outputs = net.layer(x)
+    weights = torch.randn(outputs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    expected = torch.func.grad(lambda x: (weights * without_some.layer(x)).sum())(x)
+    net.layer.lora_detached = 3
+    torch.testing.assert_close(net.layer(x), outputs, rtol=0, atol=0)
+    gradient = torch.func.grad(lambda x: (weights * net.layer(x)).sum())(x)
+    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_an_ia3_layer_is_rescaled_and_a_bottleneck_follows_its_layer() -> None:
     x = torch.randn(7, 5, dtype=torch.float64)
     for settings in (AdapterSettings(name="ia3"), AdapterSettings(name="adapter", rank=2)):
