@@ -1,5 +1,6 @@
 """The data structures of the harness: a data set in memory and its partition over clients."""
 
+import functools
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,8 @@ class Dataset:
     Attributes:
         name: its name in reports, e.g. `cifar10` or `cifar10-jpeg`.
         x: `[n, channels, height, width]` uint8 images; float32 arrays such as `[n, features]`, or
-            `[n, channels, time]` for time series; or `[n, length]` int32 token numbers.
+            `[n, channels, time]` for time series; or `[n, length]` int32 token numbers. Features of a table are
+            float64, nan where it has no number; networks see the mean there.
         y: `[n]` labels in `0 .. num_classes-1`; they index a model's outputs (logits) and `classes`.
         n_train: the first `n_train` samples are the official training part, the rest are the test part.
         num_classes: number of classes.
@@ -48,7 +50,6 @@ class Dataset:
         notes: what the user should know of how the data were read, one line each, such as what was left out.
         indicators: channels of 0 and 1, such as those of a table's categories; normalisation leaves them as they are.
         features: names of the channels; may be empty.
-        missing: `[n, features]` where a table has no number, and `x` the mean of the training part; None if nowhere.
         client_statistics: by client the mean and the standard deviation, per channel and in units of the stored `x`, by
             which its samples are normalised already (`normalise: per_client`); empty if they are not. A standard
             deviation is infinite where the channel is constant.
@@ -60,7 +61,7 @@ class Dataset:
     """
 
     name: str
-    x: npt.NDArray[np.uint8] | npt.NDArray[np.float32] | npt.NDArray[np.int32]
+    x: npt.NDArray[np.uint8] | npt.NDArray[np.float32] | Floats | npt.NDArray[np.int32]
     y: Indices
     n_train: int
     num_classes: int
@@ -76,7 +77,6 @@ class Dataset:
     notes: tuple[str, ...] = ()
     indicators: tuple[int, ...] = ()
     features: tuple[str, ...] = ()
-    missing: npt.NDArray[np.bool_] | None = None
     client_statistics: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = ()
     table: Mapping[str, Any] | None = None
 
@@ -115,6 +115,18 @@ class Dataset:
         """Whether the stored inputs are floating numbers: neither bytes nor tokens."""
         return self.x.dtype.kind == "f"
 
+    @functools.cached_property
+    def missing(self) -> npt.NDArray[np.bool_] | None:
+        """Mask `[n, features]` of the numbers that are missing; None if none is."""
+        gaps = np.isnan(self.x) if self.floating and self.x.ndim == 2 else None
+        return gaps if gaps is not None and gaps.any() else None
+
+    @functools.cached_property
+    def filled(self) -> Array:
+        """The inputs with the mean of their channel where a number is missing."""
+        gaps = self.missing
+        return self.x if gaps is None else np.where(gaps, np.array(self.mean, self.x.dtype), self.x)
+
     @property
     def blank(self) -> Floats:
         """Stored value of an empty pixel by channel, `[channels]`: 0, which is black, for bytes; the mean for floating
@@ -127,10 +139,7 @@ class Dataset:
 
     def subset(self, which: slice | Indices, n_train: int) -> "Dataset":
         """The samples at the positions `which`; the first `n_train` of them become the training part."""
-        columns: dict[str, Any] = {
-            name: None if column is None else column[which]
-            for name, column in [("missing", self.missing), *self._owners()]
-        }
+        columns: dict[str, Any] = {name: None if column is None else column[which] for name, column in self._owners()}
         return replace(self, x=self.x[which], y=self.y[which], n_train=n_train, **columns)
 
     def extended(self, x: Array, y: Indices, source: "Dataset", at: Indices) -> "Dataset":
@@ -143,9 +152,9 @@ class Dataset:
         return replace(self, x=np.concatenate([self.x, x]), y=np.concatenate([self.y, y]), **columns)
 
     def sample_digests(self) -> Iterator[bytes]:
-        """A digest of each sample's values. What fills gaps of a table depends on its other rows: 0 stands for it."""
-        for place, values in enumerate(self.x):
-            known = values if self.missing is None else np.where(self.missing[place], 0, values)
+        """A digest of each sample's values, of floating ones in float32, as files may have the same in both types."""
+        for values in self.x:
+            known = values.astype(np.float32) if self.floating else values
             yield hashlib.blake2b(known.tobytes(), digest_size=16).digest()
 
     def _owners(self) -> list[tuple[str, Indices | None]]:
@@ -175,6 +184,7 @@ class Partition:
         kept: samples outside the official test part that some seed may test on and no seed trains or validates on.
         names: names of the clients if they are groups of the data, else empty.
         new: clients that the partition holds out of training; if empty, the cell draws its new clients.
+        left_out: names of the groups of the data that are no client's for any seed.
         changes: later data of the same clients; the lists above are those until the first change.
     """
 
@@ -186,6 +196,7 @@ class Partition:
     kept: Indices = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
     names: tuple[str, ...] = ()
     new: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
     changes: tuple["Change", ...] = ()
 
     def __len__(self) -> int:

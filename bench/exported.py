@@ -87,29 +87,13 @@ class ExportedModel:
         Raises:
             UserError: the samples have another shape or scale, or `at` is missing or another than that.
         """
-        if tuple(x.shape[1:]) != self.shape:
-            raise UserError(f"samples of shape {list(x.shape[1:])}: the model takes {list(self.shape)}")
-        self._check_values(x)
+        of_bytes, vocabulary = bool(self._header.get("bytes")), self._header.get("vocabulary") or 0
+        check_samples(x, self.shape, of_bytes=of_bytes, vocabulary=vocabulary, of_table=self.table is not None)
         self._check_site(at)
         seen = self.normalised(x) if at is None else at.normalised(x)
         if not len(seen):
             return seen.new_zeros(0, len(self.classes))
         return self.network(seen)
-
-    def _check_values(self, x: Tensor) -> None:
-        """Refuse samples on another scale than those of training, as far as the file says it."""
-        of_bytes, vocabulary = self._header.get("bytes"), self._header.get("vocabulary")
-        if of_bytes and x.is_floating_point():
-            raise UserError(f"samples of {x.dtype}: the model takes whole numbers from 0 to 255, as it was trained on")
-        if vocabulary and x.is_floating_point():
-            raise UserError(f"samples of {x.dtype}: the model takes tokens, which are whole numbers")
-        if not x.numel() or not (of_bytes or vocabulary):
-            return
-        low, high = (int(end) for end in x.long().aminmax())
-        if of_bytes and not 0 <= low <= high <= 255:
-            raise UserError(f"samples from {low} to {high}: the model takes whole numbers from 0 to 255")
-        if vocabulary and not 0 <= low <= high < vocabulary:
-            raise UserError(f"tokens from {low} to {high}: the model has a vocabulary of {vocabulary}")
 
     def _check_site(self, at: "ExportedModel | None") -> None:
         """Refuse what could normalise samples otherwise than in training, without a word."""
@@ -181,6 +165,37 @@ class ExportedModel:
         if not isinstance(rows, str | Path):
             raise UserError("this model takes arrays, not tables: call it on raw samples, or give a file .npy or .npz")
         return torch.from_numpy(_array(Path(rows))), []
+
+
+def check_samples(x: Tensor, shape: Sequence[int], *, of_bytes: bool, vocabulary: int, of_table: bool) -> None:
+    """Refuse what are no raw samples of a model's data, as far as shape, type and values tell it.
+
+    Args:
+        x: samples `[n, ...]`.
+        shape: of a sample.
+        of_bytes, vocabulary: whether the data are bytes; the number of tokens, 0 where they are none.
+        of_table: whether the data are a table's rows, in which numbers may be missing (nan).
+
+    Raises:
+        UserError: they are of another shape, type or scale, or hold numbers that are infinite or, elsewhere than in
+            tables, missing.
+    """
+    if tuple(x.shape[1:]) != tuple(shape):
+        raise UserError(f"samples of shape {list(x.shape[1:])}: the model takes {list(shape)}")
+    if of_bytes and x.is_floating_point():
+        raise UserError(f"samples of {x.dtype}: the model takes whole numbers from 0 to 255, as it was trained on")
+    if vocabulary and x.is_floating_point():
+        raise UserError(f"samples of {x.dtype}: the model takes tokens, which are whole numbers")
+    if x.is_floating_point() and bool((strange := x.isinf() if of_table else ~x.isfinite()).any()):
+        sample = int(strange.flatten(1).any(1).nonzero()[0])
+        raise UserError(f"sample {sample} holds a number that is {'infinite' if of_table else 'not finite'}")
+    if not x.numel() or not (of_bytes or vocabulary):
+        return
+    low, high = (int(end) for end in x.long().aminmax())
+    if of_bytes and not 0 <= low <= high <= 255:
+        raise UserError(f"samples from {low} to {high}: the model takes whole numbers from 0 to 255")
+    if vocabulary and not 0 <= low <= high < vocabulary:
+        raise UserError(f"tokens from {low} to {high}: the model has a vocabulary of {vocabulary}")
 
 
 def _array(file: Path) -> Any:

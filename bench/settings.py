@@ -10,6 +10,9 @@ from bench.profiles import Listed, Profile, alone, resolve
 
 DEFAULT_SELECTION = "uniform"
 
+BY_GROUPS = ("natural", "natural_leaf")
+"""Partitions whose clients are groups of the data, so that the data say how many there are."""
+
 RECORDED = ("accuracy", "loss")
 """Scores that every evaluation has, whatever `metrics` lists."""
 
@@ -263,7 +266,10 @@ class Settings(BaseModel):
         (), description="changes of the data by round, e.g. [{round: 20, shifts: [...]}, {round: 40, add_classes: 2}]"
     )
     alpha: float | None = Field(None, gt=0, description="Dirichlet concentration; none where the partition has none")
-    clients: int = Field(20, ge=1)
+    clients: Annotated[
+        Annotated[int, Field(ge=1), Tag("number")] | Annotated[Literal["all"], Tag("text")],
+        Discriminator(lambda value: "text" if isinstance(value, str) else "number"),
+    ] = Field("all", description="`all`: every group of the data, the default of natural partitions; of others: 20")
     seed: int = Field(0, ge=0)
     partition_seed: int | None = Field(None, ge=0, description="default: the seed")
     protocol: Literal["honest", "paper", "tuning"] = Field(
@@ -356,6 +362,14 @@ class Settings(BaseModel):
     tests: tuple[Annotated[FurtherTest, BeforeValidator(_named)], ...] = Field(
         (), description="further tests of the reported models, e.g. [global, {name: corrupted, severity: 3}]"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number_clients(cls, values: Any) -> Any:
+        """Give partitions that need a number of clients the default one."""
+        if isinstance(values, dict) and "clients" not in values and values.get("partition") not in BY_GROUPS:
+            return {**values, "clients": 20}
+        return values
 
     @property
     def architectures(self) -> tuple[str, ...]:

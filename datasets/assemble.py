@@ -62,7 +62,7 @@ def assemble(
         raise UserError(f"{name}: some labels are neither whole numbers nor texts; a label says which class it is")
     if not classes and y.ndim == 1:
         y, classes = occurring(y)
-        notes = [*notes, _numbering(name, classes)] if classes else notes
+        notes = [*notes, numbering(name, classes)] if classes else notes
     x, y = np.ascontiguousarray(x), np.ascontiguousarray(y, dtype=np.int64)
     if y.shape != (len(x),) or not 0 < n_train <= len(y):
         raise UserError(
@@ -113,7 +113,8 @@ def occurring(y: Array) -> tuple[Indices, tuple[str, ...]]:
     return places.astype(np.int64), tuple(str(label) for label in labels.tolist())
 
 
-def _numbering(name: str, classes: Sequence[str]) -> str:
+def numbering(name: str, classes: Sequence[str]) -> str:
+    """Say how the labels that occur are numbered."""
     listed = ", ".join(classes[:_LISTED]) + (", ..." if len(classes) > _LISTED else "")
     return f"{name}: the labels that occur are its classes, numbered 0 to {len(classes) - 1} in this order: {listed}"
 

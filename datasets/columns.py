@@ -7,6 +7,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ _FEATURE_MISSING = _MISSING | {"none", "?"}  # in a label or a site's name these
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf(inity)?", re.IGNORECASE)
 COMMA_NUMBER = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
 _DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]\d{1,2}:\d{2}.*)?")
+_FAR = 1000.0  # standard deviations
 _FEW = 20  # rows, up to which numbers that count upwards may be a measurement
 
 
@@ -61,11 +63,22 @@ def texts(values: Array) -> Array:
 
 
 def spellings(values: Iterable[str]) -> list[list[str]]:
-    """Groups of texts that differ in capital letters, blanks or the encoding of accents alone."""
-    alike: dict[str, set[str]] = defaultdict(set)
+    """Groups of texts that differ in capital letters, blanks or the encoding of accents alone, or are one number."""
+    alike: dict[str | Decimal, set[str]] = defaultdict(set)
     for value in values:
-        alike[" ".join(unicodedata.normalize("NFKC", value).casefold().split())].add(value)
-    return [sorted(group) for _, group in sorted(alike.items()) if len(group) > 1]
+        plain_text = " ".join(unicodedata.normalize("NFKC", value).casefold().split())
+        alike[Decimal(plain_text) if _NUMBER.fullmatch(plain_text) else plain_text].add(value)
+    return sorted(sorted(group) for group in alike.values() if len(group) > 1)
+
+
+def numbered(names: Array) -> tuple[Indices, tuple[str, ...]]:
+    """Number names, and list them in order: that of numbers if all are numbers, else that of texts."""
+    import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
+
+    distinct = sorted(set(names.tolist()))
+    if all(map(_NUMBER.fullmatch, distinct)):
+        distinct.sort(key=Decimal)
+    return pd.Index(distinct).get_indexer(names).astype(np.int64), tuple(distinct)
 
 
 def without_gaps(values: Array) -> Array:
@@ -78,6 +91,22 @@ def without_gaps(values: Array) -> Array:
 def infinite(values: Floats) -> npt.NDArray[np.bool_]:
     """Find numbers that are infinite or too large for a sample; those that are missing are not among them."""
     return np.abs(values) > np.finfo(np.float32).max
+
+
+def far_values(values: Floats) -> Floats:
+    """Find values, three at most, that are over a thousand standard deviations of all others from these' mean.
+
+    They often stand for a missing number. In the mean and the deviation of the column they leave nothing of the others.
+    """
+    held = values[~np.isnan(values)]
+    distinct = np.unique(held)
+    farthest = distinct[np.argsort(-np.abs(distinct - np.median(distinct)), kind="stable")][:3]
+    for count in range(len(farthest), 0, -1):
+        far = farthest[:count]
+        others = held[~np.isin(held, far)]
+        if len(others) and 0 < _FAR * others.std() < np.abs(far - others.mean()).min():
+            return far
+    return farthest[:0]
 
 
 def read_feature(values: Array, *, category: bool) -> tuple[ColumnKind, Array] | str:
@@ -195,7 +224,7 @@ class Encoder:
                 further = [f"{column} missing"] * len(encoder.features_)
                 names += [column]
             else:
-                encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False, dtype=np.float32).fit(block)
+                encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(block)
                 further = [f"{column} missing" if v is None else f"{column}={v}" for v in encoder.categories_[0]]
             indicators += range(len(names), len(names) + len(further))
             names += further
@@ -203,12 +232,12 @@ class Encoder:
         return cls(tuple(names), tuple(indicators), tuple(fitted))
 
     def transform(self, columns: Columns) -> Array:
-        """Samples `[rows, features]`, float32, NaN where a number is missing."""
+        """Samples `[rows, features]`, float64, NaN where a number is missing."""
         blocks = []
         for column, kind, encoder in self._fitted:
             values = columns[column][1][:, None]
-            encoded = encoder.transform(values).astype(np.float32)
-            blocks += [values.astype(np.float32), encoded] if kind == "number" else [encoded]
+            encoded = encoder.transform(values).astype(np.float64)
+            blocks += [values, encoded] if kind == "number" else [encoded]
         return np.concatenate(blocks, axis=1)
 
 

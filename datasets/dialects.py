@@ -5,7 +5,7 @@ docs/data.md lists the differences. Tests compare them with split statistics pro
 """
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import PositiveInt
@@ -210,11 +210,15 @@ def _one_after_the_other(y: Indices, rng: Any, clients: int, alpha: float, sampl
 
 @PARTITIONS.register("natural_leaf")
 def natural_leaf(
-    dataset: Dataset, *, clients: int, seed: int, min_samples: PositiveInt = 1, fixed_tests: bool = False
+    dataset: Dataset,
+    *,
+    clients: int | Literal["all"],
+    seed: int,
+    min_samples: PositiveInt = 1,
+    fixed_tests: bool = False,
+    redraw: bool = False,
 ) -> Split:
     """LEAF's `niid` split by samples: users with `min_samples` or more; 90 % of each user trains, 10 % is for tests."""
-    shares = (0.9, 0.0, 0.1)
-    split: Split = natural(
-        dataset, clients=clients, seed=seed, min_samples=min_samples, shares=shares, fixed_tests=fixed_tests
-    )
+    options: dict[str, Any] = {"min_samples": min_samples, "shares": (0.9, 0.0, 0.1), "fixed_tests": fixed_tests}
+    split: Split = natural(dataset, clients=clients, seed=seed, redraw=redraw, **options)
     return split

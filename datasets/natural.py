@@ -1,6 +1,8 @@
 """`natural`: clients are the groups of the data, such as people, hospitals, cameras or domains."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from pydantic import PositiveInt
@@ -18,21 +20,24 @@ from datasets.subjects import most_frequent
 def natural(
     dataset: Dataset,
     *,
-    clients: int,
+    clients: int | Literal["all"],
     seed: int,
     min_samples: PositiveInt = 1,
     pooled: bool = False,
     held_out: tuple[str | int, ...] = (),
     shares: SplitShares | None = None,
     fixed_tests: bool = False,
+    redraw: bool = False,
 ) -> Split:
     """One client per group of the data, with the group's training samples, and its test samples as local test.
 
-    If there are more groups than clients, as many groups as clients are drawn; they keep the order of their names. The
-    generic model is tested on the union of the local tests.
+    If there are more groups than clients, as many groups as clients are drawn, the same for every seed: a mean over
+    seeds is then one over the same clients. They keep the order of their names. The generic model is tested on the
+    union of the local tests.
 
     Args:
-        dataset, clients, seed: as in `make_partition`.
+        dataset, seed: as in `make_partition`.
+        clients: a number, those held out among them, or `all` groups that are large enough.
         min_samples: groups with fewer samples to divide are left out.
         pooled: use all groups and assign them to the clients at random; the clients' numbers of groups differ by at
             most one.
@@ -40,6 +45,7 @@ def natural(
         shares: divide all samples, including the official test part, and `cut` each client's; where the data name
             subjects, these are divided, each with all of its samples.
         fixed_tests: with `shares`, keep the same samples for tests whatever the seed.
+        redraw: draw other groups for every seed.
 
     Raises:
         UserError: the data have no groups or too few for the clients, a name in `held_out` is not a group, or there are
@@ -54,8 +60,12 @@ def natural(
     sizes = np.bincount(dataset.groups[: len(y)], minlength=len(dataset.group_names))
     large = np.flatnonzero(sizes >= min_samples)
     new = _named(dataset, held_out, large)
-    members = _members(np.setdiff1d(large, new), clients - len(new), seed, pooled, min_samples, dataset.name)
+    others = np.setdiff1d(large, new)
+    count = len(others) if clients == "all" else clients - len(new)
+    members = _members(others, count, seed if redraw or pooled else None, pooled, min_samples, dataset.name)
     members += [np.array([group]) for group in new]
+    drawn_once = count < len(others) and not redraw and not pooled
+    absent = np.setdiff1d(np.arange(len(sizes)), np.concatenate(members)) if clients == "all" or drawn_once else NONE
     lists = [np.flatnonzero(np.isin(dataset.groups[: len(y)], groups)) for groups in members]
     if shares is None:
         split = Split(lists, test=_tests(dataset, members), global_test=NONE)
@@ -65,8 +75,9 @@ def natural(
         kept = kept_of(y, shares, fixed_tests)
         split = finish(lists, shares, kept if fixed_tests else None, seed)
     names = tuple(" + ".join(dataset.group_names[group] for group in groups) for groups in members)
-    places = tuple(range(clients - len(new), clients))
-    return Split(split.train, split.validation, split.test, split.global_test, split.kept, names, places)
+    places = tuple(range(len(members) - len(new), len(members)))
+    left_out = tuple(dataset.group_names[group] for group in absent)
+    return replace(split, names=names, new=places, left_out=left_out)
 
 
 def _cut_subjects(
@@ -98,16 +109,16 @@ def _named(dataset: Dataset, names: tuple[str | int, ...], large: Indices) -> li
     return [numbers[str(name)] for name in names]
 
 
-def _members(large: Indices, clients: int, seed: int, pooled: bool, least: int, name: str) -> list[Indices]:
-    """The groups of each client."""
+def _members(large: Indices, clients: int, seed: int | None, pooled: bool, least: int, name: str) -> list[Indices]:
+    """The groups of each client; those that a seed draws, or without one the same for every seed."""
     if clients < 1:
         raise UserError("partition 'natural': held_out leaves no client to train; name fewer groups or add clients")
     if len(large) < clients:
         raise UserError(
             f"partition 'natural': {name} has {len(large)} groups of {least} samples or more for {clients} clients "
-            f"that train; take {len(large)} of them" + (", or a smaller min_samples" if least > 1 else "")
+            f"that train; take `clients: all`" + (", or a smaller min_samples" if least > 1 else "")
         )
-    shuffled = generator(seed, "partition", "natural").permutation(large)
+    shuffled = generator(*([] if seed is None else [seed]), "partition", "natural").permutation(large)
     if pooled:
         return [np.sort(part) for part in np.array_split(shuffled, clients)]
     return list(np.sort(shuffled[:clients])[:, None])

@@ -26,7 +26,7 @@ def samples(rows: "pd.DataFrame | Path | str", table: Mapping[str, Any]) -> tupl
         table: `Dataset.table`.
 
     Returns:
-        Samples `[rows, features]`, float32, nan where a number is missing; and notes on what the model did not know.
+        Samples `[rows, features]`, float64, nan where a number is missing; and notes on what the model did not know.
 
     Raises:
         UserError: a column is missing, or a value cannot be read; the message names row and column.

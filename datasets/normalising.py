@@ -1,7 +1,7 @@
 """Normalisation with statistics of training samples alone: of each client's, or of all training clients' together.
 
 Without it a cell has the mean and standard deviation of its data set's official training part. A number that a table
-lacks becomes the mean of the same samples that the statistics are of (scikit-learn's `SimpleImputer`).
+lacks becomes the mean of the same samples that the statistics are of.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.data import Array, Dataset, Floats, Indices, Partition
 from bench.errors import UserError
@@ -44,23 +43,17 @@ def apply(
     return _per_client(dataset, partition)
 
 
-def fill(x: Array, missing: npt.NDArray[np.bool_] | None, fitted: Indices, at: Indices) -> Array:
+def fill(x: Array, fitted: Indices, at: Indices) -> Array:
     """Samples `[len(at), ...]` in which a missing number is the mean of the numbers that the samples `fitted` have.
 
     A column of which these have none becomes 0.
     """
-    if missing is None:
+    if x.ndim != 2 or x.dtype.kind != "f" or not np.isnan(x).any():
         return x[at]
-    from sklearn.impute import SimpleImputer  # takes long, and not all data need it
+    import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
 
-    def with_gaps(which: Indices) -> Floats:
-        return np.where(missing[which], np.nan, x[which].astype(np.float64))
-
-    if not len(fitted):
-        return np.where(missing[at], 0, x[at]).astype(x.dtype)
-    imputer = SimpleImputer(keep_empty_features=True).fit(with_gaps(fitted))
-    filled: Array = imputer.transform(with_gaps(at)).astype(x.dtype) if len(at) else x[at]
-    return filled
+    means = pd.DataFrame(x[fitted], dtype=np.float64).mean().fillna(0).to_numpy()
+    return np.where(np.isnan(x[at]), means, x[at]).astype(x.dtype)
 
 
 def statistics(x: Array, indicators: Sequence[int]) -> tuple[Floats, Floats]:
@@ -71,13 +64,13 @@ def statistics(x: Array, indicators: Sequence[int]) -> tuple[Floats, Floats]:
 
 
 def _pooled(dataset: Dataset, training: Indices) -> Dataset:
-    x = dataset.x if dataset.missing is None else fill(dataset.x, dataset.missing, training, np.arange(len(dataset.y)))
+    x = fill(dataset.x, training, np.arange(len(dataset.y)))
     mean, std = statistics(x[training], dataset.indicators)
-    return replace(dataset, x=x, mean=tuple(mean.tolist()), std=tuple(std.tolist()), missing=None)
+    return replace(dataset, x=x, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
 
 
 def _per_client(dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
-    x = dataset.x.astype(np.float32)
+    x = dataset.filled.astype(np.float32)
     tests, by_client = [], []
     for client, train in enumerate(partition.train):
         mean, std = _of_client(dataset, train)
@@ -85,7 +78,7 @@ def _per_client(dataset: Dataset, partition: Partition) -> tuple[Dataset, Partit
 
         def seen(at: Indices, train: Indices = train, mean: Floats = mean, std: Floats = std) -> Array:
             shape = (1, -1, *([1] * (dataset.x.ndim - 2)))
-            filled = fill(dataset.x, dataset.missing, train, at).astype(np.float64)
+            filled = fill(dataset.x, train, at).astype(np.float64)
             return ((filled - mean.reshape(shape)) / std.reshape(shape)).astype(np.float32)
 
         for at in (train, partition.validation[client]):
@@ -94,7 +87,7 @@ def _per_client(dataset: Dataset, partition: Partition) -> tuple[Dataset, Partit
         tests.append(Own(dataset, client, len(partition), "test", at, seen(at), dataset.y[at], _NOBODY, "normalise", 0))
     channels = dataset.x.shape[1]
     normalised = replace(
-        dataset, x=x, mean=(0.0,) * channels, std=(1.0,) * channels, missing=None, client_statistics=tuple(by_client)
+        dataset, x=x, mean=(0.0,) * channels, std=(1.0,) * channels, client_statistics=tuple(by_client)
     )
     return with_copies(normalised, partition, tests)
 
@@ -104,7 +97,7 @@ def _of_client(dataset: Dataset, train: Indices) -> tuple[Floats, Floats]:
     channels = dataset.x.shape[1]
     if not len(train):
         return np.zeros(channels), np.full(channels, np.inf)
-    x = fill(dataset.x, dataset.missing, train, train)
+    x = fill(dataset.x, train, train)
     mean, std = statistics(x, dataset.indicators)
     values = np.moveaxis(x, 1, 0).reshape(channels, -1)
     constant = (values == values[:, :1]).all(axis=1)

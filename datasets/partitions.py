@@ -3,14 +3,15 @@
 A registered partition is a factory `(dataset, *, clients, [alpha], [fixed_tests], seed, **options) -> Split`: it has a
 parameter `alpha` if and only if it needs one, and `fixed_tests` if it draws tests of its own. `make_partition` adds
 what it does not make: local test sets, validation shares and the global test set. The addresses of all draws begin with
-(seed, "partition"), except for the samples that are kept for tests, which are the same for every seed.
+(seed, "partition"), except for the samples that are kept for tests and the groups that become clients, which are the
+same for every seed.
 """
 
 import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,8 @@ class Split:
     Attributes:
         train: local training data; if `validation` is None, the harness takes the validation shares from it.
         validation, test: as in `Partition`.
-        global_test, kept, names, new: as in `Partition`; if `global_test` is None, it is the official test part.
+        global_test: as in `Partition`; if it is None, it is the official test part.
+        kept, names, new, left_out: as in `Partition`.
     """
 
     train: Sequence[Indices]
@@ -48,13 +50,14 @@ class Split:
     kept: Indices = field(default_factory=lambda: NONE)
     names: tuple[str, ...] = ()
     new: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def make_partition(
     dataset: Dataset,
     name: str,
     *,
-    clients: int,
+    clients: int | Literal["all"],
     alpha: float | None,
     seed: int,
     protocol: str,
@@ -78,7 +81,7 @@ def make_partition(
         raise UserError(f"partition {name!r} needs a finite alpha above 0, not {alpha}")
     if "alpha" not in parameters and alpha is not None:
         raise UserError(f"partition {name!r} has no alpha; remove alpha = {alpha}")
-    if not 1 <= clients <= dataset.n_train:
+    if clients != "all" and not 1 <= clients <= dataset.n_train:
         raise UserError(
             f"{clients} clients cannot share the {dataset.n_train} training samples of {dataset.name}; "
             "take fewer clients"
@@ -89,6 +92,7 @@ def make_partition(
     arguments |= {"clients": clients, "seed": seed}
     split = call_factory(f"partition {name!r}", Split, factory, dataset, **arguments, **options)
     if is_external(factory):
+        assert clients != "all"  # only our own partitions of groups take it
         split = _as_arrays(f"partition {name!r}", split)
         owner = check_lists(f"partition {name!r}", len(dataset.y), clients, split)
         split = _tested(f"partition {name!r}", dataset, split, owner)
@@ -392,6 +396,7 @@ def _complete(dataset: Dataset, split: Split, seed: int, validation_share: float
         kept=split.kept,
         names=split.names,
         new=split.new,
+        left_out=split.left_out,
     )
 
 

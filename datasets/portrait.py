@@ -102,7 +102,7 @@ def feature_score(dataset: Dataset, train: Indices, others: Indices, client: int
         return math.nan
     rng = generator("portrait", client)
     chosen = [np.sort(rng.choice(at, size, replace=False)) for at in (train, others)]
-    x: Floats = dataset.x[np.concatenate(chosen)].reshape(2 * size, -1).astype(np.float64)
+    x: Floats = dataset.filled[np.concatenate(chosen)].reshape(2 * size, -1).astype(np.float64)
     x = x[:, x.std(axis=0) > 0]
     if not x.shape[1]:
         return 0.5

@@ -9,8 +9,20 @@ import numpy as np
 
 from bench.data import Array, Dataset, Indices
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
-from datasets.assemble import PARTS, assemble, held_out_order
-from datasets.columns import Columns, Encoder, numbers, plain, present, read_feature, spellings, tells_all, texts
+from datasets.assemble import PARTS, assemble, held_out_order, numbering
+from datasets.columns import (
+    Columns,
+    Encoder,
+    far_values,
+    numbered,
+    numbers,
+    plain,
+    present,
+    read_feature,
+    spellings,
+    tells_all,
+    texts,
+)
 from datasets.copies import counted, equal_places, notes_on_copies
 from datasets.normalising import fill, statistics
 from datasets.subjects import subject_notes
@@ -134,7 +146,7 @@ def _named(
 
 
 def _names(values: Array, where: str, what: str, groups: Array | None, problems: list[str]) -> Array:
-    """Names `[rows]` of classes or sites: integers if all are, else texts; what is wrong is added to the problems."""
+    """Names `[rows]` of classes, sites or subjects, as they are written; what is wrong is added to the problems."""
     gaps = [row for row, value in enumerate(values) if value is None]
     if gaps:
         of = "" if groups is None else f", site {groups[gaps[0]]}"
@@ -142,13 +154,10 @@ def _names(values: Array, where: str, what: str, groups: Array | None, problems:
             f"{where} is empty in {counted(gaps, 'row')} (the first: row {gaps[0] + 1}{of}); fill it in, or remove "
             "these rows"
         )
-    as_numbers = numbers(values)
-    if as_numbers is not None and not any(isinstance(value, bool) for value in values):
+    as_numbers = numbers(values) if what == "label" else None
+    if as_numbers is not None:
         held = as_numbers[~np.isnan(as_numbers)]
-        if (held == np.rint(held)).all() and np.isfinite(held).all() and np.abs(held).max(initial=0) < 2**53:
-            return np.nan_to_num(as_numbers).astype(np.int64)
-        broken = [value for value in held if value != np.rint(value) or not np.isfinite(value)]
-        if what == "label" and broken:
+        if len(broken := held[(held != np.rint(held)) | np.isinf(held)]):
             problems.append(
                 f"{where} holds {broken[0]:g}, which is no class; make classes of it, for instance by limits"
             )
@@ -216,27 +225,30 @@ def _assembled(
         )
     training = order[:n_train]
     encoder = Encoder.fit(features, training)
-    raw = encoder.transform(features)
-    missing = np.isnan(raw) if np.isnan(raw).any() else None
-    x = fill(raw, missing, training, np.arange(len(y)))
-    mean, std = statistics(x[training], encoder.indicators)
+    x = encoder.transform(features)
+    mean, std = statistics(fill(x, training, training), encoder.indicators)
+    labels, classes = numbered(y)
+    in_turn = classes == tuple(map(str, range(len(classes))))
+    sites, group_names = (None, ()) if groups is None else numbered(groups)
+    notes = [] if in_turn else [numbering(name, classes)]
     data = assemble(
         name,
         x[order],
-        y[order],
+        labels[order],
         n_train,
+        classes=() if in_turn else classes,
         mean=mean.tolist(),
         std=std.tolist(),
         rows=order,
-        groups=None if groups is None else groups[order].astype(np.str_),
+        groups=None if sites is None else sites[order],
         subjects=None if subjects is None else subjects[order],
-        notes=[f"{name}: {note}" for note in _notes(features, y, groups, subjects, parts)],
+        notes=[*(f"{name}: {note}" for note in _notes(features, y, groups, subjects, parts)), *notes],
     )
     return replace(
         data,
         indicators=encoder.indicators,
-        missing=None if missing is None else missing[order],
         features=encoder.names,
+        group_names=group_names,
         table={"columns": encoder.described},
     )
 
@@ -256,6 +268,13 @@ def _notes(features: Columns, y: Array, groups: Array | None, subjects: Array | 
             notes.append(
                 f"the column {column!r} alone tells the label of every row; if it is known only after the label, or is "
                 "another form of it, add it to `leave_out`"
+            )
+        for value in far_values(values) if kind == "number" else ():
+            rows = np.flatnonzero(values == value).tolist()
+            notes.append(
+                f"the column {column!r} holds {value:g} in {counted(rows, 'row')} (the first: row {rows[0] + 1}), over "
+                "a thousand standard deviations from its other values; if it stands for a missing number, leave these "
+                "cells empty"
             )
     gaps = {column: np.mean([v is None or v != v for v in values]) for column, (_, values) in features.items()}
     if lacking := {column: share for column, share in gaps.items() if share}:

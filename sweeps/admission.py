@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from bench.config.identity import partition_options
 from bench.config.validation import complete_hyper, shown
 from bench.errors import UserError
 from bench.plugin import METHODS
@@ -288,7 +289,8 @@ class Admission:
 
     def _fixed(self, settings: Settings) -> dict[str, Any]:
         """The settings that every entry has in common."""
-        return settings.model_dump(exclude={"method", "label", "hp", *(dimension.key for dimension in self._searched)})
+        fixed = settings.model_dump(exclude={"method", "label", "hp", *(dimension.key for dimension in self._searched)})
+        return {**fixed, "partition_options": partition_options(settings)}
 
 
 def _task(settings: Settings) -> tuple[str, str]:

@@ -195,7 +195,7 @@ def _check(minutes: float, margin: float, confidence: float, normalise: str) -> 
 def _check_sites(cell: Settings, data: str) -> None:
     if cell.partition == "iid" and cell.clients == 1:
         raise UserError(f"{data}: --site should name the column of sites, as sites are what a decision is about")
-    if cell.clients < 2:
+    if cell.clients != "all" and cell.clients < 2:
         raise UserError(f"{data}: there is a single site, with nobody to train together with")
     if cell.protocol != "honest" or cell.timeline or cell.attack or cell.new_clients:
         raise UserError(
@@ -219,6 +219,8 @@ def _with_same_tests(cell: Settings, data_root: Path) -> Settings:
 
     first = tests(0)
     samples = [sample for site in first for sample in site]
+    if len(first) < 2:
+        raise UserError(f"{dataset_name(cell)}: there is a single site, with nobody to train together with")
     if not samples:
         raise UserError(f"{dataset_name(cell)}: no site has samples for tests; cut some with `shares: [0.75, 0, 0.25]`")
     if len(set(samples)) < len(samples):

@@ -24,7 +24,7 @@ from bench.config.code_digests import code_digest, is_own, own_code
 from bench.config.file_digests import content, digest, version
 from bench.config.model_marks import model_marks
 from bench.plugin import DATASETS, METHODS, MODELS, SELECTIONS, SERVER_RULES
-from bench.settings import DEFAULT_SELECTION, PRESENTATION, Settings
+from bench.settings import BY_GROUPS, DEFAULT_SELECTION, PRESENTATION, Settings
 
 RESULT_VERSION = 3
 """Raised by hand when a change of the engine, the data sets or the models changes results."""
@@ -97,6 +97,9 @@ _ABSENT_OPTIONS: dict[str, dict[str, Any]] = {
     "parquet": {"part_column": "", "subject_column": ""},
 }
 """The same for options of data sets."""
+_REDRAWN = {partition: {"redraw": True} for partition in BY_GROUPS}
+"""The same for options of partitions. Their effect on who takes part, which only the data tell, is in the id instead
+(`bench.federation.cell_identity`)."""
 
 
 def cell_id(settings: Settings, data_checksum: str) -> str:
@@ -166,11 +169,18 @@ def scientific(settings: Settings) -> dict[str, Any]:
     _drop_unidentifying(science["dataset"], science["dataset_options"])
     if science["public"]:
         _drop_unidentifying(science["public"]["name"], science["public"])
+    for option in _REDRAWN.get(science["partition"], ()):
+        science["partition_options"].pop(option, None)
     if science["partition"] == "file" and settings.dataset_options.get("path"):
         science["partition_options"]["counts"] = (
             "rows of the user's file"  # formerly, positions of samples after the test part was cut off
         )
     return science
+
+
+def partition_options(settings: Settings) -> dict[str, Any]:
+    """The options of a cell's partition; one that was added later than the cell has the value of the old behaviour."""
+    return {**_REDRAWN.get(settings.partition, {}), **settings.partition_options}
 
 
 def _leaps(hp: Mapping[str, Any]) -> bool:

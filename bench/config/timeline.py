@@ -30,6 +30,8 @@ def misfits(cell: Settings) -> str:
 
 def _of_clients(cell: Settings) -> str:
     """Say which client cannot arrive or leave."""
+    if cell.clients == "all":
+        return "timeline: its changes are of clients by number: write how many there are, in place of `clients: all`"
     present = set(range(cell.clients)) - arriving(cell)
     for change in cell.timeline:
         for kind, clients in (("leave", change.leave), ("arrive", change.arrive)):

@@ -22,7 +22,7 @@ from bench.plugin import (
     PARTITIONS,
     Registry,
 )
-from bench.settings import NO_TRIGGER, RECORDED, Settings
+from bench.settings import BY_GROUPS, NO_TRIGGER, RECORDED, Settings
 
 Problems = dict[str, str]  # messages by key; the key "" is for problems that belong to no single key
 
@@ -158,7 +158,12 @@ def conflicts(cell: Settings) -> Problems:
             "`adapters` freeze all layers but those that their `train` names; take out `frozen` and say there what is "
             "trained"
         )
-    if cell.new_clients >= cell.clients:
+    if cell.clients == "all" and cell.partition not in BY_GROUPS:
+        problems["clients"] = (
+            f"clients: all is of {' and '.join(BY_GROUPS)}, whose clients are groups of the data; the partition "
+            f"{cell.partition!r} needs a number"
+        )
+    elif cell.clients != "all" and cell.new_clients >= cell.clients:
         problems["new_clients"] = f"new_clients = {cell.new_clients} leaves none of {cell.clients} clients to train"
     if problem := misfits(cell):
         problems["timeline"] = problem

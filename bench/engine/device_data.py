@@ -74,7 +74,7 @@ class Pool:
     @classmethod
     def of(cls, data: Dataset, device: torch.device, dtype: torch.dtype) -> "Pool":
         """Put a data set on the device; a small one is normalised once and for all."""
-        x = torch.from_numpy(data.x).to(home_of(data.x.nbytes, device))
+        x = torch.from_numpy(data.filled).to(home_of(data.x.nbytes, device))
         y = torch.from_numpy(data.y).to(device)
         if data.vocabulary:
             return cls(x, y, None, torch.zeros(0), dtype)

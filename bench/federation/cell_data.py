@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.config.file_digests import digest, versions
-from bench.config.identity import UNVERIFIED
+from bench.config.identity import UNVERIFIED, partition_options
 from bench.config.timeline import arriving
 from bench.data import Dataset, Indices, Partition, without_tests
 from bench.errors import UserError
@@ -143,7 +143,7 @@ def _may_share(settings: Settings) -> bool:
 
 def _shared(samples: Dataset, dataset: Dataset) -> int:
     """The number of samples that are samples of the other data set, too, by their values."""
-    if samples.x.dtype != dataset.x.dtype:
+    if samples.x.dtype.kind != dataset.x.dtype.kind:
         return 0
     known = set(dataset.sample_digests())
     return sum(sample in known for sample in samples.sample_digests())
@@ -232,7 +232,7 @@ def load_partition(settings: Settings, dataset: Dataset) -> Partition:
         seed=settings.seed if settings.partition_seed is None else settings.partition_seed,
         protocol=settings.protocol,
         validation_share=settings.validation_share,
-        options=settings.partition_options,
+        options=partition_options(settings),
     )
     if partition.new and len(partition.new) != settings.new_clients:
         raise UserError(
@@ -339,7 +339,7 @@ def file_samples(path: str, like: Dataset) -> Dataset:
     x, labels, sizes, _ = importlib.import_module("datasets.npz").read_samples(Path(path))
     if count := sizes["test"]:
         x, labels = x[-count:], labels[-count:]
-    if (x.shape[1:], x.dtype) != (like.x.shape[1:], like.x.dtype):
+    if (x.shape[1:], x.dtype.kind) != (like.x.shape[1:], like.x.dtype.kind):
         raise UserError(
             f"tests: {path} has samples of {x.dtype} {x.shape[1:]}, and {like.name} has {like.x.dtype} "
             f"{like.x.shape[1:]}; they should be the same"
@@ -357,4 +357,4 @@ def file_samples(path: str, like: Dataset) -> Dataset:
     else:
         strange = next((name for name in names if name not in by_name), names[0])
         raise UserError(f"tests: {path} has labels that are no classes of {like.name}, such as {strange!r}")
-    return replace(like, x=x, y=y, n_train=0, rows=None, groups=None, subjects=None, missing=None)
+    return replace(like, x=x, y=y, n_train=0, rows=None, groups=None, subjects=None)

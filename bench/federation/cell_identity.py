@@ -10,11 +10,18 @@ from pathlib import Path
 
 from bench.config.code_digests import is_own
 from bench.config.file_digests import digest
-from bench.config.identity import NORMALISED, UNVERIFIED, cell_id, changes_inputs, declared_checksum
+from bench.config.identity import (
+    NORMALISED,
+    UNVERIFIED,
+    cell_id,
+    changes_inputs,
+    declared_checksum,
+    partition_options,
+)
 from bench.data import Dataset
 from bench.federation.cell_data import data_of, load_dataset, load_partition, read_data
 from bench.plugin import DATASETS, PARTITIONS
-from bench.settings import Settings
+from bench.settings import BY_GROUPS, Settings
 
 DATA_FIELDS = (
     "dataset",
@@ -49,6 +56,7 @@ class Identities:
         self._download = download
         self._samples: dict[tuple[str, str], list[str]] = {}  # by name and options of a data set
         self._partitions: dict[str, str] = {}
+        self._drawn_once: dict[str, bool] = {}
 
     def of(self, settings: Settings, partition_hash: str = "") -> str:
         """Identity of a cell, 16 hex digits.
@@ -72,7 +80,19 @@ class Identities:
         texts += [f"public {text}" for public in sets[1:] for text in self._content_of(*public)]
         if is_own(PARTITIONS, settings.partition):
             texts.append(partition_hash or self._partition_hash(settings))
+        if settings.partition in BY_GROUPS and settings.clients != "all" and self._draws_once(settings):
+            texts.append("groups drawn once for all seeds")
         return texts
+
+    def _draws_once(self, settings: Settings) -> bool:
+        """Whether the same groups take part for every seed, and not all of them."""
+        if partition_options(settings)["redraw"]:
+            return False
+        fields = settings.model_dump_json(include=set(DATA_FIELDS).difference(("seed", "partition_seed")))
+        if fields not in self._drawn_once:
+            dataset = load_dataset(settings, self._data_root, download=self._download)
+            self._drawn_once[fields] = bool(load_partition(settings, dataset).left_out)
+        return self._drawn_once[fields]
 
     def _content_of(self, name: str, options: str) -> list[str]:
         if not is_own(DATASETS, name) and name not in UNVERIFIED:

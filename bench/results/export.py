@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.data import Dataset
+from bench.data import Array
 from bench.engine.device_data import Normalisation
 from bench.errors import UserError
 from bench.exported import ExportedModel, exported, far_apart
-from bench.federation.cell_data import load_dataset, load_partition
+from bench.federation.cell_data import load_partition
 from bench.operations import NotExportable, Recording
 from bench.results.file_names import file_stems
 from bench.results.saved_models import FinishedCell, KeptModel, SavedModels
@@ -66,10 +66,9 @@ def export_cell(cell: FinishedCell, out: Path, data_root: Path) -> list[str]:
             "table has; a cell without can be exported"
         )
     saved = SavedModels(cell, data_root)
-    raw = load_dataset(cell.settings, data_root)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder:
-        notes = _write(saved, raw, Path(folder))
+        notes = _write(saved, Path(folder))
         out.mkdir(exist_ok=True)
         for file in Path(folder).iterdir():
             file.rename(out / file.name)
@@ -81,22 +80,22 @@ def _changes_samples(cell: FinishedCell) -> bool:
     return bool(settings.shifts or settings.timeline or settings.attack)
 
 
-def _write(saved: SavedModels, raw: Dataset, folder: Path) -> list[str]:
+def _write(saved: SavedModels, folder: Path) -> list[str]:
     """Write all files, and say what is to be known of them."""
     cell, notes = saved.cell, []
-    tests = load_partition(cell.settings, raw).test
+    tests = load_partition(cell.settings, saved.raw).test
     names = saved.partition.names or tuple(f"client-{client}" for client in range(len(saved.partition)))
     stems = file_stems((names[client] for client in saved.clients), taken=[GENERIC.removesuffix(".pt")])
     files = {client: f"{stem}.pt" for client, stem in zip(saved.clients, stems, strict=True)}
     sites: dict[str, Any] = {}
     recordings: list[Recording] = []
     for client, file in files.items():
-        model = _checked(saved, raw, client, names[client], tests[client], recordings)
+        model = _checked(saved, client, names[client], tests[client], recordings)
         model.save(folder / file)
         sites[names[client]] = {"file": file, "round": model.cell["round"]}
     if saved.trains == "gm":
         notes.append(f"{cell.settings.method} trains no personalized models: the file of each site is the generic one")
-    generic = _generic(saved, raw, notes, recordings)
+    generic = _generic(saved, notes, recordings)
     if generic is not None:
         generic.save(folder / GENERIC)
     index = {
@@ -111,7 +110,7 @@ def _write(saved: SavedModels, raw: Dataset, folder: Path) -> list[str]:
     return notes
 
 
-def _generic(saved: SavedModels, raw: Dataset, notes: list[str], recordings: list[Recording]) -> ExportedModel | None:
+def _generic(saved: SavedModels, notes: list[str], recordings: list[Recording]) -> ExportedModel | None:
     """The generic model; None where the architectures of clients differ."""
     try:
         kept = saved.load()
@@ -126,27 +125,23 @@ def _generic(saved: SavedModels, raw: Dataset, notes: list[str], recordings: lis
         )
     if saved.dataset.client_statistics:
         notes.append(f"{GENERIC} takes rows as a site normalises them: the site's file beside it says how")
-    return _exported(saved, raw, kept, None, saved.dataset.x[: saved.dataset.n_train], recordings)
+    return _exported(saved, kept, None, saved.dataset.filled[: saved.dataset.n_train], recordings)
 
 
-def _checked(
-    saved: SavedModels, raw: Dataset, client: int, site: str, tests: Any, recordings: list[Recording]
-) -> ExportedModel:
+def _checked(saved: SavedModels, client: int, site: str, tests: Any, recordings: list[Recording]) -> ExportedModel:
     """A client's model, compared on its test samples, as they are in the file, with what the evaluation saw.
 
     Raises:
         UserError: the outputs are not the same.
     """
-    seen = saved.dataset.x[saved.partition.test[client]]
+    seen = saved.dataset.filled[saved.partition.test[client]]
     kept = saved.load(client)
     model = _exported(
-        saved, raw, kept, site, seen if len(seen) else saved.dataset.x[: saved.dataset.n_train], recordings
+        saved, kept, site, seen if len(seen) else saved.dataset.filled[: saved.dataset.n_train], recordings
     )
-    x = torch.from_numpy(raw.x[tests[:_TRIED]].astype(raw.x.dtype))
-    if raw.missing is not None:
-        x[torch.from_numpy(raw.missing[tests[:_TRIED]])] = float("nan")
+    x = torch.from_numpy(saved.raw.x[tests[:_TRIED]])
     with torch.no_grad():
-        expected = _evaluated(saved, kept, torch.from_numpy(seen[:_TRIED]))
+        expected = kept.logits(_as_evaluated(saved, kept, seen))
     if far_apart(model(x), expected):
         raise UserError(
             f"{saved.cell.name}: the exported model of {site} gives other outputs than the cell's evaluation; its data "
@@ -155,35 +150,29 @@ def _checked(
     return model
 
 
-def _evaluated(saved: SavedModels, kept: KeptModel, x: Tensor) -> Tensor:
-    """Logits of samples as they are stored for the evaluation, which the data set's own statistics normalise."""
-    normalisation = Normalisation.of(saved.dataset, next(kept.network.parameters()).dtype)
-    predictor = KeptModel(kept.network, normalisation)
-    predictor.bf16 = kept.bf16
-    logits: Tensor = predictor(x)
-    return logits
+def _as_evaluated(saved: SavedModels, kept: KeptModel, x: Array) -> Tensor:
+    """Some stored samples as the evaluation's networks saw them, which the data set's own statistics normalise."""
+    stored, dtype = torch.from_numpy(np.ascontiguousarray(x[:_TRIED])), next(kept.network.parameters()).dtype
+    return stored.long() if saved.dataset.vocabulary else Normalisation.of(saved.dataset, dtype).apply(stored, dtype)
 
 
 def _exported(
-    saved: SavedModels, raw: Dataset, kept: KeptModel, site: str | None, x: Any, recordings: list[Recording]
+    saved: SavedModels, kept: KeptModel, site: str | None, x: Array, recordings: list[Recording]
 ) -> ExportedModel:
     """The exported form of a saved model, tried on stored samples `x`; what networks compute is recorded once."""
-    dtype = next(kept.network.parameters()).dtype
-    stored = torch.from_numpy(np.ascontiguousarray(x[:_TRIED]))
-    of_data = Normalisation.of(saved.dataset, dtype)
-    needs_site = site is None and bool(saved.dataset.client_statistics)
+    raw = saved.raw
     header = {
         "site": site,
         "classes": list(raw.classes) or list(map(str, range(raw.num_classes))),
         "cell": _cell(saved, kept.round),
         "shape": list(raw.x.shape[1:]),
-        "needs_site": needs_site,
+        "needs_site": kept.needs_client,
         "table": raw.table,
         "bytes": raw.x.dtype == np.uint8,
         "vocabulary": raw.vocabulary,
     }
-    normalisation = [] if needs_site or not kept.mean.numel() else [kept.mean, kept.std]
-    example = of_data.apply(stored, dtype) if of_data.mean.numel() else stored.long()
+    normalisation = [kept.mean, kept.std] if kept.mean.numel() else []
+    example = _as_evaluated(saved, kept, x)
     try:
         return exported(
             kept.network, example, normalisation=normalisation, bf16=kept.bf16, header=header, recordings=recordings

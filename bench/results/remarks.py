@@ -22,6 +22,7 @@ from bench.store.store import FINISHED
 
 _FELL_BACK = (" takes its place: ", " runs one by one: ")  # parts of the engine's notices of it
 _TRAINED = ("gm", "pm")
+_NAMED = 20  # groups
 _Curve = tuple[tuple[str, ...], ...]
 
 
@@ -30,7 +31,7 @@ def partition_remarks(partition: Partition, dataset: Dataset) -> list[str]:
     stages = partition.stages
     sizes, tests = ([max(map(len, lists)) for lists in zip(*part, strict=True)] for part in _parts(stages))
     held = set(np.unique(dataset.y[np.concatenate([part for stage in stages for part in stage.train])]).tolist())
-    return _of_lists(sizes, tests, held, dataset.num_classes)
+    return [*_of_lists(sizes, tests, held, dataset.num_classes), *_of_absent(len(partition), partition.left_out)]
 
 
 def _parts(stages: Sequence[Partition]) -> list[list[tuple[Indices, ...]]]:
@@ -191,6 +192,12 @@ def _of_lists(sizes: Sequence[int], tests: Sequence[int], held: set[int], classe
     return texts
 
 
+def _of_absent(clients: int, names: Sequence[str]) -> list[str]:
+    """Return a remark on groups of the data that take no part."""
+    listed = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    return [f"{clients} groups of the data take part, and {len(names)} are left out: {listed}"] if names else []
+
+
 def _of_file(cell: CellView) -> list[str]:
     record: dict[str, Any] | None = documents.read(cell.folder, "partition.json")
     if record is None:
@@ -198,7 +205,8 @@ def _of_file(cell: CellView) -> list[str]:
     records = [record, *record.get("changes", ())]
     sizes, tests = ([max(of) for of in zip(*(r[key] for r in records), strict=True)] for key in ("n_train", "n_test"))
     held = {label for r in records for counts in r["counts"] for label, count in enumerate(counts) if count}
-    return _of_lists(sizes, tests, held, len(record["counts"][0]))
+    absent = _of_absent(len(sizes), record.get("left_out", ()))
+    return [*_of_lists(sizes, tests, held, len(record["counts"][0])), *absent]
 
 
 def _curves(cell: CellView) -> dict[str, _Curve]:

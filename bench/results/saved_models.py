@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +18,8 @@ from bench.config.code_digests import own_code
 from bench.data import Dataset
 from bench.engine.device_data import Normalisation
 from bench.errors import UserError
-from bench.federation.cell_data import load_all
+from bench.exported import check_samples
+from bench.federation.cell_data import load_all, load_dataset
 from bench.federation.features import Head
 from bench.federation.federation import Federation
 from bench.federation.scores import Evaluation
@@ -50,17 +52,19 @@ class FinishedCell(ReadCell, Protocol):
 class KeptModel(nn.Module):
     """A model of a finished cell, ready to predict (in `eval` mode): logits `[n, classes]` of raw samples.
 
-    Raw samples are as in the data set: `[n, channels, height, width]` images with values 0 .. 255, arrays as in the
-    file, or token numbers. Under `normalise: per_client` a client's model takes raw samples and normalises them as that
-    client does; the generic one belongs to no client and takes samples that are normalised. The model can be trained on
-    like any module.
+    Raw samples are as in `bench.load_dataset(cell.settings).x`: `[n, channels, height, width]` images with values 0 ..
+    255, arrays as in the file, token numbers, or rows of a table, nan where a number is missing. Under `normalise:
+    per_client` a client's model normalises them, and fills gaps, as that client does; the generic one belongs to no
+    client, and a call says whose samples they are. The model can be trained on like any module.
 
     Attributes:
         network: the model itself, which takes normalised samples.
-        mean, std: per channel; they normalise, in their own dtype. Empty for tokens.
+        mean, std: per channel; they normalise, in their own dtype. Empty for tokens, and where `needs_client`.
         bf16: products are in bfloat16, as in the cell's evaluation.
         classes: names of the classes; may be empty.
+        cell: id of its cell.
         round: the round that the model is from.
+        needs_client: whether calls take a client's model beside the samples.
     """
 
     mean: Tensor
@@ -69,26 +73,56 @@ class KeptModel(nn.Module):
     def __init__(
         self,
         network: nn.Module,
-        normalisation: Normalisation,
+        normalisation: Normalisation | None,
+        raw: Dataset,
         *,
-        bf16: bool = False,
-        classes: tuple[str, ...] = (),
-        round: int = 0,
+        bf16: bool,
+        cell: str,
+        round: int,
     ) -> None:
         super().__init__()
         self.network = network
         if bf16:
             batchnorm_in_float32(network)
-        self.register_buffer("mean", normalisation.mean)
-        self.register_buffer("std", normalisation.std)
+        self.needs_client = normalisation is None
+        mean, std = normalisation or (torch.empty(0), torch.empty(0))
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
         self.bf16 = bf16
-        self.classes = classes
+        self.classes = raw.classes
+        self.cell = cell
         self.round = round
+        self._shape, self._of_table = raw.x.shape[1:], raw.table is not None
+        self._of_bytes, self._vocabulary = raw.x.dtype == np.uint8, raw.vocabulary
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits `[n, classes]`."""
+    def forward(self, x: Tensor, at: "KeptModel | None" = None) -> Tensor:
+        """Compute logits `[n, classes]`.
+
+        Args:
+            x: raw samples `[n, ...]`.
+            at: for a model that `needs_client`, and for no other: the model of the client whose samples they are.
+
+        Raises:
+            UserError: they are no raw samples of the cell's data, or `at` is missing or another than that.
+        """
+        check_samples(x, self._shape, of_bytes=self._of_bytes, vocabulary=self._vocabulary, of_table=self._of_table)
+        if self.needs_client and (at is None or at.needs_client or at.cell != self.cell):
+            raise UserError(
+                "under `normalise: per_client` the generic model is no client's: call it with the samples and, as "
+                "`at`, the model of the client that they are from, `cell.model(client=...)`"
+            )
+        if at is not None and not self.needs_client:
+            raise UserError("this model normalises samples itself: leave `at` out")
+        return self.logits((at or self).normalised(x))
+
+    def normalised(self, x: Tensor) -> Tensor:
+        """Raw samples as the network takes them; a missing number is the mean, which becomes 0."""
+        dtype = next(self.network.parameters()).dtype
+        return Normalisation(self.mean, self.std).apply(x, dtype).nan_to_num(nan=0.0) if self.mean.numel() else x.long()
+
+    def logits(self, seen: Tensor) -> Tensor:
+        """Logits `[n, classes]` of normalised samples."""
         weights = next(self.network.parameters())
-        seen = Normalisation(self.mean, self.std).apply(x, weights.dtype) if self.mean.numel() else x.long()
         with torch.autocast(weights.device.type, torch.bfloat16, enabled=self.bf16, cache_enabled=False):
             out: Tensor = self.network(seen)
         return out.to(weights.dtype)
@@ -99,7 +133,8 @@ class SavedModels:
 
     Attributes:
         cell: the cell.
-        dataset, partition: the samples as its networks were evaluated on them.
+        raw: the data set.
+        dataset, partition: its samples as the cell's networks were evaluated on them.
         clients: ids of the clients that it has models of.
 
     Raises:
@@ -111,6 +146,7 @@ class SavedModels:
             reason = f" ({cell.status.reason})" if cell.status.reason else ""
             raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is{reason}")
         self.cell = cell
+        self.raw = load_dataset(cell.settings, Path(data_root))
         self.dataset, self.partition, public = load_all(cell.settings, Path(data_root))
         features = FeatureFiles(cell.folder, own_code(cell.settings))
         self._federation = Federation(
@@ -145,8 +181,9 @@ class SavedModels:
         predictor = KeptModel(
             _whole_network(params, federation),
             _normalisation(self.dataset, client, params.weights.dtype),
+            self.raw,
             bf16=cell.settings.precision == "bf16",
-            classes=self.dataset.classes,
+            cell=cell.folder.name,
             round=round,
         )
         return predictor.eval()
@@ -161,10 +198,12 @@ def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | 
     return SavedModels(cell, data_root).load(client)
 
 
-def _normalisation(dataset: Dataset, client: int | None, dtype: torch.dtype) -> Normalisation:
-    """The normalisation of raw samples: the client's own, if the cell has one for each client."""
-    if client is None or not dataset.client_statistics:
+def _normalisation(dataset: Dataset, client: int | None, dtype: torch.dtype) -> Normalisation | None:
+    """The normalisation of raw samples: the client's own, if the cell has one for each client; None for nobody then."""
+    if not dataset.client_statistics:
         return Normalisation.of(dataset, dtype)
+    if client is None:
+        return None
     shape = (1, -1, *([1] * (dataset.x.ndim - 2)))
     mean, std = (torch.tensor(values, dtype=torch.float64) for values in dataset.client_statistics[client])
     return Normalisation(mean.view(shape), std.view(shape))

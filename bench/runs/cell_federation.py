@@ -26,7 +26,7 @@ def build(settings: Settings, options: Options, data: CellData, features: Shelf 
     """
     dataset, partition, public = data
     device = choose_device(options.device)
-    offload = keep_on_host(settings, dataset.shape, dataset.num_classes, device, options.cells)
+    offload = keep_on_host(settings, len(partition), dataset.shape, dataset.num_classes, device, options.cells)
     if offload:
         log.info("the clients' models are too many for the GPU: they are kept in the host's memory")
     return Federation(

@@ -158,6 +158,7 @@ class SiteJob(BaseModel):
     @property
     def sites(self) -> list[int]:
         """The sites' numbers: the clients of the cell."""
+        assert self.settings.clients != "all"  # check_settings refused it
         return list(range(self.settings.clients))
 
     @property
@@ -287,6 +288,7 @@ def check_settings(settings: Settings) -> None:
         ),
         "normalise: pooled": "statistics of all sites' samples" if settings.normalise == "pooled" else "",
         "public": "public samples are not part of a job yet" if settings.public else "",
+        "clients: all": "a job says how many sites there are" if settings.clients == "all" else "",
         "channel": "what its operations encode does not travel encoded yet" if settings.channel else "",
         "dp_sgd": "its noise is drawn from the seed, which everybody knows: no privacy" if settings.dp_sgd else "",
         "attack": "sites that lie are for simulations" if settings.attack else "",

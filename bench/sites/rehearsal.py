@@ -91,7 +91,7 @@ def _small(job: SiteJob) -> SiteJob:
     """The job with as few sites, and as little training, as tell whether it can run."""
     settings = job.settings.model_copy(
         update={
-            "clients": min(job.settings.clients, len(SIZES)),
+            "clients": min(len(job.sites), len(SIZES)),
             "epochs": min(job.settings.epochs, 2),
             "steps": None if job.settings.steps is None else min(job.settings.steps, 2),
         }

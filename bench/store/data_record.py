@@ -29,6 +29,7 @@ def partition_record(dataset: Dataset, partition: Partition, malicious: Sequence
         "n_global_test": len(partition.global_test),
         "counts": counts,
         **({"names": partition.names} if partition.names else {}),
+        **({"left_out": partition.left_out} if partition.left_out else {}),
         **({"changes": changes} if changes else {}),
         **({} if malicious is None else {"malicious": list(malicious)}),
     }

@@ -79,6 +79,7 @@ class _Partition(_Document):
     n_global_test: _Count = 0
     counts: list[Annotated[list[_Count], Field(min_length=1)]]
     round: _Count | None = None
+    left_out: list[str] = []
     changes: list["_Partition"] = []
 
     @model_validator(mode="after")

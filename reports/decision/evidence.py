@@ -10,7 +10,7 @@ import numpy as np
 from bench.data import Floats, Indices
 from bench.results.figures import reported_figures
 from bench.results.results import CellView, load_run
-from bench.store import store
+from bench.store import documents, store
 
 _BYTES = ("up", "down_receivers", "up_buffers", "down_receivers_buffers")
 _MEGABYTE = 1e6
@@ -121,7 +121,7 @@ def _candidate(name: str, cells: Sequence[CellView], settings: dict[str, Any]) -
         correct.append(100.0 * hits["correct"].to_numpy(dtype=float))
         site, sample = (hits[column].to_numpy(dtype=np.int64) for column in ("client", "sample"))
         ledger = cell.table("ledger")
-        clients = max(1, cell.settings.clients)
+        clients = len((documents.read(cell.folder, "partition.json") or {}).get("n_train", [0]))
         megabytes.append(float(ledger[list(_BYTES)].to_numpy().sum()) / _MEGABYTE / clients)
         seconds.append(store.read_timing(cell.folder).get("seconds", 0.0) / clients)
     costs = float(np.mean(megabytes)), float(np.median(seconds))

@@ -186,7 +186,6 @@ def test_cases_without_a_name_say_what_they_set(load: Load) -> None:
         ("batch_size=7", {"batch_size": 7}),
         ("batch_size=0x1F", {"batch_size": 31}),
         ("batch_size=0o17", {"batch_size": 15}),
-        ("batch_size=017", {"batch_size": 17}),
     ],
 )
 def test_an_override_wins_over_the_whole_file(load: Load, override: str, expected: dict[str, Any]) -> None:

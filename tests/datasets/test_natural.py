@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -10,12 +10,21 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import bench
+from bench.config.grid import grid_of
 from bench.config.identity import cell_id
 from bench.data import Dataset, Partition
 from bench.errors import UserError
-from bench.federation.cell_data import load_partition
+from bench.federation.cell_data import load_dataset, load_partition
+from bench.federation.cell_identity import Identities
 from bench.plugin import DATASETS
-from bench.settings import Settings
+from bench.results.data_description import describe
+from bench.results.remarks import _of_file
+from bench.results.results import CellView
+from bench.runs.plan import plan, planned_remarks
+from bench.settings import BY_GROUPS, Settings
+from bench.store.data_record import partition_record
+from bench.store.store import Status
 from datasets.assemble import assemble
 from datasets.partitions import make_partition
 from tests.warm import PATIENCE, Start
@@ -30,7 +39,9 @@ def of_groups(train: list[int], test: list[int]) -> Dataset:
     return assemble("toy", x, y, len(train), mean=[0], std=[1], classes="ab", groups=raw)
 
 
-def make(dataset: Dataset, clients: int, protocol: str = "honest", seed: int = 0, **options: Any) -> Partition:
+def make(
+    dataset: Dataset, clients: int | Literal["all"], protocol: str = "honest", seed: int = 0, **options: Any
+) -> Partition:
     return make_partition(
         dataset,
         "natural",
@@ -105,10 +116,86 @@ def test_tests_are_the_group_s_own_and_small_groups_are_left_out() -> None:
     assert [one.tolist() for one in found.test] == [[50, 51, 52, 53], [54, 55, 56, 57], [58, 59]]
 
 
-def test_the_seed_draws_which_groups_take_part() -> None:
-    drawn = {make(TOY, 2, seed=seed).names for seed in range(20)}
-    assert len(drawn) > 3
-    assert make(TOY, 2, seed=7).hash == make(TOY, 2, seed=7).hash
+def test_a_number_of_groups_is_drawn_once_for_all_seeds() -> None:
+    """And the others are named, unless each seed draws anew."""
+    (names,) = {make(TOY, 2, seed=seed).names for seed in range(20)}
+    left_out = {make(TOY, 2, seed=seed).left_out for seed in range(20)}
+    assert left_out == {tuple(sorted(set(TOY.group_names) - set(names)))}
+    assert len({make(TOY, 2, seed=seed).hash for seed in range(5)}) == 5  # validation is each seed's
+    redrawn = [make(TOY, 2, seed=seed, redraw=True) for seed in range(20)]
+    assert len({partition.names for partition in redrawn}) > 3
+    assert not any(partition.left_out for partition in redrawn)
+    assert {make(TOY, 3, seed=seed, held_out=("person 1",)).names for seed in range(9)} == {
+        make(TOY, 3, held_out=("person 1",)).names
+    }
+    pooled = [make(TOY, 2, seed=seed, pooled=True) for seed in range(20)]  # nobody is left out
+    assert len({partition.names for partition in pooled}) > 1
+    assert not any(partition.left_out for partition in pooled)
+
+
+def test_all_groups_are_the_default() -> None:
+    found = make(TOY, "all")
+    assert found.names == TOY.group_names
+    assert found.left_out == ()
+    assert make(TOY, "all", held_out=("person 1",)).names == ("person 0", "person 2", "person 3", "person 1")
+    large = make(TOY, "all", min_samples=10)
+    assert (large.names, large.left_out) == (("person 0", "person 1", "person 3"), ("person 2",))
+    for partition in BY_GROUPS:
+        assert bench.Settings(method="fedavg", partition=partition).clients == "all"
+        assert bench.Settings(method="fedavg", partition=partition, clients=20).clients == 20
+    assert bench.Settings(method="fedavg", alpha=1).clients == 20
+    with pytest.raises(UserError, match="clients: all is of natural and natural_leaf"):
+        bench.Settings(method="fedavg", alpha=1, clients="all")
+    assert load_partition(bench.Settings(method="fedavg", partition="natural_leaf"), TOY).names == TOY.group_names
+
+
+def npz_cell(path: Path, **changes: Any) -> Settings:
+    return bench.Settings(
+        method="fedavg", dataset="npz", dataset_options={"path": str(path)}, partition="natural", **changes
+    )
+
+
+def test_ids_tell_who_takes_part(tmp_path: Path) -> None:
+    """A cell keeps its id where the same groups take part as before; `redraw` was not there then."""
+    np.savez(tmp_path / "a.npz", **arrays(np.arange(60) % 5))
+
+    def id_of(clients: int | str, **options: Any) -> str:
+        cell = npz_cell(tmp_path / "a.npz", clients=clients, partition_options=options)
+        return Identities(tmp_path).of(cell)
+
+    def id_before(clients: int) -> str:
+        cell = npz_cell(tmp_path / "a.npz", clients=clients)
+        options = {key: value for key, value in cell.partition_options.items() if key != "redraw"}
+        old = Settings(**{**cell.model_dump(), "partition_options": options})
+        assert (
+            load_partition(old, load_dataset(old)).hash
+            == load_partition(
+                npz_cell(tmp_path / "a.npz", clients=clients, partition_options={"redraw": True}), load_dataset(old)
+            ).hash
+        )
+        return Identities(tmp_path).of(old)
+
+    assert id_before(3) == id_of(3, redraw=True) != id_of(3)
+    assert id_before(5) == id_of(5, redraw=True) == id_of(5)
+
+
+def test_a_listed_grid_keeps_the_number_of_clients(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **arrays(np.arange(60) % 30))
+    cells = [npz_cell(tmp_path / "a.npz", clients=clients) for clients in ("all", 20)]
+    (tmp_path / "listed.yaml").write_text(grid_of(cells, "listed").source)
+    assert [cell.clients for cell in bench.load_grid(str(tmp_path / "listed.yaml")).cells] == ["all", 20]
+
+
+def test_the_data_page_and_the_run_name_who_is_left_out(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **arrays(np.array([f"site {i % 5}" for i in range(60)])))
+    cell = npz_cell(tmp_path / "a.npz", clients=3, model="logistic")
+    left_out = load_partition(cell, load_dataset(cell)).left_out
+    text = f"3 groups of the data take part, and 2 are left out: {', '.join(left_out)}"
+    assert text in describe(cell, tmp_path)["remarks"]
+    assert planned_remarks(plan([cell], tmp_path, download=False)) == [f"a: {text} (seed 0)"]
+    partition = load_partition(cell, load_dataset(cell))
+    (tmp_path / "partition.json").write_text(json.dumps(partition_record(load_dataset(cell), partition)))
+    assert _of_file(CellView("0", "fedavg", cell, tmp_path, Status("done"))) == [text]
 
 
 def test_held_out_groups_are_the_new_clients() -> None:
@@ -129,7 +216,11 @@ def test_held_out_groups_are_the_new_clients() -> None:
         ({"held_out": ("x",)}, 2, "held_out has 'x'; the groups large enough are person 0"),
         ({"held_out": ("person 0", "person 0")}, 3, "names a group twice"),
         ({"held_out": ("person 0",)}, 1, "leaves no client to train"),
-        ({"min_samples": 15}, 2, "has 1 groups of 15 samples or more for 2 clients that train; take 1 of them"),
+        (
+            {"min_samples": 15},
+            2,
+            "has 1 groups of 15 samples or more for 2 clients that train; take `clients: all`, or",
+        ),
     ],
 )
 def test_refusals(options: dict[str, Any], clients: int, message: str) -> None:

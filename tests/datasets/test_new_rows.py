@@ -46,8 +46,8 @@ def test_rows_are_encoded_as_in_training(form: str, tmp_path: Path) -> None:
         new.to_parquet(rows)
     x, notes = samples(rows, data.table)
     assert notes == []
-    assert x.dtype == np.float32
-    np.testing.assert_array_equal(x[data.rows], np.where(data.missing, np.nan, data.x))
+    assert x.dtype == np.float64
+    np.testing.assert_array_equal(x[data.rows], data.x)
 
 
 @settings(max_examples=15, deadline=None)

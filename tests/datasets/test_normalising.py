@@ -127,10 +127,10 @@ def test_missing_numbers_become_the_mean_of_the_same_samples(how: Any) -> None:
     missing[::5, 0] = True
     x[:, 2] = np.arange(36) % 2
     data, partition = problem(x)
-    data = replace(data, missing=missing, indicators=(2,))
     if how == "per_client":
         missing[partition.train[1], 0] = True  # a site that never measures it, but for one sample of its tests
         missing[partition.test[1][1], 0] = False
+    data = replace(data, x=np.where(missing, np.nan, x), indicators=(2,))
     changed, lists = normalising.apply(data, partition, how, range(3))
     for client in range(3):
         lists_of_client = zip((partition.train, partition.test), (lists.train, lists.test), strict=True)
@@ -214,7 +214,7 @@ def test_samples_of_nobody_are_refused_also_later(tmp_path: Path) -> None:
 def test_a_client_without_training_samples_whose_tests_have_gaps() -> None:
     """A site of one row, which is kept for tests."""
     data, partition = problem(np.random.default_rng(3).normal(size=(36, 2)).astype(np.float32))
-    gaps = replace(data, missing=np.random.default_rng(4).random(data.x.shape) < 0.3)
+    gaps = replace(data, x=np.where(np.random.default_rng(4).random(data.x.shape) < 0.3, np.nan, data.x))
     train = (partition.train[0], partition.train[1], _NONE)
     changed, lists = normalising.apply(gaps, replace(partition, train=train), "per_client", [0, 1])
     assert not seen(changed)[lists.test[2]].any()

@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench
 from bench.config.identity import cell_id, declared_checksum
-from bench.data import Dataset
+from bench.data import Array, Dataset
+from bench.engine.device_data import Pool
 from bench.errors import UserError
-from bench.federation.cell_data import _loaded
+from bench.federation.cell_data import _loaded, load_all
 from bench.plugin import DATASETS
+from bench.results.file_names import file_stems
 from bench.runs.plan import plan
 from bench.settings import Settings
-from datasets.columns import tells_all
+from datasets.columns import far_values, tells_all
 from datasets.partitions import make_partition
 from datasets.table_rows import TableError
 from datasets.tables import table
@@ -88,10 +91,66 @@ def test_gaps_and_units_are_of_the_training_part(tmp_path: Path) -> None:
     assert data.rows is not None
     assert data.missing is not None
     train = sites.iloc[data.rows[: data.n_train]]["pressure"]
-    np.testing.assert_allclose(data.x[data.missing[:, 1], 1], train.mean(), rtol=1e-6)
+    assert np.isnan(data.x[data.missing[:, 1], 1]).all()
+    np.testing.assert_allclose(data.filled[data.missing[:, 1], 1], train.mean(), rtol=1e-12)
     filled = train.fillna(train.mean())
     np.testing.assert_allclose((data.mean[1], data.std[1]), (filled.mean(), filled.std(ddof=0)), rtol=1e-5)
     assert (data.mean[3:], data.std[3:]) == ((0.0,) * 3, (1.0,) * 3)
+
+
+def seen(data: Dataset) -> Array:
+    """What networks see."""
+    values: Array = Pool.of(data, torch.device("cpu"), torch.float32).take(torch.arange(len(data.y)))[0].numpy()
+    return values
+
+
+@pytest.mark.parametrize("normalise", [None, "pooled", "per_client"])
+def test_numbers_are_rounded_after_they_are_normalised(normalise: Any, tmp_path: Path) -> None:
+    """Seconds since 1970: as float32, 100 moments of five minutes are three numbers."""
+    seconds = 1_700_000_000 + 3 * np.arange(100.0)
+    assert len(np.unique(seconds.astype(np.float32))) == 3
+    sites = pd.DataFrame(
+        {"hospital": "A", "time": np.where(np.arange(100) % 9, seconds, np.nan), "x": np.arange(100) % 7}
+    )
+    sites["outcome"] = np.arange(100) // 50
+    options = {"path": str(write(tmp_path, sites)), **OPTIONS}
+    settings = bench.Settings(
+        method="fedavg", dataset="csv", dataset_options=options, partition="natural", clients=1, normalise=normalise
+    )
+    data, partition, _ = load_all(settings)
+    raw = bench.load_dataset(settings)
+    lists = bench.load_partition(settings, raw)
+    fitted = raw.rows[: raw.n_train] if normalise is None else raw.rows[lists.train[0]]
+    known = sites["time"].iloc[fitted].dropna()
+    mean = known.mean()
+    deviation = np.sqrt(((known - mean) ** 2).sum() / len(fitted))  # gaps are the mean
+    for before, after in ((lists.train[0], partition.train[0]), (lists.test[0], partition.test[0])):
+        expected = ((sites["time"].iloc[raw.rows[before]] - mean) / deviation).fillna(0).astype(np.float32)
+        np.testing.assert_allclose(seen(data)[after, 0], expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("fill", [9.97e36, -9999.0])
+@pytest.mark.parametrize("rows", [1, 17, 70])
+def test_a_value_that_stands_for_a_missing_number_is_named(fill: float, rows: int) -> None:
+    """Whether it is rare, frequent, or there more often than all others together."""
+    sites = frame(100).drop(columns="sex")
+    sites["pressure"] = np.where(np.arange(100) < rows, fill, np.random.default_rng(0).normal(2, 1, 100))
+    far = [note for note in table(sites, label="outcome", site="hospital").notes if "deviations" in note]
+    assert far == [
+        f"table: the column 'pressure' holds {fill:g} in {rows} row{'s' * (rows > 1)} (the first: row 1), over a "
+        "thousand standard deviations from its other values; if it stands for a missing number, leave these cells empty"
+    ]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.integers(1, 3))
+@settings(deadline=None)
+def test_far_values_are_far_from_all_others(values: list[float], count: int) -> None:
+    """By the definition; and a value that is far from values which differ is found, as often as it is there."""
+    far = far_values(np.array([*values, np.nan]))
+    others = np.array([value for value in values if value not in far])
+    assert all(abs(value - others.mean()) > 1000 * others.std() > 0 for value in far)
+    plain = np.array([0.0, 1.0, 2.0, 5.0])
+    assert far_values(np.concatenate([plain, [9e30] * count])).tolist() == [9e30]
 
 
 def test_every_site_has_a_quarter_of_each_class_for_tests(tmp_path: Path) -> None:
@@ -157,8 +216,52 @@ def test_classes_do_not_depend_on_the_order_of_rows(random: Any) -> None:
 
 
 def test_numbers_as_labels_are_in_the_order_of_numbers() -> None:
-    sites = frame().assign(outcome=[["9", "10", "10.0"][i % 3] for i in range(60)])
-    assert table(sites, label="outcome").classes == ("9", "10")
+    sites = frame().assign(
+        outcome=[["9", "10"][i % 2] for i in range(60)], hospital=[["9", "10"][i % 2] for i in range(60)]
+    )
+    data = table(sites, label="outcome", site="hospital")
+    assert (data.classes, data.group_names) == (("9", "10"), ("9", "10"))
+    assert [data.classes[label] for label in data.y] == sites["outcome"].iloc[data.rows].tolist()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("names", [("007", "08", "9"), ("010024", "10025", "1E3"), ("a", "01", "1,5")])
+def test_names_are_texts(kind: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    """Of sites, subjects and classes: as they are written, wherever they are shown, asked for, or name files."""
+    sites = frame(120)
+    sites["hospital"] = [names[i % 3] for i in range(120)]
+    sites["who"] = [f"0{names[i % 3]}{i // 2}" for i in range(120)]
+    if "a" not in names:
+        sites["outcome"] = [names[i // 3 % 3] for i in range(120)]
+    path = tmp_path / f"t.{kind}"
+    sites.to_parquet(path) if kind == "parquet" else sites.to_csv(path, index=False, sep=";", decimal=",")
+    data = load(path, kind, subject_column="who")
+    assert set(data.group_names) == set(names)
+    assert data.subjects is not None
+    rows = sites.iloc[data.rows]
+    assert [data.group_names[group] for group in data.groups] == rows["hospital"].tolist()
+    assert len(set(zip(data.subjects.tolist(), rows["who"], strict=True))) == rows["who"].nunique()
+    assert [data.classes[label] for label in data.y] == rows["outcome"].tolist()
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        f"methods: [fedavg]\nmodel: logistic\nclients: 3\nnew_clients: 1\npartition: natural\n"
+        f"partition_options: {{held_out: [{names[1]}]}}\n"
+        f"datasets: [{{name: {kind}, path: {path}, label_column: outcome, site_column: hospital, leave_out: [who]}}]\n"
+    )
+    (cell,) = bench.load_grid(str(grid)).cells
+    assert bench.load_partition(cell, bench.load_dataset(cell)).names[2] == names[1]
+    assert set(file_stems(names)) == {name.replace(",", "-") for name in names}
+
+
+@pytest.mark.parametrize("names", [("7", "07"), ("1000", "1E3"), ("10024", "010024"), ("1", "1.0")])
+@pytest.mark.parametrize("column", ["hospital", "outcome", "who"])
+def test_two_spellings_of_a_number_are_refused(names: tuple[str, str], column: str) -> None:
+    sites = frame().assign(who=[str(i) for i in range(100, 160)])
+    sites.loc[:1, column] = list(names)
+    if column == "outcome":
+        sites[column] = [names[i % 2] for i in range(60)]
+    with pytest.raises(UserError, match=f"spells a (site|label|subject) in 2 ways, '{min(names)}' and '{max(names)}'"):
+        table(sites, label="outcome", site="hospital", subject="who")
 
 
 def test_a_category_that_training_lacks_is_none_of_the_others() -> None:

@@ -13,10 +13,11 @@ import torch
 
 import bench
 from bench.errors import UserError
-from bench.exported import load_model
+from bench.exported import check_samples, load_model
 from bench.federation.cell_data import load_dataset, load_partition
 from bench.results.file_names import file_stems
 from bench.results.results import CellView
+from bench.results.saved_models import SavedModels
 from bench.settings import Settings
 from tests.results.test_saved_models import finished, rounds
 from tests.warm import PATIENCE, Python, Start
@@ -91,6 +92,47 @@ def test_a_table_s_models_score_as_the_cell_did(normalise: str | None, tmp_path:
     if generic.needs_site:
         with pytest.raises(UserError, match="as a site normalises"):
             generic.predict(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("normalise", [None, "pooled", "per_client"])
+@pytest.mark.long
+def test_a_kept_model_takes_the_rows_of_the_data_set(normalise: str | None, tmp_path: Path) -> None:
+    """It scores on a client's rows, gaps and all, as the cell did; what could not be told from such rows is refused."""
+    write_table(tmp_path / "t.csv")
+    cell = finished(of_table(tmp_path / "t.csv", normalise=normalise), tmp_path / "0123456789abcdef", "best")
+    data = load_dataset(cell.settings)
+    partition = load_partition(cell.settings, data)
+    saved = SavedModels(cell)
+    scores, at = cell.table("clients"), rounds(cell)
+    x, y = torch.from_numpy(data.x), torch.from_numpy(data.y)
+    assert x.isnan().any(dim=0).sum() == 1
+    generic = saved.load()
+    for metric in ("gm", "pm"):
+        chosen = scores[(scores["metric"] == metric) & (scores["split"] == "test") & (scores["round"] == at[metric])]
+        for row in chosen.itertuples():
+            own, rows = saved.load(row.client), partition.test[row.client]
+            with torch.no_grad():
+                logits = (
+                    own(x[rows]) if metric == "pm" else generic(x[rows], *([own] if normalise == "per_client" else []))
+                )
+            assert int((logits.argmax(1) == y[rows]).sum()) == row.correct
+    if normalise == "per_client":
+        for at_nobody in ((), (generic,)):
+            with pytest.raises(UserError, match="the generic model is no client's"):
+                generic(x, *at_nobody)
+    with pytest.raises(UserError, match="leave `at` out"):
+        saved.load(0)(x, saved.load(1))
+    with pytest.raises(UserError, match="sample 0 holds a number that is infinite"):
+        saved.load(0)(torch.full_like(x, float("inf")))
+    with pytest.raises(UserError, match="samples of shape"):
+        saved.load(0)(x[:, 1:])
+
+
+def test_a_missing_number_is_refused_where_data_have_none() -> None:
+    x = torch.tensor([[1.0, 2.0], [float("nan"), 0.0]])
+    check_samples(x, (2,), of_bytes=False, vocabulary=0, of_table=True)
+    with pytest.raises(UserError, match="sample 1 holds a number that is not finite"):
+        check_samples(x, (2,), of_bytes=False, vocabulary=0, of_table=False)
 
 
 METHODS: dict[str, dict[str, object]] = {

@@ -33,7 +33,7 @@ def device_memory(method: str, model: str, clients: int, on_host: bool) -> tuple
     size = DataSize(SHAPE, CLASSES, len(x), 0)
     rehearsal = rehearse(settings, size, ClientShares(clients, OWN, 0, 0, 0))
     with patch("torch.cuda.mem_get_info", return_value=(0, 0 if on_host else 10**12)):
-        assert keep_on_host(settings, SHAPE, CLASSES, "cuda") == on_host
+        assert keep_on_host(settings, settings.clients, SHAPE, CLASSES, "cuda") == on_host
         _, predicted = memory(settings, size, rehearsal, "cuda", 1)
     with SecondDevice() as device:
         federation = Federation(

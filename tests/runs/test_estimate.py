@@ -69,20 +69,20 @@ def test_models_that_a_client_holds(method: str, between: float, peak: float) ->
 
 def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(method="ditto", clients=100, participation=0.2, model="logistic")
-    count = models(settings)  # two for each of 100 clients, and two new ones for each of the 20 selected
+    count = models(settings, 100)  # two for each of 100 clients, and two new ones for each of the 20 selected
     assert count == pytest.approx(240, rel=0.05)
     remembering = settings.model_copy(update={"channel": ({"name": "top_k"}, {"name": "cast"})})
-    assert models(remembering) == count + 100, "what was not sent yet, by each client"
+    assert models(remembering, 100) == count + 100, "what was not sent yet, by each client"
     twice = 2 * count * 4 * (16 * 3 + 3)  # bytes of weights and biases
     for free in (0, twice):  # free memory makes no difference
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 1.01 * twice))
-        assert not keep_on_host(settings, (1, 4, 4), 3, "cuda")
+        assert not keep_on_host(settings, 100, (1, 4, 4), 3, "cuda")
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 0.99 * twice))
-        assert keep_on_host(settings, (1, 4, 4), 3, "cuda")
-        assert not keep_on_host(settings, (1, 4, 4), 3, "cpu")
+        assert keep_on_host(settings, 100, (1, 4, 4), 3, "cuda")
+        assert not keep_on_host(settings, 100, (1, 4, 4), 3, "cpu")
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 2.01 * twice))
-        assert not keep_on_host(settings, (1, 4, 4), 3, "cuda", cells=2)
-        assert keep_on_host(settings, (1, 4, 4), 3, "cuda", cells=3)
+        assert not keep_on_host(settings, 100, (1, 4, 4), 3, "cuda", cells=2)
+        assert keep_on_host(settings, 100, (1, 4, 4), 3, "cuda", cells=3)
 
 
 @pytest.mark.long

@@ -287,14 +287,15 @@ def memory(
     data = size.itemsize * numbers + (floats if floats <= KEEP_NORMALISED else 0)
     data += (size.train + size.test) * network.features
 
-    weights = models(settings) * network.model + network.frozen
+    clients = rehearsal.clients + settings.new_clients if settings.clients == "all" else settings.clients
+    weights = models(settings, clients) * network.model + network.frozen
     # On features a step is one of the head, and the body computes once, samples of an evaluation at a time.
     lanes = 1 if network.features else network.lanes
     working = working_bytes(settings, size.shape, size.classes, device, lanes)
     if device != "cuda":
         return max(2 * data, data + weights + threads * working), 0
-    if keep_on_host(settings, size.shape, size.classes, device, cells):
-        on_gpu = models_on_gpu(settings, network.lanes) * network.model + network.frozen
+    if keep_on_host(settings, clients, size.shape, size.classes, device, cells):
+        on_gpu = models_on_gpu(settings, clients, network.lanes) * network.model + network.frozen
         return max(2 * data, data + weights), data + on_gpu + working
     return 2 * data + network.frozen, data + weights + working
 

@@ -36,21 +36,23 @@ STAND_IN = ("comet_cnn", (1, 28, 28), 10, "{}")  # model, shape of a sample, cla
 _SHARE = 0.5  # of a GPU's memory; the rest is for data, activations and what lies between tensors
 
 
-def models(settings: Settings) -> float:
-    """Return how many models a cell holds at the peak of a round."""
+def models(settings: Settings, clients: int) -> float:
+    """Return how many models a cell of so many clients holds at the peak of a round."""
     anyway, each = held(settings.method, json.dumps(settings.hp, sort_keys=True))
-    selected = settings.participation * settings.clients  # the other clients hold only what they keep between rounds
+    selected = settings.participation * clients  # the other clients hold only what they keep between rounds
     memories = sum(bool(CHANNELS.declaration(entry["name"]).stage == "select") for entry in settings.channel)
-    return anyway.peak + (each.between + memories) * settings.clients + (each.peak - each.between) * selected
+    return anyway.peak + (each.between + memories) * clients + (each.peak - each.between) * selected
 
 
-def models_on_gpu(settings: Settings, lanes: int) -> float:
+def models_on_gpu(settings: Settings, clients: int, lanes: int) -> float:
     """Return how many models are on a GPU at a time if models are kept in the host's memory between trainings."""
     _, each = held(settings.method, json.dumps(settings.hp, sort_keys=True))
-    return (each.peak - each.between) * min(lanes, settings.participation * settings.clients)
+    return (each.peak - each.between) * min(lanes, settings.participation * clients)
 
 
-def keep_on_host(settings: Settings, shape: tuple[int, ...], classes: int, device: str, cells: int = 1) -> bool:
+def keep_on_host(
+    settings: Settings, clients: int, shape: tuple[int, ...], classes: int, device: str, cells: int = 1
+) -> bool:
     """Return whether a cell has too many models for the GPU, so that they are on it only while they are trained.
 
     This depends on the GPU's whole memory and not on its free memory, so that a resumed cell gets the same answer.
@@ -62,7 +64,7 @@ def keep_on_host(settings: Settings, shape: tuple[int, ...], classes: int, devic
         return False
     net = build(settings.model, shape, classes, settings.model_options, settings.adapters)
     spec = cell_spec(settings, settings.model, net)
-    numbers = models(settings) * spec.d + sum(e.size for e in spec.frozen)
+    numbers = models(settings, clients) * spec.d + sum(e.size for e in spec.frozen)
     return bool(numbers * getattr(torch, settings.dtype).itemsize > _SHARE / cells * torch.cuda.mem_get_info()[1])
 
 
