@@ -1,5 +1,6 @@
 """Run client programs: collect their requests, answer them for all clients at once, and continue the programs."""
 
+import math
 import shlex
 import time
 from collections import Counter
@@ -188,6 +189,7 @@ class Engine:
         """Do an assignment's trainings, or else its evaluations, on this device."""
         if assignment.jobs:
             return self._train_here(assignment.jobs)
+        self.check_recordings(1)
         return self._outputs_here(assignment.samples, assignment.tasks, assignment.output, assignment.samples_per_lane)
 
     def _train_here(self, jobs: Sequence[Job]) -> list[tuple[Any, Work]]:
@@ -211,6 +213,7 @@ class Engine:
                 result = gradient_of(request, answer) if isinstance(request, Gradient) else answer
                 answers[i] = result, Work(prepared.steps, samples)
         if diverged:
+            self.check_recordings(math.inf)
             owners = [job.address.owner for job in jobs]
             raise min(diverged, key=lambda error: owners.index(error.owner))
         return [answers[i] for i in range(len(jobs))]
@@ -342,6 +345,15 @@ class Engine:
     def steps_are(self) -> str:
         """`fallen back` where a backend failed or a loss could not be mapped, else `as planned`."""
         return "fallen back" if self.failed or self.fallbacks else "as planned"
+
+    def check_recordings(self, times: float) -> None:
+        """Compare the recordings that this cell has used with the steps themselves, each at most so many times in all.
+
+        Raises:
+            WrongRecordingError: one of them computes other numbers.
+        """
+        for step in self._trainer.steps.used:
+            step.check(times)
 
     def _look_for_failures(self) -> None:
         """Add one notice for each backend that has failed."""

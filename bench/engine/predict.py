@@ -138,11 +138,12 @@ def _on_device(pool: Pool, positions: Indices) -> Tensor:
 
 def _alone(pool: Pool, tasks: Sequence[Task], output: Output, arithmetic: Arithmetic, threads: int) -> list[Tensor]:
     def run(w: Params, chunk: Tensor) -> Tensor:
-        x, _ = pool.take(chunk)
+        # No samples: the shape of one sample's output, as a GPU's BatchNorm refuses an empty batch.
+        x, _ = pool.take(chunk if len(chunk) else chunk.new_zeros(1))
         with torch.no_grad():
-            return _run(w.to(x.device), channels_last(x) if takes_channels_last(w.spec) else x, output, arithmetic)
+            x = channels_last(x) if takes_channels_last(w.spec) else x
+            return _run(w.to(x.device), x, output, arithmetic)[: len(chunk)]
 
-    # An empty list still runs once, on no samples, for the shape.
     chunks = [_chunks(_on_device(pool, positions), w.spec) for w, positions in tasks]
     jobs = [functools.partial(run, w, chunk) for (w, _), parts in zip(tasks, chunks, strict=True) for chunk in parts]
     results = iter(side_by_side(threads, jobs, len(jobs)))

@@ -53,6 +53,8 @@ class GraphCache:
             for (recipe, alone), step in self.steps.items()
             if step in self.used and not (alone and recipe.better_alone)
         }
+        for step in self.used:
+            step.checks.clear()
         self.used = set()
 
 

@@ -292,6 +292,7 @@ class Federation:
     def outputs(self) -> Evaluation:
         """Compute the outputs of the current version's models, without scores: no label is read."""
         evaluation = self.evaluator.outputs(self.version, self.waiting.local_models)
+        self.engine.check_recordings(1)
         self._collect_notices()
         return evaluation
 
@@ -332,6 +333,7 @@ class Federation:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that a later `restore` needs, as tensors by name and as JSON."""
+        self.engine.check_recordings(2)  # once more than the evaluations do: nothing wrong is kept
         packer = Packer()
         progress = {
             "version": self.version,

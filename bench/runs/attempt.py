@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.config.code_digests import own_code
+from bench.engine.backends.backends import WrongRecordingError
 from bench.engine.team import Helpers
 from bench.errors import Lost, UserError, in_words, refusing_exits, shortage
 from bench.federation.cell_data import CellData, load_all
@@ -85,6 +86,9 @@ class Attempt:
             raise
         except Diverged as error:
             state, reason = "diverged", f"round {error.round + 1}: {error.what}"
+        except WrongRecordingError as error:
+            checkpoint.remove(self.folder / "checkpoint")  # the cell begins anew
+            state, reason = "failed", str(error)
         except UserError as error:
             state, reason = "failed", str(error)
             self._write_error(f"{error}\n")

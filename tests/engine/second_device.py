@@ -1,9 +1,11 @@
 """A simulated second device on the CPU: its tensors are wrappers that report another device.
 
-It forbids what a GPU forbids: an operation on tensors of two devices is an error. It counts what is slow on a GPU: how
-often the processor waits for numbers. And a test can limit its memory.
+It forbids what a GPU forbids: an operation on tensors of two devices, and a layer on no samples, is an error. What is
+copied to the processor in passing is there only once the processor has waited for the device; until then it is NaN.
+It counts what is slow on a GPU: how often the processor waits for numbers. And a test can limit its memory.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,8 @@ from bench.engine.memory import MemoryMeter
 NAME = "lazy"
 """A device type that PyTorch knows but has no code for, so that everything on it goes through this module."""
 
+_NEEDS_SAMPLES = "batch_norm", "convolution", "layer_norm", "group_norm", "pool", "_fft_", "lstm"
+"""Parts of the names of operations that a GPU's libraries refuse for tensors without numbers, or some of them do."""
 _MAY_MIX = {"_to_copy", "copy_", "index", "index_put_"}  # as on a GPU: copies, and indices that are on the processor
 
 
@@ -64,6 +68,7 @@ class SecondDevice(MemoryMeter):
         super().__init__()
         self.limit = limit
         self.waits = self.uploads = 0
+        self._underway: list[tuple[Tensor, Tensor]] = []  # where to on the processor, and the numbers
 
     def __enter__(self) -> "SecondDevice":
         """Switch the device on."""
@@ -74,6 +79,7 @@ class SecondDevice(MemoryMeter):
     def __exit__(self, *error: Any) -> None:
         """Switch the device off."""
         super().__exit__(*error)
+        self._arrive()
         torch._C._set_only_lift_cpu_tensors(False)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -82,13 +88,23 @@ class SecondDevice(MemoryMeter):
         found, given = _leaves((out,)), _leaves(args)
         from_there = any(isinstance(t, There) for t in given) and not isinstance(found[0], There)
         in_passing = func is torch.ops.aten.copy_.default and args[2:] == (True,)
-        self.waits += from_there and not in_passing and func is not torch.ops.aten.empty_like.default
+        if from_there and in_passing:
+            self._underway.append((out, out.clone()))
+            out.fill_(math.nan if out.is_floating_point() else -1)
+        elif from_there and func is not torch.ops.aten.empty_like.default:
+            self.waits += 1
+            self._arrive()
         if isinstance(found[0], There) and func._schema.name.removeprefix("aten::") in _MAY_MIX:
             self.uploads += sum(isinstance(t, Tensor) and not isinstance(t, There) for t in given)
         for tensor in found:
             if isinstance(tensor, There):
                 self._count(tensor.here.untyped_storage())
         return out
+
+    def _arrive(self) -> None:
+        for place, numbers in self._underway:
+            place.copy_(numbers)
+        self._underway.clear()
 
     def _count(self, storage: torch.UntypedStorage) -> None:
         if storage._cdata not in self._storages and self.live + storage.nbytes() > self.limit:
@@ -121,11 +137,13 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = func._schema.name.removeprefix("aten::")
     if there and name not in _MAY_MIX and any(not isinstance(t, There) and t.dim() for t in tensors):
         raise RuntimeError(f"{name}: tensors on two devices")
+    if there and any(part in name for part in _NEEDS_SAMPLES) and not tensors[0].numel():
+        raise RuntimeError(f"{name}: CUDA error: invalid argument")
     if kwargs.get("device") is not None:
         there = torch.device(kwargs["device"]).type == NAME
     plain_args = _map(_here, args)
     plain_kwargs = {name: _map(_here, value) for name, value in kwargs.items()}
-    if "device" in kwargs:
+    if there and "device" in kwargs:
         plain_kwargs["device"] = torch.device("cpu")
     out = func(*plain_args, **plain_kwargs)
     if not there:

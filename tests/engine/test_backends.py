@@ -1,19 +1,21 @@
 """If a backend fails, a simpler one does the work: with the same bytes, one notice, and its name in the notice."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
 from bench.engine.backends import backends
-from bench.engine.backends.backends import BACKENDS, Recorded, fastest
+from bench.engine.backends.backends import BACKENDS, Recorded, WrongRecordingError, fastest
 from bench.engine.backends.loops import ClientLoop, CohortLoop
 from bench.engine.recorded_steps import GraphCache
 from bench.frozen_tensors import NOTHING_FROZEN
+from bench.method import METHODS, Client, Method, Program, Server, State, Train, Upload, cross_entropy
 from tests.broken_torchscript import asked
 from tests.engine.problems import everything, run, toy
 
@@ -161,3 +163,87 @@ def test_on_a_gpu_recording_pays_after_fewer_calls(
         step._end_unrecorded()
     assert runs == [True] * unrecorded
     assert not step._begin_unrecorded(0, [there], 1, ())
+
+
+STRENGTH = 1.0
+
+
+def drifting(model: Any, values: Any, batch: Any, ctx: Any) -> Tensor:
+    """A loss with a number of Python's, which a recording keeps as it was."""
+    return STRENGTH * cross_entropy(model, values, batch, ctx)
+
+
+class _Drifting(Method):
+    """FedAvg with the loss `drifting`, whose number changes in the rounds of `changes`."""
+
+    mean_of = ("model",)
+    changes: ClassVar[dict[int, float]] = {}
+
+    def init(self, server: Server) -> None:
+        server.state["model"] = server.initial_model()
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        global STRENGTH
+        STRENGTH = self.changes.get(server.round, STRENGTH)
+        return {"model": server.state["model"]}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=drifting)
+        yield Upload({"model": trained["w"]})
+
+
+@pytest.fixture
+def drifts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, float]], None]:
+    """Register the method `test_drifting` with its changes, and record its steps early."""
+
+    def register(changes: dict[int, float]) -> None:
+        monkeypatch.setattr(_Drifting, "changes", changes)
+        monkeypatch.setattr(METHODS, "_items", {**METHODS._items, "test_drifting": _Drifting})
+        monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
+        monkeypatch.setitem(globals(), "STRENGTH", 1.0)
+
+    return register
+
+
+@pytest.mark.parametrize("executor", ["cohort", "sequential"])
+def test_a_recording_that_has_become_wrong_stops_the_cell_at_its_evaluation(
+    executor: str, drifts: Callable[[dict[int, float]], None]
+) -> None:
+    drifts({3: 1.01})
+    federation = toy("test_drifting", executor=executor, rounds=6)
+    with pytest.raises(WrongRecordingError, match="has come to compute other numbers"):
+        run(federation, 5)
+
+
+def test_each_recording_is_looked_at_after_an_evaluation_and_once_more_at_a_checkpoint(
+    drifts: Callable[[dict[int, float]], None],
+) -> None:
+    drifts({4: 1.01})
+    federation = toy("test_drifting", rounds=6)
+    run(federation, 3)
+    run(federation, 2)
+    with pytest.raises(WrongRecordingError):
+        federation.state()
+
+
+def test_what_a_wrong_recording_blows_up_has_not_diverged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a constant of a CUDA graph was freed, and others write there."""
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
+    federation = toy("fedavg", rounds=6)
+    run(federation, 3)
+    loops = [built.run for step in federation.engine._trainer.steps.used for built in step._recorded.values()]
+    constants = [constant for loop in loops for constant in loop.buffers() if constant.is_floating_point()]
+    assert constants
+    for constant in constants:
+        constant.fill_(math.nan)
+    with pytest.raises(WrongRecordingError):
+        federation.advance()
+
+
+def test_a_right_recording_is_never_found_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
+    federation = toy("scd", rounds=4, model="test_norm")
+    run(federation, 3)
+    federation.engine.check_recordings(math.inf)
+    steps = federation.engine._trainer.steps.used
+    assert {count for step in steps for count in step.checks.values()} == {2}

@@ -1,32 +1,36 @@
-"""Captured steps: one set of buffers into the other and back, with the bytes of eager.
+"""Captured steps: one set of buffers into the other and back, with the bytes of eager, on a simulated `torch.cuda`."""
 
-A GPU's part is replaced here by a function that runs the same operations on the same buffers.
-"""
-
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, fx
 
-from bench.engine.backends import backends
-from bench.engine.backends.backends import CudaGraph, Graph
-from bench.engine.backends.cuda_graph import Captured, writing_into
+from bench.engine.backends import backends, cuda_graph
+from bench.engine.backends.backends import CudaGraph, Graph, Recorded
+from bench.engine.backends.cuda_graph import Captured, on_other_devices, writing_into
 from bench.engine.backends.recording import of_list, record
 from bench.frozen_tensors import NOTHING_FROZEN
-from tests.engine.problems import everything, run, toy
-
-
-def again(work: Callable[[], None]) -> Callable[[], None]:
-    """Stands in for `cuda_graph`."""
-    work()
-    return work
+from tests.engine.problems import METHOD_NAMES, everything, run, toy
+from tests.engine.simulated_cuda import SimulatedCuda
 
 
 @pytest.fixture
-def captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    capturing = CudaGraph(again)
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedCuda]:
+    for of_process in (cuda_graph._side_stream, cuda_graph._shared_memory):
+        of_process.cache_clear()
+    with SimulatedCuda() as simulated:
+        monkeypatch.setattr(cuda_graph, "cuda", simulated)
+        yield simulated
+    for of_process in (cuda_graph._side_stream, cuda_graph._shared_memory):
+        of_process.cache_clear()
+
+
+@pytest.fixture
+def captured(device: SimulatedCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    capturing = CudaGraph()
     capturing.devices = ("cpu",)
     monkeypatch.setattr(backends, "BACKENDS", (Graph(), capturing))
     monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
@@ -44,6 +48,7 @@ def recorded(function: Callable[[list[Tensor]], list[Tensor]], examples: list[Te
     return of_list(record(function, examples))
 
 
+@pytest.mark.usefixtures("device")
 def test_values_go_to_and_fro_between_buffers() -> None:
     generator = torch.Generator().manual_seed(0)
 
@@ -52,9 +57,7 @@ def test_values_go_to_and_fro_between_buffers() -> None:
 
     state = [random(3, 4), random(3, 4), random(3)]
     context, rate = random(3, 4), torch.tensor(0.1)
-    step = Captured(
-        recorded(momentum_step, [*state, random(3, 4), context, rate]), [*state, *[context] * 2, rate], again
-    )
+    step = Captured(recorded(momentum_step, [*state, random(3, 4), context, rate]), [*state, *[context] * 2, rate])
     expected, found, places = list(state), list(state), set()
     for number in range(9):
         gradient = random(3, 4)
@@ -69,9 +72,10 @@ def test_values_go_to_and_fro_between_buffers() -> None:
     assert len(places) == 2
 
 
+@pytest.mark.usefixtures("device")
 def test_only_what_changed_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     state, context, rate = [torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2)], torch.ones(2, 3), torch.tensor(0.1)
-    step = Captured(recorded(momentum_step, [*state, context, context, rate]), [*state, context, context, rate], again)
+    step = Captured(recorded(momentum_step, [*state, context, context, rate]), [*state, context, context, rate])
     copied: list[int] = []
     copy_ = Tensor.copy_
     monkeypatch.setattr(Tensor, "copy_", lambda self, other: (copied.append(len(copied)), copy_(self, other))[1])
@@ -124,7 +128,10 @@ def test_captured_cohorts_have_the_bytes_of_eager(
 ) -> None:
     """Clients of unequal sizes come and go in the lanes; models are evaluated between."""
     found = toy(method, rounds=4, **changes)
-    metrics = run(found, 4).metrics
+    for _ in range(3):
+        found.advance()
+        gc.collect()  # what nobody holds is gone at some time, and not only at the end
+    metrics = run(found, 1).metrics
     assert (found.engine.backend, found.engine.failed) == ("cudagraph", [])
     assert found.engine.calls["cudagraph"] > 0
     monkeypatch.setattr(backends, "_RECORD_AFTER", 10**9)
@@ -133,6 +140,81 @@ def test_captured_cohorts_have_the_bytes_of_eager(
     assert metrics == run(eager, 4).metrics
     assert all(torch.equal(t, everything(eager)[name]) for name, t in everything(found).items())
     NOTHING_FROZEN.recorded.clear()
+
+
+def with_constants(tensors: list[Tensor]) -> list[Tensor]:
+    """A step that reads a table and a single number of its own."""
+    table, number = torch.arange(8.0).view(2, 4), torch.tensor(3.0)
+    return [torch.where(tensors[0] > number, 0.0, tensors[0] * table)]
+
+
+@pytest.mark.usefixtures("device")
+def test_what_a_captured_step_reads_stays_while_it_lives() -> None:
+    """The graph holds addresses only: here, constants of a recording that nobody else holds."""
+    x = torch.randn(2, 4)
+    step = Captured(recorded(with_constants, [x]), [x])
+    gc.collect()
+    for _ in range(3):
+        assert torch.equal(step([x])[0], with_constants([x])[0])
+
+
+def test_a_capture_is_possible_after_the_last_one_is_gone(device: SimulatedCuda) -> None:
+    for number in (2, 4):
+        Captured(recorded(with_constants, [torch.ones(2, 4)]), [torch.ones(2, 4)])
+        gc.collect()
+        assert device.captures == number
+
+
+def test_a_capture_that_fails_leaves_the_process_as_it_was(device: SimulatedCuda) -> None:
+    stream, x = device.current_stream(), torch.ones(3)
+    with pytest.raises(RuntimeError, match="not permitted"):
+        cuda_graph.cuda_graph(lambda: x.add_(float(x.sum())))
+    assert device.current_stream() is stream
+    device.draw()
+    again = cuda_graph.cuda_graph(lambda: x.fill_(7.0))
+    x.zero_()
+    again()
+    assert x.tolist() == [7.0] * 3
+
+
+def test_a_graph_s_memory_is_not_read_by_anybody_else(device: SimulatedCuda) -> None:
+    """The simulated device refuses it: the next graph of the pool would write there."""
+    kept = []
+    with pytest.raises(RuntimeError, match="outlives"):
+        cuda_graph.cuda_graph(lambda: kept.append(torch.ones(3) + 1))
+
+
+def test_a_stream_waits_for_another_before_it_reads(device: SimulatedCuda) -> None:
+    side, x = device.Stream(), torch.ones(3)
+    with pytest.raises(RuntimeError, match="has not waited"), device.stream(side):
+        x.add_(1)
+    side.wait_stream(device.current_stream())
+
+
+def test_a_step_that_computes_elsewhere_is_not_captured() -> None:
+    step = recorded(with_constants, [torch.ones(2, 4)])
+    constant = next(node for node in step.graph.nodes if node.op == "get_attr")
+    setattr(step, constant.target, getattr(step, constant.target).to("meta"))
+    with pytest.raises(ValueError, match=rf"another device than its own \({constant.name}\)"):
+        Captured(step, [torch.ones(2, 4)])
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=[] if m in ("ditto", "scd") else [pytest.mark.long]) for m in METHOD_NAMES]
+)
+def test_all_that_a_recorded_step_reads_lies_on_its_device(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded on tensors of a device without numbers; a GPU copies nothing from the processor in a captured graph."""
+    seen: list[tuple[Any, list[Tensor]]] = []
+
+    def noted(self: Recorded, function: Any, examples: list[Tensor], calls: int, args: Any) -> list[Tensor]:
+        seen.append((function, examples))
+        return self._eager.run(*args)
+
+    with backends.not_run(noted):
+        run(toy(method), 1)
+    for function, examples in {tuple(t.shape for t in examples): (f, examples) for f, examples in seen}.values():
+        far = [example.to("meta") for example in examples]
+        assert on_other_devices(record(function, far), far[0].device) == []
 
 
 def test_only_few_lanes_are_captured() -> None:

@@ -3,6 +3,9 @@
 `test_second_device.py` needs no GPU, but it tests neither the rounding of a GPU nor its libraries.
 """
 
+import functools
+import gc
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +15,7 @@ from torch.nn import functional
 
 from bench import dft
 from bench.engine.backends import backends
+from bench.engine.backends.cuda_graph import cuda_graph
 from bench.engine.lanes import norm_relu
 from bench.engine.lanes.convolution import convolve
 from bench.engine.lanes.geometry import Geometry
@@ -177,6 +181,39 @@ def test_recorded_steps_give_the_same_bytes(
         assert any(step._recorded for step in steps) == (after == 2)
         assert not any(made is step._eager for step in steps for made in step._recorded.values())
     assert_same(found[1], found[0], 0)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddyn", "ditto", "scd"])
+def test_captured_steps_stay_right_while_others_take_and_free_memory(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CUDA graph reads addresses; constants that nobody held were overwritten after some rounds."""
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
+    here, there = toy(method, model="mlp"), toy(method, model="mlp", device=GPU)
+    for _ in range(6):
+        here.advance()
+        there.advance()
+        gc.collect()
+        torch.full((2**22,), torch.nan, device=GPU)
+    there.engine.check_recordings(math.inf)
+    assert there.engine.calls["cudagraph"] > 0
+    assert not there.engine.failed
+    assert_same(everything(there), everything(here))
+
+
+def test_captures_follow_each_other_after_one_that_failed() -> None:
+    """The pool outlives the last graph of a cell; stream and generator are as they were."""
+    x = torch.ones(3, device=GPU)
+    with pytest.raises(RuntimeError):
+        cuda_graph(lambda: x.fill_(x.sum().item()))
+    torch.rand(3, device=GPU)
+    for value in (1.0, 2.0):
+        again = cuda_graph(functools.partial(x.fill_, value))
+        x.zero_()
+        again()
+        assert x.tolist() == [value] * 3
+        del again
+        gc.collect()
 
 
 def test_a_state_comes_back_to_the_gpu() -> None:

@@ -18,6 +18,7 @@ from bench.method import METHODS, Client, Method, Program, State, Train, Upload,
 from bench.model_call import PLAIN
 from tests.engine.problems import ONE_OF_A_KIND, assert_same, everything, personal, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
+from tests.engine.test_padding import SIZES
 from tests.methods.resume import assert_resumes
 
 
@@ -49,6 +50,20 @@ def test_the_device_forbids_what_a_gpu_forbids_and_counts_waits() -> None:
         device.limit = device.live + 1000
         with pytest.raises(torch.OutOfMemoryError):
             torch.ones(1000, device=NAME)
+
+
+def test_what_is_copied_in_passing_is_there_after_a_wait() -> None:
+    with SecondDevice():
+        place, there = torch.zeros(2), torch.ones(2, device=NAME)
+        place.copy_(there, non_blocking=True)
+        assert place.isnan().all()
+        there.sum().item()
+        assert place.tolist() == [1.0, 1.0]
+
+
+def test_clients_without_samples_are_evaluated_there() -> None:
+    """kNN-Per looks at the features of each client's training samples; one of these clients has none, one has one."""
+    _both("knnper", 1, model="test_norm", sizes=SIZES)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from bench.engine.backends.cuda_graph import Capture, Captured, cuda_graph
+from bench.engine.backends.cuda_graph import Captured
 from bench.engine.backends.loops import Function
 
 MakeLoop = Callable[[Any], nn.Module]
@@ -133,16 +133,13 @@ class CudaGraph:
     devices: tuple[str, ...] = ("cuda",)
     lends = True
 
-    def __init__(self, capture: Capture = cuda_graph) -> None:
-        self.capture = capture
-
     def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
         """Return whether there are few lanes, and arguments that stay as they are."""
         return not in_place and len(examples[0]) <= _CAPTURED_LANES
 
     def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
         """Capture the step as CUDA graphs and build the loop around them."""
-        return make_loop(Captured(step, examples, self.capture))
+        return make_loop(Captured(step, examples))
 
     def running(self) -> contextlib.AbstractContextManager[None]:
         """Return an empty context."""
@@ -164,11 +161,15 @@ def fastest(device: str, failed: Iterable[str] = ()) -> str:
     return name
 
 
+class WrongRecordingError(Exception):
+    """A recorded step that computes other numbers than the step itself; nothing that it has computed may be used."""
+
+
 class BuiltLoop(NamedTuple):
     """A loop and the backend that built it (None: eager)."""
 
     backend: Backend | None
-    run: LoopFunction
+    run: nn.Module
 
     @property
     def name(self) -> str:
@@ -194,6 +195,7 @@ class Recorded:
         ever: whether it is ever recorded.
         calls: by name of a backend, how often the function has been called on it.
         failed: by name of a backend that was not taken, why, in one line.
+        checks: by shapes, how often `check` has compared their recording in this cell.
     """
 
     def __init__(self, function: Function, make_loop: MakeLoop, *, patience: float = 1, in_place: bool = False) -> None:
@@ -205,6 +207,8 @@ class Recorded:
         self._eager = BuiltLoop(None, make_loop(function))
         self._unrecorded_calls: dict[Any, int] = {}
         self._recorded: dict[Any, BuiltLoop] = {}
+        self._examples: dict[Any, list[Callable[[], Tensor]]] = {}
+        self.checks: Counter[Any] = Counter()
         self.calls: Counter[str] = Counter()
         self._recording, self._no_unrecorded_call, self._running = threading.Lock(), threading.Condition(), 0
         self.failed: dict[str, str] = {}
@@ -221,17 +225,42 @@ class Recorded:
         at = tuple(t.shape for t in examples)
         if at not in self._recorded and self._begin_unrecorded(at, examples, calls, args):
             try:
-                return self._eager.run(*args)
+                return self._call(self._eager, args)
             finally:
                 self._end_unrecorded()
         with self._no_unrecorded_call:
             self.calls[self._recorded[at].name] += calls
         return self._call(self._recorded[at], args)
 
+    def check(self, times: float) -> None:
+        """Compare one call on each recording with the same call eagerly, if that was done less than so many times.
+
+        The recording was compared when it was made. What it reads may have changed since, such as memory that a CUDA
+        graph has the address of and that nobody holds any more.
+
+        Raises:
+            WrongRecordingError: they differ beyond rounding.
+        """
+        for at, built in tuple(self._recorded.items()):
+            if at not in self._examples or self.checks[at] >= times:
+                continue
+            self.checks[at] += 1
+            examples = [make() for make in self._examples[at]]
+            expected = self._function(_copies(examples))
+            results = self._call(built, [_copies(examples)], *built.run.children())
+            if not all(map(_agree, results, expected)):
+                self._recorded.clear()  # the next cell of this process records it anew
+                raise WrongRecordingError(
+                    f"a step that was recorded for the backend {built.name} has come to compute other numbers than "
+                    "the step itself, so what this cell computed is wrong and is thrown away. Please report it; "
+                    "`--executor debug` trains without recordings"
+                )
+
     def _call(self, built: BuiltLoop, args: Any, run: LoopFunction | None = None) -> list[Tensor]:
         """Run a loop, or its step alone, in the context that its backend needs."""
         if built.backend is None:
-            return built.run(*args)
+            unrecorded: list[Tensor] = built.run(*args)
+            return unrecorded
         with torch.no_grad() if self._in_place else torch.inference_mode(), built.backend.running():
             results = (run or built.run)(*args)
             return _copies(results) if built.backend.lends else results
@@ -254,7 +283,9 @@ class Recorded:
                     self._running += 1
                     return True
                 self._no_unrecorded_call.wait_for(lambda: not self._running)
-            self._recorded[at] = self._record(examples, args if self._in_place else None)
+            self._recorded[at] = built = self._record(examples, args if self._in_place else None)
+            if built.backend is not None:
+                self._examples[at] = [_without_numbers(t) for t in examples]
             return False
 
     def _end_unrecorded(self) -> None:
@@ -327,6 +358,34 @@ def one_line(error: Exception) -> str:
 
 def _copies(tensors: list[Tensor]) -> list[Tensor]:
     return [t.clone() for t in tensors]
+
+
+def _without_numbers(example: Tensor) -> Callable[[], Tensor]:
+    """A function that makes a tensor like an example, with other numbers, so that no example is kept in memory.
+
+    Whole numbers stay as they are, as labels and positions have to lie in their ranges. The others are small and
+    positive, as a variance or a share has to be.
+    """
+    if not example.is_floating_point():
+        kept = example.clone()
+        return lambda: kept
+    shape, strides, dtype, device = example.shape, example.stride(), example.dtype, example.device
+    extent = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if example.numel() else 0
+
+    def make() -> Tensor:
+        numbers = torch.arange(extent, device=device) % 997 + 1
+        return (numbers / 1e4).to(dtype).as_strided(shape, strides)
+
+    return make
+
+
+def _agree(result: Tensor, expected: Tensor) -> bool:
+    """Whether two results are equal up to rounding."""
+    if not expected.is_floating_point():
+        return torch.equal(result, expected)
+    largest = float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max()) if expected.numel() else 0.0
+    tolerance = torch.finfo(expected.dtype).eps ** 0.5 * largest
+    return torch.allclose(result, expected, rtol=0, atol=tolerance, equal_nan=True)
 
 
 def _compare(results: list[Tensor], expected: list[Tensor] | None) -> None:

@@ -1,7 +1,8 @@
 """Steps captured as CUDA graphs, which a GPU runs without Python between the operations.
 
-A captured graph reads and writes fixed memory. So a step is captured twice, from one set of buffers into another and
-back: the values in the lanes go to and fro, and none of them is copied between two steps.
+A captured graph reads and writes fixed memory: it holds addresses, and keeps nothing alive. So a step is captured
+twice, from one set of buffers into another and back: the values in the lanes go to and fro, and none of them is copied
+between two steps.
 """
 
 import copy
@@ -12,31 +13,51 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
-
-Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""Captures what a function does on a GPU and returns a function that does it again."""
+from torch import Tensor, cuda, fx, nn
 
 WARM_UP = 3  # calls before a capture, in which libraries choose their algorithms and reserve their memory
 
 
-def cuda_graph(work: Callable[[], None]) -> Callable[[], None]:
-    """Capture work as a CUDA graph. Graphs never run at the same time, so they share memory for intermediate values."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
+def cuda_graph(work: Callable[[], Any]) -> Callable[[], None]:
+    """Capture what `work` does on a GPU, and return a function that does it again.
+
+    A capture that fails leaves stream, generator and memory pool as they were before it; PyTorch leaves all three in
+    the middle of a capture.
+    """
+    before, generator = cuda.current_stream(), cuda.default_generators[cuda.current_device()]
+    spare = generator.clone_state()
+    side, graph = _side_stream(), cuda.CUDAGraph()
+    try:
+        side.wait_stream(before)
+        with cuda.stream(side):
+            for _ in range(WARM_UP):
+                work()
+        with cuda.graph(graph, pool=_shared_memory().id, stream=side):  # type: ignore[arg-type]  # 2.11 takes the id only
             work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_shared_memory()):
-        work()
+        before.wait_stream(side)
+    except BaseException:
+        cuda.set_stream(before)
+        generator.graphsafe_set_state(spare)
+        _shared_memory.cache_clear()
+        raise
     return graph.replay
 
 
 @functools.cache
-def _shared_memory() -> Any:
-    return torch.cuda.graph_pool_handle()
+def _side_stream() -> cuda.Stream:
+    """Return the stream of all warm-ups and captures: cuBLAS keeps a workspace for each stream as long as the process
+    lives, so the one that a capture reads is neither freed nor in the captures' pool."""
+    return cuda.Stream()  # type: ignore[no-untyped-call]
+
+
+@functools.cache
+def _shared_memory() -> cuda.MemPool:
+    """Return the memory of all captures' intermediate values. Graphs never run at the same time, so they share it.
+
+    The pool is an object and not only a handle: PyTorch refuses to capture into a pool that nothing holds, as after the
+    last graph of a cell is gone.
+    """
+    return cuda.MemPool()
 
 
 class Captured(nn.Module):
@@ -48,26 +69,27 @@ class Captured(nn.Module):
     Args:
         step: the recorded operations; one argument, a list of tensors.
         examples: tensors of the shapes that the step gets.
-        capture: see `Capture`.
+
+    Raises:
+        ValueError: the step reads or computes a tensor on another device.
     """
 
-    def __init__(self, step: fx.GraphModule, examples: list[Tensor], capture: Capture) -> None:
+    def __init__(self, step: fx.GraphModule, examples: list[Tensor]) -> None:
         super().__init__()
+        if names := on_other_devices(step, examples[0].device):
+            raise ValueError(f"it computes on another device than its own ({', '.join(names)})")
         inputs = [t.clone() for t in examples]
         outputs = [t.clone() for t in step(inputs)]
         self._returned = len(outputs) if _fit(outputs, inputs) else 0
         state, self._others = inputs[: self._returned], inputs[self._returned :]
         self._state = [state, outputs]
         self._seen: list[tuple[weakref.ref[Tensor], int] | None] = [None] * len(self._others)
-        into = writing_into(step)
+        self._into = writing_into(step)  # kept, as its constants are read by every replay
         pairs = ((0, 1), (1, 0)) if self._returned else ((0, 1),)
-        self._replay = [capture(self._work(into, source, target)) for source, target in pairs]
+        self._replay = [cuda_graph(functools.partial(self._work, source, target)) for source, target in pairs]
 
-    def _work(self, into: fx.GraphModule, source: int, target: int) -> Callable[[], None]:
-        def work() -> None:
-            into(self._state[source] + self._others, self._state[target])
-
-        return work
+    def _work(self, source: int, target: int) -> None:
+        self._into(self._state[source] + self._others, self._state[target])
 
     def forward(self, tensors: list[Tensor]) -> list[Tensor]:
         """The outputs of the step."""
@@ -91,6 +113,13 @@ class Captured(nn.Module):
 def _fit(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
     pairs = zip(outputs, inputs, strict=False)
     return len(outputs) <= len(inputs) and all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
+
+
+def on_other_devices(step: fx.GraphModule, device: torch.device) -> list[str]:
+    """Names of the constants and results of a step that do not lie on a device."""
+    nodes = step.graph.nodes
+    values = [(n.name, getattr(step, n.target) if n.op == "get_attr" else n.meta.get("val")) for n in nodes]
+    return [name for name, value in values if isinstance(value, Tensor) and value.device != device]
 
 
 def writing_into(step: fx.GraphModule) -> fx.GraphModule:

@@ -168,24 +168,34 @@ def _layout(node: Any) -> Any:
 
 
 def _keep_constants(recorded: fx.GraphModule) -> None:
-    """Compute now, once, the values that depend on no input."""
+    """Compute now, once, the values that depend on no input, and keep them on the device of the inputs.
+
+    Those of another device are computed there, as they are without a recording, however large they are.
+    """
     graph = recorded.graph
+    device = next(node.meta["val"].device for node in graph.nodes if node.op == "placeholder")
     attributes = [node for node in graph.nodes if node.op == "get_attr"]  # a number of the function's, as a tensor
     constants: dict[fx.Node, Tensor] = {node: getattr(recorded, node.target) for node in attributes}
     for node in list(graph.nodes):
         if node.op != "call_function" or not isinstance(node.meta.get("val"), Tensor):
             continue
-        shape_only = _name(node) in _SHAPE_ONLY
-        if node.meta["val"].numel() > _SMALL or not all(shape_only or n in constants for n in node.all_input_nodes):
+        shape_only, sources = _name(node) in _SHAPE_ONLY, node.all_input_nodes
+        if not all(shape_only or n in constants for n in sources):
             continue
-        inputs = {n: _empty(n.meta["val"]) if shape_only else constants[n] for n in node.all_input_nodes}
+        devices = {node.meta["val"].device, *(constants[n].device for n in sources if n in constants)}
+        if node.meta["val"].numel() > _SMALL and devices == {device}:
+            continue
+        inputs = {n: _empty(n.meta["val"]) if shape_only else constants[n] for n in sources}
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), inputs.__getitem__)
         constants[node] = node.target(*args, **kwargs)
     for node, value in constants.items():
-        if node in attributes or all(user in constants for user in node.users):
+        if node in attributes:
+            setattr(recorded, str(node.target), value.to(device))
+            continue
+        if all(user in constants for user in node.users):
             continue
         name = f"constant_{node.name}"
-        recorded.register_buffer(name, value, persistent=False)
+        recorded.register_buffer(name, value.to(device), persistent=False)
         with graph.inserting_before(node):
             node.replace_all_uses_with(graph.get_attr(name))
 

@@ -20,7 +20,7 @@ from bench.config.grid import load_grid
 from bench.data import Dataset
 from bench.engine.backends import backends
 from bench.engine.backends.backends import Recorded
-from bench.engine.backends.cuda_graph import Captured, cuda_graph
+from bench.engine.backends.cuda_graph import Captured
 from bench.engine.backends.loops import CohortLoop
 from bench.engine.backends.recording import of_list, record
 from bench.engine.device_data import SERVER
@@ -185,7 +185,7 @@ def inductor(device: str, tiny: bool) -> Rows:
             found["ms_eager"] = milliseconds(lambda: step(like), device, repeats)
             found["ms_recorded"] = milliseconds(lambda: graph(*like), device, repeats)
             if device == "cuda":
-                captured = Captured(of_list(record(step, [t.clone() for t in like])), like, cuda_graph)
+                captured = Captured(of_list(record(step, [t.clone() for t in like])), like)
                 found["ms_cuda_graph"] = milliseconds(lambda: captured(like), device, repeats)
             right, compiled, start = step(like), torch.compile(graph), time.perf_counter()
             try:
