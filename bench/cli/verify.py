@@ -1,5 +1,6 @@
 """`bench pack`, `unpack` and `verify`: a run as one file, and a check that its results can be reproduced."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,9 @@ WORDS = {"same": "ok", "near": "near", "drifted": "drifted", "wrong": "WRONG"}
 """First words of the lines of `bench verify`, by outcome."""
 UNCONFIRMED = 3
 """Exit status where nothing is wrong, and nothing could be confirmed."""
+
+SHARES = (0.05, 0.3)
+"""Shares of forged cells for which a draw's chance to meet one is printed."""
 
 
 def pack(
@@ -60,6 +64,7 @@ def verify(
     run could be confirmed."""
     from bench.api.verify import check_runs
     from bench.plugin import file_path
+    from bench.runs.verify.verify import discovery
 
     files = tuple(file_path(file) for file in plugin or [])
     verification = check_runs(run, cells, seed, jobs, data_root, files, blind=blind)
@@ -72,6 +77,12 @@ def verify(
         f"{verification.cells} cells, {same} computed again as they were, {near} but for rounding, "
         f"{drifted} drifted apart, {wrong} wrong; --seed {verification.seed} draws the same cells"
     )
+    if 0 < cells < verification.cells:
+        chances = (discovery(verification.cells, math.ceil(share * verification.cells), cells) for share in SHARES)
+        print(
+            f"of cells forged by who did not know the draw, {cells} meet one with a probability of "
+            + ", ".join(f"{chance:.2g} if {share:.0%} are" for share, chance in zip(SHARES, chances, strict=True))
+        )
     if verification.unchecked:
         print(
             f"ids not checked, as they rest on code of plug-ins: {verification.unchecked}; "

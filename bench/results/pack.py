@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.errors import UserError, shortage
 from bench.results.results import RunView, load_run
-from bench.results.shared_partitions import RECORD, SHARED, checksum_in, compressed, read_shared, restore
+from bench.results.shared_partitions import RECORD, SHARED, OneStream, checksum_in, compressed, read_shared, restore
 from bench.store import inside
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS, FINISHED, RECORDS
@@ -175,9 +175,24 @@ def unpack(file: Path, folder: Path) -> RunView:
         raise
 
 
+def _check_end(archive: tarfile.TarFile) -> None:
+    """Check that after an archive's last file come the zeros that fill a record, as in what `_archive` makes.
+
+    Raises:
+        ValueError: something else does.
+    """
+    rest = archive.fileobj.read(2 * tarfile.RECORDSIZE)
+    records = -(-(archive.offset + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE)
+    if rest.strip(b"\0") or archive.offset + tarfile.BLOCKSIZE + len(rest) != records * tarfile.RECORDSIZE:
+        raise ValueError("after its last file comes something else than the zeros that fill a record")
+
+
 def _extract(file: Path, folder: Path) -> None:
     try:
-        with tarfile.open(file, "r:xz") as archive:
+        with (
+            io.BufferedReader(OneStream(file)) as stream,
+            tarfile.open(fileobj=stream, mode="r|", bufsize=tarfile.RECORDSIZE) as archive,
+        ):
             size = 0
             for count, member in enumerate(archive, start=1):
                 size += member.size
@@ -195,6 +210,7 @@ def _extract(file: Path, folder: Path) -> None:
                     raise UserError(f"{file} is not a packed run: {member.name} is in it twice")
                 with open(place, "wb") as target:
                     shutil.copyfileobj(content, target)
+            _check_end(archive)
     except (EOFError, ValueError, lzma.LZMAError, tarfile.TarError) as error:
         raise UserError(f"{file} is not a packed run ({error}); `bench pack RUN` makes one") from None
     except OSError as error:

@@ -3,10 +3,12 @@
 Methods of a league are compared on the same partitions, whose records would be an eighth of every entry.
 """
 
+import io
 import json
 import lzma
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bench.errors import UserError
 from bench.store import inside
@@ -15,6 +17,46 @@ SHARED = "partitions.json.xz"
 """The file: texts of `partition.json` by their checksums, which the cells' `status.json` has."""
 RECORD = "partition.json"
 _MOST = 500_000_000  # bytes that a small file may become
+_CHUNK = 1 << 16
+
+
+class OneStream(io.RawIOBase):
+    """The content of a file that is a single .xz stream from its first byte to its last.
+
+    Python's own reader skips what follows a stream: padding, further streams, anything. So one content could have any
+    number of checksums.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._source = open(file, "rb")  # noqa: SIM115  # closed with this object
+        self._packed = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what fits, and return its length.
+
+        Raises:
+            EOFError: the file ends before the stream does.
+            lzma.LZMAError: it is damaged, or something follows the stream.
+        """
+        while not self._packed.eof:
+            chunk = self._source.read(_CHUNK) if self._packed.needs_input else b""
+            if self._packed.needs_input and not chunk:
+                raise EOFError("it is cut short")
+            if content := self._packed.decompress(chunk, len(buffer)):
+                buffer[: len(content)] = content
+                return len(content)
+        if self._packed.unused_data or self._source.read(1):
+            raise lzma.LZMAError("something follows the end of its .xz stream")
+        return 0
+
+    def close(self) -> None:
+        """Close the file."""
+        self._source.close()
+        super().close()
 
 
 def read_shared(folder: Path) -> dict[str, str]:
@@ -27,7 +69,7 @@ def read_shared(folder: Path) -> dict[str, str]:
     if not file.exists():
         return {}
     try:
-        with lzma.open(file) as packed:
+        with io.BufferedReader(OneStream(file)) as packed:
             texts = json.loads(packed.read(_MOST))
         if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
             raise ValueError("it has no texts by their checksums")

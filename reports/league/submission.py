@@ -1,6 +1,5 @@
 """The parts of a pull request with an entry: files at their places, and a verification (docs/league.md)."""
 
-import hashlib
 import os
 import shlex
 import subprocess
@@ -25,7 +24,7 @@ def write_submission(
 ) -> Path:
     """Gather in a folder what a pull request adds, and `SUBMISSION.md` for its text.
 
-    The cells that are computed again are drawn by the entry's checksum: who made it did not choose them.
+    The cells that are computed again are for whoever submits: others are drawn where the entry is verified.
 
     Args:
         entry: the packed run.
@@ -49,8 +48,8 @@ def write_submission(
     for file, place in places.items():
         inside.make_folder(out, (out / place).parent)
         inside.replace(out / place, file.read_bytes())
-    plugins, seed = list(code)[:1], int(hashlib.sha256(entry.read_bytes()).hexdigest()[:7], 16)
-    command = verification(out / places[entry], plugins, cells, seed)
+    plugins = list(code)[:1]
+    command = verification(out / places[entry], plugins, cells)
     command += [f"--data-root={data_root}", *([f"--jobs={jobs}"] if jobs else [])]
     again = [sys.executable, "-m", "bench.cli", *command]
     verified = subprocess.run(again, capture_output=True, text=True, env={**os.environ, **safe_path()})
@@ -65,7 +64,7 @@ def write_submission(
         computed=run.info.get("command", "-"),
         commit=run.info.get("commit") or "-",
         machine=run.info.get("machine", "-"),
-        command=shlex.join(["bench", *verification(places[entry], [places[file] for file in plugins], cells, seed)]),
+        command=shlex.join(["bench", *verification(places[entry], [places[file] for file in plugins], cells)]),
         status=verified.returncode,
         output=verified.stdout.rstrip(),
     )
@@ -73,10 +72,10 @@ def write_submission(
     return out / "SUBMISSION.md"
 
 
-def verification(entry: Path, plugins: Sequence[Path], cells: int, seed: int) -> list[str]:
-    """The arguments of `bench` that compute drawn cells of an entry again, blind."""
+def verification(entry: Path, plugins: Sequence[Path], cells: int) -> list[str]:
+    """The arguments of `bench` that compute cells of an entry again, blind, drawn anew by each call."""
     files = [f"--plugin={file}" for file in plugins]
-    return ["verify", str(entry), f"--cells={cells}", f"--seed={seed}", "--blind", *files]
+    return ["verify", str(entry), f"--cells={cells}", "--blind", *files]
 
 
 _TEXT = """# {method} in {standing}

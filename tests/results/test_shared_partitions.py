@@ -124,3 +124,9 @@ def test_a_published_archive_has_the_partitions_of_all_its_entries(folder: Path,
     assert f"entries/{SHARED}" in (archive / "SHA256SUMS").read_text(encoding="utf-8")
     for file in entries:
         unpack(archive / "entries" / file.name, tmp_path / "again" / file.name)
+
+
+def test_nothing_may_follow_the_partitions(tmp_path: Path) -> None:
+    (tmp_path / SHARED).write_bytes(compressed({"a": "{}"}) + bytes(4))
+    with pytest.raises(UserError, match="something follows the end of its"):
+        read_shared(tmp_path)

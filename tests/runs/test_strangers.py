@@ -395,3 +395,23 @@ def test_reading_a_run_imports_no_plugin_and_opens_no_database(run: Path, tmp_pa
         assert ("--plugin" if named else "--storage") in page
         assert not mark.exists()
         assert not database.exists()
+
+
+@pytest.mark.parametrize("added", ["padding", "another stream", "junk", "a longer end", "junk in the end", "no end"])
+def test_one_content_has_one_end(whole: Path, tmp_path: Path, bench_here: Bench, added: str) -> None:
+    """What readers skip behind an archive would let its author try checksums until one suits."""
+    sound = pack.pack(whole, tmp_path / "a.tar.xz") and (tmp_path / "a.tar.xz").read_bytes()
+    content = lzma.decompress(sound)
+    (tmp_path / "a.tar.xz").write_bytes(
+        {
+            "padding": sound + bytes(4),
+            "another stream": sound + lzma.compress(b""),
+            "junk": sound + b"junk",
+            "a longer end": lzma.compress(content + bytes(tarfile.RECORDSIZE)),
+            "junk in the end": lzma.compress(content[:-1] + b"\1"),
+            "no end": lzma.compress(content.rstrip(b"\0") + bytes(-len(content.rstrip(b"\0")) % 512)),
+        }[added]
+    )
+    said = bench_here("unpack", "a.tar.xz", "out", code=2).stderr
+    assert "a.tar.xz is not a packed run (" in said
+    assert not any((tmp_path / "out").iterdir())

@@ -408,7 +408,7 @@ def test_a_submission_has_the_entry_at_its_place_and_a_verification(
     text = write_submission(tmp_path / FILE, entry, tmp_path / "submit", "mine", **options).read_text(encoding="utf-8")
     place = "reports/league/entries/mine/fedprox.tar.xz"
     assert (tmp_path / "submit" / place).read_bytes() == (tmp_path / FILE).read_bytes()
-    assert f"`bench verify {place} --cells=1 --seed=" in text
+    assert f"`bench verify {place} --cells=1 --blind" in text
     assert "4 cells, 1 computed again as they were" in text
     assert "torch==" in (tmp_path / "submit" / "environment.txt").read_text(encoding="utf-8")
     for cell in entry.cells:

@@ -6,6 +6,7 @@ other and with the partition that the settings make. Of cells drawn at random th
 
 import csv
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -92,6 +93,17 @@ class Checked:
     def ok(self) -> bool:
         """Whether every check was made, none failed, and no run is left unconfirmed."""
         return not (self.stopped or self.wrong or self.unconfirmed)
+
+
+def discovery(cells: int, forged: int, drawn: int) -> float:
+    """Probability that a draw of cells meets a forged one, if whoever forged did not know the draw.
+
+    Args:
+        cells: how many there are.
+        forged: how many of them are forged.
+        drawn: how many different ones are drawn; all if there are fewer.
+    """
+    return 1 - math.comb(cells - forged, min(drawn, cells)) / math.comb(cells, min(drawn, cells))
 
 
 def by_run(verdicts: Sequence[CellVerdict]) -> dict[Path, list[CellVerdict]]:
