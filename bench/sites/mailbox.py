@@ -3,6 +3,7 @@
 It is a runtime for one machine, for tests, and for sites that can only exchange files.
 """
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ from bench.errors import UserError
 from bench.sites.messages import digest
 from bench.sites.server import Absent
 from bench.store import inside
+
+log = logging.getLogger(__name__)
 
 _REQUEST, _ANSWER = "request", "answer"
 PAUSES = 0.01, 0.25
@@ -109,8 +112,15 @@ class MailboxLink:
 
     def receive(self) -> bytes:
         """Wait for a request. The first is one that an earlier process may have answered: it may be the job's last."""
+        problem = ""
         for pause in _pauses():
-            body = self._letter.new()
+            try:
+                body = self._letter.new()
+            except (UserError, OSError) as error:
+                body = None
+                if str(error) != problem:
+                    problem = str(error)
+                    log.warning("waiting for the server's next message: %s", problem)
             if body is not None and (name := digest(body)) != self._last:
                 self._last = name
                 return body

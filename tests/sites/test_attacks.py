@@ -19,6 +19,7 @@ from bench.sites.messages import decode, digest, read_file
 from bench.sites.rehearsal import Threads
 from bench.sites.server import Absent
 from bench.sites.site import MODEL, SiteClient
+from bench.store import inside
 from tests.sites.conftest import Small, cell
 from tests.sites.test_faults import Faulty, rewritten
 
@@ -106,6 +107,23 @@ def test_what_a_site_sends_leaves_it_out_and_nothing_else(
     assert line.isprintable()
     assert len(line) < 1000
     assert results(job) == without_site_0
+
+
+def test_a_site_with_more_than_half_of_all_weight_is_named(
+    small: Callable[..., Small], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A weight that depends on the samples, such as a Fisher information, has a wide bound."""
+    job = small("fedas", rounds=2, hp={"fisher": True})
+
+    def heavier(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
+        upload(envelope)["weight"] *= 20
+
+    server = job.server(Faulty(job.sites(), lambda body: rewritten(body, heavier), {(1, 0)}))
+    server.run()
+    assert server.rounds.left_out == []
+    [text] = [text for text in caplog.messages if text.startswith("round 2: ")]
+    assert text.startswith("round 2: site 0 has 9")
+    assert text.endswith(" % of all weight")
 
 
 class Boasting(Threads):
@@ -261,6 +279,38 @@ def test_a_mailbox_that_is_none_is_that_of_an_absent_site(
     assert answers[1] == b"an answer"
     assert isinstance(answers[0], Absent)
     assert reason in answers[0].reason
+
+
+def put_request_link(folder: Path) -> None:
+    (folder / "elsewhere").write_bytes(BODY)
+    (folder / "request").symlink_to(folder / "elsewhere")
+
+
+def put_request_pipe(folder: Path) -> None:
+    os.mkfifo(folder / "request")
+
+
+def put_large_request(folder: Path) -> None:
+    with (folder / "request").open("wb") as file:
+        file.truncate(3 * 2**30)
+
+
+@pytest.mark.parametrize("put", [put_request_link, put_request_pipe, put_large_request, put_folder_for_the_request])
+def test_a_site_waits_until_the_request_is_a_message(
+    put: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    link, received, folder = MailboxLink(tmp_path, 0, limit=1000), list[bytes](), folder_of(tmp_path, 0)
+    put(folder)
+    waits = threading.Thread(target=lambda: received.append(link.receive()), daemon=True)
+    waits.start()
+    waits.join(0.3)
+    assert waits.is_alive()
+    [text] = caplog.messages
+    assert text.startswith("waiting for the server's next message: ")
+    inside.remove(folder / "request")
+    inside.replace(folder / "request", BODY)
+    waits.join(60)
+    assert received == [BODY]
 
 
 def bytes_read() -> int:

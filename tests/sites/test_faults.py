@@ -200,6 +200,14 @@ def test_a_site_that_ends_while_it_waits_for_a_reply_goes_on_from_its_disk(small
     assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
 
 
+def test_a_round_that_begins_again_forgets_the_replies_of_an_earlier_attempt(small: Callable[..., Small]) -> None:
+    """Of a method that exchanges twice, the second reply of the earlier attempt would be taken for one of this."""
+    site = small("ccvr", rounds=2).site(0)
+    site._keep_steps(1, [b"round", b"reply 1", b"reply 2"])
+    site._keep_steps(1, [b"round", b"other reply 1"])
+    assert site._steps(1, b"other reply 2") == [b"round", b"other reply 1", b"other reply 2"]
+
+
 @pytest.mark.long
 def test_a_site_whose_state_is_lost_says_so(small: Callable[..., Small]) -> None:
     job = small("ditto", rounds=2)

@@ -100,7 +100,9 @@ def test_processes_that_are_killed_and_started_again_give_the_same_bytes(process
     log = work / "server.log"
     assert server.wait(PATIENCE) == 0, log.read_text(encoding="utf-8")
     assert [site.wait(PATIENCE) for site in sites] == [0, 0, 0]
-    assert "left out" not in log.read_text(encoding="utf-8")
+    text = log.read_text(encoding="utf-8")
+    assert "left out" not in text
+    assert all(f"site {i} says that it has " in text for i in range(3))
     assert differences(simulate(settings, Path("data")), work) == []
 
     models = [(work / f"site-{i}" / "model.safetensors").read_bytes() for i in range(3)]
