@@ -52,6 +52,7 @@ class Needs:
         code: digests of `bench.config.code_digests.used_code`.
         data: checksums of data sets, by name and options (`bench.federation.cell_data.data_of`).
         files: digests, by path, of the files that cells read beside their data: partitions and weights.
+        weights: digests of what models' constructors read (`bench.federation.cell_identity.Identities.constructed`).
         data_root: folder of the data sets.
     """
 
@@ -62,6 +63,7 @@ class Needs:
     code: dict[tuple[str, str], str]
     data: dict[tuple[str, str], str]
     files: dict[str, str]
+    weights: dict[tuple[str, tuple[int, ...], int, str], str]
     data_root: str
 
 
@@ -81,6 +83,7 @@ def needs_of(cells: "Collection[Settings]", data_root: Path) -> Needs:
     from bench.config.code_digests import used_code
     from bench.config.file_digests import content
     from bench.federation.cell_data import data_of, read_data
+    from bench.federation.cell_identity import Identities
     from bench.plugin import loaded_modules
 
     data: dict[tuple[str, str], str] = {}
@@ -93,8 +96,10 @@ def needs_of(cells: "Collection[Settings]", data_root: Path) -> Needs:
             if path:
                 files[str(path)] = content(Path(path))
     code: dict[tuple[str, str], str] = {}
+    identities = Identities(data_root)
     for settings in cells:
         code |= used_code(settings)
+        identities.weights(settings)
     return Needs(
         cwd=str(Path.cwd()),
         versions=versions(),
@@ -103,6 +108,7 @@ def needs_of(cells: "Collection[Settings]", data_root: Path) -> Needs:
         code=code,
         data=data,
         files=files,
+        weights=identities.constructed,
         data_root=str(data_root.resolve()),
     )
 
@@ -129,6 +135,7 @@ def check_node(needs: Needs) -> tuple[str, list[tuple[str, str]]]:
         for plugin in needs.plugins:
             _load(plugin)
         _same_code(needs)
+        _same_weights(needs)
         return "", _missing_data(needs)
     except UserError as error:
         return str(error), []
@@ -171,6 +178,14 @@ def _same_code(needs: Needs) -> None:
             raise UserError(f"{kind} {name!r} is not known here: install its package on this node, too") from None
         if not same:
             raise UserError(f"{kind} {name!r} is another version than {_DRIVER}")
+
+
+def _same_weights(needs: Needs) -> None:
+    from bench.federation.cell_identity import read_by_constructor
+
+    for at, digest in needs.weights.items():
+        if read_by_constructor(*at) != digest:
+            raise UserError(f"model {at[0]!r} starts with other weights than {_DRIVER}: copy the file that it reads")
 
 
 def _missing_data(needs: Needs) -> list[tuple[str, str]]:

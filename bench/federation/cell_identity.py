@@ -2,7 +2,7 @@
 
 A file that an option names is known by its content before it is read, and most loaders compare checksums. What the
 user's own data sets and partitions make is known from nothing but the result, and so are files under the data root that
-have no published checksum.
+have no published checksum. So are weights that a model's constructor reads.
 """
 
 import json
@@ -19,8 +19,9 @@ from bench.config.identity import (
     partition_options,
 )
 from bench.data import Dataset
+from bench.errors import UserError
 from bench.federation.cell_data import data_of, load_dataset, load_partition, read_data
-from bench.plugin import DATASETS, PARTITIONS
+from bench.plugin import DATASETS, MODELS, PARTITIONS
 from bench.settings import BY_GROUPS, Settings
 
 DATA_FIELDS = (
@@ -49,6 +50,9 @@ class Identities:
     Args:
         data_root: the folder of the data files.
         download: fetch missing files, where a data set can.
+
+    Attributes:
+        constructed: digests of what the constructors of models read, by the arguments of `read_by_constructor`.
     """
 
     def __init__(self, data_root: Path, *, download: bool = False) -> None:
@@ -57,6 +61,7 @@ class Identities:
         self._samples: dict[tuple[str, str], list[str]] = {}  # by name and options of a data set
         self._partitions: dict[str, str] = {}
         self._drawn_once: dict[str, bool] = {}
+        self.constructed: dict[tuple[str, tuple[int, ...], int, str], str] = {}
 
     def of(self, settings: Settings, partition_hash: str = "") -> str:
         """Identity of a cell, 16 hex digits.
@@ -82,6 +87,25 @@ class Identities:
             texts.append(partition_hash or self._partition_hash(settings))
         if settings.partition in BY_GROUPS and settings.clients != "all" and self._draws_once(settings):
             texts.append("groups drawn once for all seeds")
+        return texts + self.weights(settings)
+
+    def weights(self, settings: Settings) -> list[str]:
+        """Texts with what the constructors of the user's or another package's models read, one for each that reads any.
+
+        Raises:
+            UserError: the data are missing or damaged, or a model cannot be constructed for them.
+        """
+        texts = []
+        for name in dict.fromkeys((settings.model, *settings.architectures)):
+            if not (MODELS.package_of(name) or is_own(MODELS, name)):
+                continue
+            dataset = load_dataset(settings, self._data_root, download=self._download)
+            options = settings.model_options if name == settings.model else {}
+            at = name, dataset.shape, dataset.num_classes, json.dumps(options, sort_keys=True)
+            if at not in self.constructed:
+                self.constructed[at] = read_by_constructor(*at)
+            if self.constructed[at]:
+                texts.append(f"weights of {name} {self.constructed[at]}")
         return texts
 
     def _draws_once(self, settings: Settings) -> bool:
@@ -108,6 +132,27 @@ class Identities:
             dataset = load_dataset(settings, self._data_root, download=self._download)
             self._partitions[fields] = load_partition(settings, dataset).hash
         return self._partitions[fields]
+
+
+def read_by_constructor(name: str, shape: tuple[int, ...], classes: int, options: str) -> str:
+    """Digest of what the constructor of a model reads; empty if it reads nothing, or fails in another way than by a
+    `UserError`, of which the model's author hears in the cell, with a traceback.
+
+    Args:
+        name, shape, classes: as of `bench.models.factory.build`.
+        options: the model's, as JSON.
+
+    Raises:
+        UserError: the model does not fit the samples, or breaks the rules for models.
+    """
+    from bench.models.factory import values_of_constructor  # here, as it takes torch
+
+    try:
+        return values_of_constructor(name, shape, classes, json.loads(options))
+    except UserError:
+        raise
+    except Exception:
+        return ""
 
 
 def _texts(dataset: Dataset, *, built_in: bool) -> list[str]:

@@ -1,5 +1,6 @@
 """Builds a model by name, ours or another package's: without weights, checked, and prepared for `torch.func`."""
 
+import hashlib
 import json
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
@@ -97,6 +98,34 @@ def initial_values(
         return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
     return initialise(net, generator(*address), dtype, constructed if _is_constructed(name) else None)
+
+
+def values_of_constructor(
+    name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None = None
+) -> str:
+    """Digest of a model's initial values that no seed draws, such as weights that its constructor reads from a file.
+
+    They are found by constructing it under two seeds: these values do not move. It is empty where there are none beside
+    zeros and ones, which layers have where nothing is read, and for our own models, which are not constructed.
+
+    Raises:
+        UserError: as in `build`.
+    """
+    if not _is_constructed(name):
+        return ""
+    first, other = (_constructed(name, shape, classes, options, ("identity", draw)) for draw in (0, 1))
+    used = [path for path, rule in rules_of(prepare(first)).items() if rule is None]
+    used += [path for path, _ in constants(first)]
+    tensors, others = ({**dict(net.named_parameters()), **dict(net.named_buffers())} for net in (first, prepare(other)))
+    known = (path for path in used if not tensors[path].is_meta)  # a network that was built by us has no numbers yet
+    fixed = {path: tensors[path].detach() for path in known if torch.equal(tensors[path], others[path])}
+    if all(torch.equal(tensor, (tensor != 0).to(tensor.dtype)) for tensor in fixed.values()):
+        return ""
+    content = hashlib.blake2b(digest_size=8)
+    for path in sorted(fixed):
+        content.update(f"{path} {tuple(fixed[path].shape)} {fixed[path].dtype}".encode())
+        content.update(fixed[path].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return content.hexdigest()
 
 
 def describe(

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
+from bench.cluster.requirements import check_node, needs_of
 from bench.config.identity import NORMALISED, UNVERIFIED, cell_id, declared_checksum
 from bench.data import Dataset
 from bench.federation.cell_identity import Identities
-from bench.plugin import DATASETS, PARTITIONS
+from bench.plugin import DATASETS, MODELS, PARTITIONS
 from bench.rng import generator
 from bench.runs.plan import plan
 from bench.settings import Settings
@@ -67,6 +71,57 @@ def test_every_change_of_the_user_s_samples_makes_another_cell(
         register("notes" if place == "clients" else "others", data)
         ids.append(Identities(Path()).of(cell))
     assert ids[0] == ids[1] != ids[2]
+
+
+class Pretrained(nn.Module):
+    """A model whose constructor reads a body from a file and draws a head."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 3)
+        self.gain = nn.Parameter(torch.ones(3))
+        self.head = nn.Linear(3, 3)
+        if file.exists():
+            self.load_state_dict(torch.load(file), strict=False)
+
+    def features(self, x: Tensor) -> Tensor:
+        out: Tensor = torch.relu(self.body(x)) * self.gain
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+def test_weights_that_a_constructor_reads_are_part_of_the_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, register: Callable[[str, Dataset], None]
+) -> None:
+    """By content: the same weights in another file are the same cell, one number more is another. A model without
+    such weights keeps its id, and so does a cell of our own models."""
+    file = [tmp_path / "first.pt"]
+    register("notes", notes())
+    monkeypatch.setitem(MODELS._items, "read", lambda shape, classes: Pretrained(file[0]))
+    cell = CELL.model_copy(update={"model": "read"})
+    mixed = CELL.model_copy(update={"model": "mlp", "client_models": ("mlp", "read")})
+
+    def ids() -> tuple[str, str, str]:
+        return tuple(planned.id for planned in plan([cell, mixed, CELL], Path(), download=False))  # type: ignore[return-value]
+
+    drawn = ids()
+    assert drawn[0] == cell_id(cell, " ".join([declared_checksum(cell), *Identities(Path()).content(CELL)]))
+    torch.save({"body.weight": torch.arange(12.0).reshape(3, 4)}, file[0])
+    read = ids()
+    shutil.copy(file[0], tmp_path / "second.pt")
+    file[0] = tmp_path / "second.pt"
+    assert ids() == read
+    needs = needs_of([cell], tmp_path)
+    assert check_node(needs)[0] == ""
+    torch.save({"body.weight": torch.arange(12.0).reshape(3, 4) + torch.eye(3, 4) / 8}, file[0])
+    other = ids()
+    assert "model 'read' starts with other weights" in check_node(needs)[0]  # as a node that has this file
+    torch.save({"gain": torch.tensor([1.0, 2.0, 1.0])}, file[0])
+    gained = ids()
+    assert [len(set(of_cell)) for of_cell in zip(drawn, read, other, gained, strict=True)] == [4, 4, 1]
 
 
 def test_plan_and_identities_agree_and_groups_alone_are_new(register: Callable[[str, Dataset], None]) -> None:
