@@ -9,6 +9,7 @@ generator and pool in the middle of a capture, as PyTorch does.
 import contextlib
 import gc
 import itertools
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -116,7 +117,9 @@ class SimulatedCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._inside: set[int] = set()
         self._used: set[int] = set()
         self._open: set[int] = set()  # pools in the middle of a capture
+        self._asked: weakref.ref[CUDAGraph] | None = None
         self.default_generators = [Generator()]
+        self.memory = self
         self.holders: dict[int, int] = {}
         self.captures = 0
 
@@ -168,16 +171,18 @@ class SimulatedCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stream.wait_stream(self._stream)
         with self.stream(stream):
             self.default_generators[0].capturing = True
-            if pool in self._open or (not self.holders[pool] and pool in self._used):
+            if self._open or (not self.holders[pool] and pool in self._used):
                 raise RuntimeError("use_count > 0 INTERNAL ASSERT FAILED")
             self._used.add(pool)
             self._open.add(pool)
+            self._asked = weakref.ref(graph)
             self._capture, self._inside = graph, set()
             try:
                 yield
             finally:
                 self._capture = None
-            self._open.remove(pool)
+            self._cuda_endAllocateToPool(0, pool)
+            self._asked = None
             self.default_generators[0].capturing = False
         graph.pool = pool
         self.holders[pool] += 1
@@ -185,6 +190,11 @@ class SimulatedCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
         gc.collect()
         if any(not self._by_number[number][0].expired() for number in self._inside):
             raise RuntimeError("memory of a capture outlives it: another graph of the pool would write to it")
+
+    def _cuda_endAllocateToPool(self, device: int, pool: int) -> None:  # noqa: N802
+        if pool not in self._open:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self._open.remove(pool)
 
     def draw(self) -> None:
         """Draw from the device's generator."""
@@ -200,6 +210,8 @@ class SimulatedCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do one operation on the current stream, and write it down where a capture is under way."""
+        if self._asked is not None and self._asked() is None:
+            raise RuntimeError("an allocator asks a graph that is gone")
         kwargs = kwargs or {}
         given = _tensors((args, kwargs))
         for tensor in given:

@@ -5,6 +5,7 @@ twice, from one set of buffers into another and back: the values in the lanes go
 between two steps.
 """
 
+import contextlib
 import copy
 import functools
 import operator
@@ -21,26 +22,33 @@ WARM_UP = 3  # calls before a capture, in which libraries choose their algorithm
 def cuda_graph(work: Callable[[], Any]) -> Callable[[], None]:
     """Capture what `work` does on a GPU, and return a function that does it again.
 
-    A capture that fails leaves stream, generator and memory pool as they were before it; PyTorch leaves all three in
-    the middle of a capture.
+    A capture that fails leaves stream, generator and memory as they were before it; PyTorch leaves all three in the
+    middle of a capture.
     """
-    before, generator = cuda.current_stream(), cuda.default_generators[cuda.current_device()]
+    device, before = cuda.current_device(), cuda.current_stream()
+    generator = cuda.default_generators[device]
     spare = generator.clone_state()
-    side, graph = _side_stream(), cuda.CUDAGraph()
+    side, pool, graph = _side_stream(), _shared_memory(), cuda.CUDAGraph()
     try:
         side.wait_stream(before)
         with cuda.stream(side):
             for _ in range(WARM_UP):
                 work()
-        with cuda.graph(graph, pool=_shared_memory().id, stream=side):  # type: ignore[arg-type]  # 2.11 takes the id only
+        with cuda.graph(graph, pool=pool.id, stream=side):  # type: ignore[arg-type]  # 2.11 takes the id only
             work()
         before.wait_stream(side)
     except BaseException:
         cuda.set_stream(before)
         generator.graphsafe_set_state(spare)
-        _shared_memory.cache_clear()
+        with contextlib.suppress(RuntimeError):  # it may have failed before the pool was opened, or after it was closed
+            cuda.memory._cuda_endAllocateToPool(device, pool.id)
+        _FAILED.append(graph)
         raise
     return graph.replay
+
+
+_FAILED: list[cuda.CUDAGraph] = []
+"""Graphs whose capture failed. PyTorch's allocator of pinned memory asks them at each allocation, so they must stay."""
 
 
 @functools.cache
