@@ -223,7 +223,7 @@ class ServerRule:
         return Everyone()
 
     def expects(self, clients: int) -> int:
-        """How many malicious clients the rule is set to withstand in a round. Default: as many as `needs` allows."""
+        """Return how many malicious clients the rule withstands in a round. Default: as many as `needs` allows."""
         factor, more = self.needs or (1, clients)
         return (clients - more) // factor
 

@@ -396,7 +396,7 @@ class Settings(BaseModel):
         return (*self.tests, FurtherTest(name="triggered")) if missing else self.tests
 
     def selected(self, clients: int) -> int:
-        """How many of so many clients that train take part in a round, unless the method needs all of them."""
+        """Count the clients that a round selects from those that train, unless the method needs all of them."""
         return max(1, round(self.participation * clients))
 
     @property

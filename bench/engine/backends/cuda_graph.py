@@ -41,7 +41,7 @@ def cuda_graph(work: Callable[[], Any]) -> Callable[[], None]:
         cuda.set_stream(before)
         generator.graphsafe_set_state(spare)
         with contextlib.suppress(RuntimeError):  # it may have failed before the pool was opened, or after it was closed
-            cuda.memory._cuda_endAllocateToPool(device, pool.id)
+            cuda.memory._cuda_endAllocateToPool(device, pool.id)  # type: ignore[attr-defined]
         _FAILED.append(graph)
         raise
     return graph.replay
