@@ -12,7 +12,7 @@ from reports.league.rule import generic_answers, task_weights
 from reports.page.sections import Section
 from reports.reading.load import Store
 from reports.statistics.best import pairs_of
-from reports.statistics.inference import LEVEL, summarise
+from reports.statistics.inference import LEVEL, Summary, summarise
 from reports.statistics.reference import Differences, differences
 from reports.tables.accuracy import PM
 from reports.tables.cost import budget_table, totals
@@ -49,6 +49,19 @@ class _Compared:
         """Differences from fine-tuning, averaged over tasks."""
         return differences(self.tasks, self.simple, self.weights, self.erratic, self.least)
 
+    def without(self, task: int) -> Differences:
+        """Differences from fine-tuning, averaged over the other tasks."""
+        rest = [at for at in range(len(self.tasks)) if at != task]
+        tasks, simple = ([of[at] for at in rest] for of in (self.tasks, self.simple))
+        least = [self.least[at] for at in rest]
+        return differences(tasks, simple, self.weights[rest] / self.weights[rest].sum(), self.erratic, least)
+
+    def alone(self, method: int) -> Summary:
+        """A method's mean difference over tasks with Student's interval of its own units, corrected for all methods."""
+        by_task = [of_task[method] - simple for of_task, simple in zip(self.tasks, self.simple, strict=True)]
+        least = float(np.linalg.norm(self.weights * self.least))
+        return summarise(self.weights @ np.array(by_task), LEVEL / len(self.rows), least)
+
     def on(self, task: int) -> Differences:
         """Differences from fine-tuning on one task."""
         only = slice(task, task + 1)
@@ -66,7 +79,7 @@ def answers(store: Store, chosen: str, defaults: Store | None = None) -> Section
     compared, tables, points = _compared(store, chosen), list[Table](), list[str]()
     if compared is not None:
         tables += [_beating(store, compared), _by_task(store, compared)]
-        points += _beating_text(compared)
+        points += _beating_text(store, compared)
     needed = _needed(store, chosen)
     tables += [needed] if needed.rows else []
     if defaults is not None and (worth := _worth(store, defaults, chosen)) is not None:
@@ -230,7 +243,7 @@ def _both(
     return [figures[:, division] for division in (0, 1) for figures in by_task]
 
 
-def _beating_text(compared: _Compared) -> Iterator[str]:
+def _beating_text(store: Store, compared: _Compared) -> Iterator[str]:
     """Say which methods surely beat fine-tuning over all tasks."""
     together = compared.over_tasks()
     lows = together.mean - together.half(LEVEL / len(compared.rows))
@@ -241,6 +254,24 @@ def _beating_text(compared: _Compared) -> Iterator[str]:
         f"{len(sure)} of {len(compared.rows)} methods surely beat fine-tuning over all tasks"
         f"{': ' + ', '.join(sure) if sure else ''}. The highest mean of them has {compared.rows[first]}, "
         f"{together.mean[first]:+.2f} points [{together.mean[first] - half:.2f}, {together.mean[first] + half:.2f}]."
+    )
+    yield from (_what_it_rests_on(store, compared, row) for row in sure)
+
+
+def _what_it_rests_on(store: Store, compared: _Compared, row: str) -> str:
+    """Say which tasks carry that a method beats fine-tuning, and whether its own units show it by themselves."""
+    at, level = compared.rows.index(row), LEVEL / len(compared.rows)
+    by_task = [f"{compared.on(where).mean[at]:+.2f} on {task}" for where, task in enumerate(store.tasks)]
+    carrying = []
+    for where, task in enumerate(store.tasks if len(store.tasks) > 1 else []):
+        rest = compared.without(where)
+        carrying += [task] * bool(rest.mean[at] <= rest.half(level)[at])
+    alone = compared.alone(at)
+    return (
+        f"{row} above fine-tuning: {', '.join(by_task)} points. "
+        + (f"That it beats it is not sure without {' or without '.join(carrying)}. " if carrying else "")
+        + f"Student's interval of its own draws, corrected alike, is [{alone.low:.2f}, {alone.high:.2f}] and "
+        + ("agrees." if alone.low > 0 else "does not agree.")
     )
 
 

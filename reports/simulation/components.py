@@ -47,15 +47,17 @@ class Components:
 
 
 @cache
-def components(study: str, *, erratic: bool = True) -> Components:
+def components(study: str, *, erratic: bool = True, first: str = "") -> Components:
     """Read the components of personalized models that were written for a league.
 
     Args:
         study: the league's study.
         erratic: whether methods are among them that diverged in some cells of a task and not in others.
+        first: a method that comes before the others.
     """
     record = json.loads((_HERE / f"{study}.json").read_text(encoding="utf-8"))
     kept = [at for at, row in enumerate(record["methods"]) if erratic or row not in record["erratic"]]
+    kept.sort(key=lambda at: record["methods"][at] != first)
     names = ("levels", "noise", "seconds", "draws")
     levels, noise, seconds, draws = (np.array(record[name], dtype=float)[:, kept] for name in names)
     trials = [[np.array(task[at]) for at in kept] for task in record["trials"]]

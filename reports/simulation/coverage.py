@@ -5,6 +5,10 @@ draws of eight trials on one seed each, seven result seeds in a draw. Beside the
 first, whose truth is the same and whose noise and luck are its own, an entry of noise, which guesses, and an erratic
 entry, which diverges on the last task in some cells: with the setting of a draw in any share of them.
 
+With `--residuals` a draw of a method is its level plus one of the entries' own deviations of that method on that task,
+with a random sign, and nothing is made of them: methods that are noisy on one task, and what is far from normal, are as
+they were seen. With four draws of an entry that is a hard test: four times the same deviation is no rare sample.
+
 With `--equal` all methods but the entry of noise are truly equal: the hardest case, for which rank intervals and what
 is corrected for the choice of a leader are made. Their noise and luck stay as unequal as they are.
 """
@@ -95,6 +99,17 @@ def luck(rng: np.random.Generator, parts: Components, seeds: int) -> Floats:
     return np.asarray(outcomes - outcomes.mean(axis=2, keepdims=True))
 
 
+def resampled(rng: np.random.Generator, parts: Components, draws: int) -> list[Floats]:
+    """Accuracies in percent of every task, `[methods, draws]`: levels and the entries' deviations with random signs.
+
+    Deviations are from a mean of few, so that they are enlarged to have the variance that they estimate.
+    """
+    count = parts.draws.shape[2]
+    size = (*parts.levels.shape, draws)
+    deviations = np.take_along_axis(parts.draws, rng.integers(count, size=size), axis=2) * rng.choice((-1, 1), size)
+    return list(100 * special.expit(parts.levels[..., None] + deviations * np.sqrt(count / (count - 1))))
+
+
 def diverging(rng: np.random.Generator, tables: Sequence[Floats], design: Design) -> tuple[list[Floats], list[bool]]:
     """Let the last method diverge on the last task: in a share of a draw's cells that differs from draw to draw.
 
@@ -109,19 +124,31 @@ def diverging(rng: np.random.Generator, tables: Sequence[Floats], design: Design
     return [*others, last], [False] * (len(last) - 1) + [erratic]
 
 
-def coverage(parts: Components, design: Design, repeats: int) -> Coverage:
-    """Simulate leagues of a design, with guests, and count what holds. The reference of gains is the first method."""
+def coverage(parts: Components, design: Design, repeats: int, *, residuals: bool = False) -> Coverage:
+    """Simulate leagues of a design, with guests, and count what holds. The reference of gains is the first method.
+
+    Args:
+        parts: levels and noise, with guests.
+        design: how many draws there are, and seeds of each.
+        repeats: leagues.
+        residuals: draws are `resampled`; else they have `luck` and noise that were fitted.
+    """
     rng = generator("simulate", "coverage", *vars(design).values())
     outcomes = luck(rng, parts, design.seeds)
     outcomes[:, -3] = outcomes[:, -1] = outcomes[:, 0]
+
+    def tables_of(draws: int) -> tuple[list[Floats], list[bool]]:
+        fitted = not residuals and league(rng, parts, outcomes, replace(design, draws=draws))
+        return diverging(rng, list(fitted or resampled(rng, parts, draws)), design)
+
     weights = ranking.family_weights(parts.families)
-    many, _ = diverging(rng, list(league(rng, parts, outcomes, replace(design, draws=_MANY))), design)
+    many, _ = tables_of(_MANY)
     logits = weights @ np.array([special.logit(task / 100).mean(axis=1) for task in many])
     by_task = np.array([task.mean(axis=1) - task[0].mean() for task in many])
     logits[:-1], by_task[:, -3] = (weights @ parts.levels)[:-1], 0.0  # noise and luck have a mean of 0 in logits
     rows = []
     for _ in range(repeats):
-        tables, erratic = diverging(rng, list(league(rng, parts, outcomes, design)), design)
+        tables, erratic = tables_of(design.draws)
         single = [_gains([task], np.ones(1), erratic, truth) for task, truth in zip(tables, by_task, strict=True)]
         rows.append(
             [*_held(tables, parts.families, erratic, logits, weights @ by_task), *(held.all() for _, _, held in single)]
@@ -172,10 +199,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=LEAGUE_2.seeds, help="result seeds of a draw")
     parser.add_argument("--equal", action="store_true", help="all methods are truly equal")
+    parser.add_argument("--residuals", action="store_true", help="draws have the entries' own deviations")
     options = parser.parse_args(arguments)
     design = replace(LEAGUE_2, seeds=options.seeds)
-    parts = components("league_2_small", erratic=False)
-    held = coverage(with_guests(equal(parts) if options.equal else parts), design, options.repeats)
+    parts = components("league_2_small", erratic=False, first="finetune")
+    whole = with_guests(equal(parts) if options.equal else parts)
+    held = coverage(whole, design, options.repeats, residuals=options.residuals)
     print(f"| what should hold, {options.repeats} leagues | percent |\n|---|---:|")
     for name, share in (
         ("all pairs' differences at once", held.pairs),

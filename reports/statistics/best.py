@@ -38,8 +38,6 @@ MARGIN = 0.5
 _EDGE = 0.05
 """Percent: accuracies are kept this far from 0 and 100, where logits end."""
 _MOST_SEEDS = 10_000
-_PRIOR = 0.25
-"""Share of the prior's degrees of freedom that counts in cautious intervals."""
 Verdict = Literal["better", "equivalent", "undecided", "worse"]
 TaskOutcome = Literal["win", "tie", "undecided", "loss"]
 
@@ -82,12 +80,11 @@ class Moderated:
         """Variances and degrees of freedom for differences in percentage points, corrected for fewer than all pairs.
 
         A method that is noisy on one task alone is noisier than the others let it seem, and it is such methods that
-        intervals for all at once miss. So a variance counts that is larger than the shrunken one, and of the prior's
-        degrees of freedom a quarter: with that share the intervals hold as often as they should in simulated leagues
-        with the shipped entries' noise (`python -m reports.simulation.coverage`).
+        intervals for all at once miss. So a variance counts that is larger than the shrunken one, and the degrees of
+        freedom are those of the method's own units: with some of the prior's, intervals on single tasks miss too often
+        in leagues with the shipped entries' own deviations (`python -m reports.simulation.coverage --residuals`).
         """
-        freedom = self.plain_freedom + _PRIOR * (self.freedom - self.plain_freedom)
-        return np.maximum(self.variance, self.plain), freedom
+        return np.maximum(self.variance, self.plain), self.plain_freedom
 
 
 def logits(percent: Floats) -> Floats:

@@ -5,10 +5,12 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
-from reports.league.answers import answers
+from reports.league.answers import _Compared, _what_it_rests_on, answers
 from reports.league.findings import _gains
 from reports.league.gain import Gains, Measure, gains
 from reports.league.page import write_league
@@ -83,9 +85,10 @@ def test_a_method_beats_fine_tuning_where_its_interval_says_so(tuned: Path) -> N
     assert mean == pytest.approx(sum(expected) / len(expected))
     assert low < mean < high
     assert mean - low == pytest.approx(high - mean)
-    [sentence] = answers(store, selection(store)).points
+    sentence, *carried = answers(store, selection(store)).points
     sure = [row for row in ("ditto", "scd") if values(table(store, "beats"), row)[1] > 0]
     assert sentence.startswith(f"{len(sure)} of 2 methods surely beat fine-tuning over all tasks")
+    assert sorted(text.split()[0] for text in carried) == sure
 
 
 @pytest.mark.long
@@ -216,3 +219,25 @@ def test_who_surely_gains_is_said_by_the_intervals_that_stand_there() -> None:
     said = " ".join(_gains(Gains(compared, measure, {"ditto": 0.001, "fedper": 0.04}, None)))
     assert said.startswith("1 of 2 methods gain")
     assert said.endswith("By these intervals 0 surely gain and 1 surely lose.")
+
+
+def test_a_sure_sentence_names_the_tasks_that_carry_it_and_what_the_method_s_own_draws_say() -> None:
+    """One of three tasks carries the first method, whose own draws are too unlike; the second is ahead on all tasks."""
+    rng = np.random.default_rng(5)
+    tasks = [np.vstack([np.zeros(5) + rng.normal(0, 0.3, (12, 5))]) for _ in range(3)]
+    tasks[1][0], tasks[2][0] = [5.5, 4.0, 6.0, 4.5, 5.0], [0.2, 0.1, -0.1, 0.0, 0.3]
+    for task in tasks:
+        task[1] = 6 + np.array([-0.2, 0.1, 0.0, 0.2, -0.1])
+    rows = [f"m{number}" for number in range(12)]
+    compared = _Compared(rows, tasks, [np.zeros(5)] * 3, np.full(3, 1 / 3), [False] * 13, (0.05,) * 3)
+    store = Store((), (), pd.DataFrame())
+    store.__dict__["_tasks"] = ["one", "two", "three"]
+    one, all_three = (_what_it_rests_on(store, compared, row) for row in rows[:2])
+    means = [task[0].mean() for task in tasks]
+    assert one.startswith(f"m0 above fine-tuning: {means[0]:+.2f} on one, +5.00 on two, +0.10 on three points. ")
+    assert "That it beats it is not sure without two. " in one
+    by_draw = np.mean([task[0] for task in tasks], axis=0)
+    low, high = stats.ttest_1samp(by_draw, 0).confidence_interval(1 - 0.05 / 12)
+    assert one.endswith(f"corrected alike, is [{low:.2f}, {high:.2f}] and {'agrees' if low > 0 else 'does not agree'}.")
+    assert "not sure" not in all_three
+    assert all_three.endswith("and agrees.")

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from reports.league.gain import gains
 from reports.league.rule import by_case
 from reports.reading.load import load
-from reports.simulation.coverage import coverage, equal, with_guests
+from reports.simulation.components import components
+from reports.simulation.coverage import coverage, equal, resampled, with_guests
 from reports.simulation.design import Design
 from reports.statistics.best import pairs_of
 from reports.statistics.reference import differences
@@ -38,8 +39,8 @@ def test_tasks_count_by_their_weights() -> None:
 
 
 def test_all_intervals_hold_at_once_and_each_by_itself() -> None:
-    """Sixty methods, two tasks, four units, a shared reference: as often as they claim, and far narrower than Student's
-    three degrees of freedom would have them."""
+    """Sixty methods, two tasks, four units, a shared reference: at least as often as they claim, and less than half
+    as wide as Student's three degrees of freedom would have them."""
     rng = np.random.default_rng(1)
     at_once, single, ratio = 0, [], []
     for _ in range(300):
@@ -52,13 +53,13 @@ def test_all_intervals_hold_at_once_and_each_by_itself() -> None:
         single.append((wrong <= together.half(0.05)).mean())
         ratio.append(np.median(together.half(0.05 / 60) / together.error))
     assert at_once / 300 >= 0.92
-    assert np.mean(single) == pytest.approx(0.95, abs=0.03)
-    assert np.mean(ratio) < 5 < stats.t.ppf(1 - 0.05 / 120, 3)
+    assert 0.95 <= np.mean(single) <= 0.99
+    assert np.mean(ratio) < stats.t.ppf(1 - 0.05 / 120, 3) / 2
 
 
 def test_a_method_that_is_noisier_than_the_others_keeps_its_own_spread() -> None:
     """Twenty methods, of which the last is noisy on one task: its interval is no narrower than its units say, with
-    degrees of freedom between those of the units and what the prior adds; moderation alone would make it narrower."""
+    their degrees of freedom; moderation alone would make it narrower."""
     rng = np.random.default_rng(2)
     tasks = list(rng.normal(size=(3, 20, 4)))
     tasks[0][-1] *= 8
@@ -67,8 +68,8 @@ def test_a_method_that_is_noisier_than_the_others_keeps_its_own_spread() -> None
     rows = [np.vstack([row, task]) for row, task in zip(reference, tasks, strict=True)]
     moderated = pairs_of(rows, weights)
     assert together.error[-1] == np.sqrt(moderated.plain[0, -1]) > np.sqrt(moderated.variance[0, -1])
-    assert (moderated.plain_freedom[0, 1:] < together.freedom).all()
-    assert (together.freedom < (moderated.plain_freedom + moderated.freedom)[0, 1:] / 2).all()
+    assert (together.freedom == moderated.plain_freedom[0, 1:]).all()
+    assert (together.freedom < moderated.freedom[0, 1:]).all()
 
 
 def test_rows_that_do_not_differ_have_no_width() -> None:
@@ -122,5 +123,26 @@ def test_rank_intervals_hold_as_often_as_they_say_where_all_methods_are_equal() 
     held = coverage(with_guests(equal(parts(0.1, 20))), Design(4, 8, 1, False, 7), 200)
     assert held.ranks == pytest.approx(held.pairs, abs=0.02)
     assert 0.9 <= held.ranks < 1
-    assert held.alone < 0.9
+    assert held.alone < 0.93
     assert held.winner >= 0.93
+
+
+def test_resampled_leagues_have_the_entries_own_deviations() -> None:
+    """Each draw is a level and one of the four deviations of that method there, enlarged, with either sign."""
+    whole = with_guests(parts(0.1))
+    tables = resampled(np.random.default_rng(4), whole, 500)
+    for task, levels, draws in zip(tables, whole.levels, whole.draws, strict=True):
+        apart = np.abs(special.logit(task / 100) - levels[:, None])
+        known = np.abs(draws) * np.sqrt(draws.shape[1] / (draws.shape[1] - 1))
+        assert np.abs(apart[..., None] - known[:, None]).min(axis=2).max() < 1e-9
+        spread = np.sqrt(np.square(draws).sum(axis=1) / (draws.shape[1] - 1))
+        assert special.logit(task / 100).std(axis=1) == pytest.approx(spread, rel=0.2, abs=1e-9)
+
+
+@pytest.mark.long
+def test_gains_on_single_tasks_hold_in_resampled_leagues() -> None:
+    """Of the entries, against fine-tuning, on the task where they hold least."""
+    entries = components("league_2_small", erratic=False, first="finetune")
+    held = coverage(with_guests(entries), Design(4, 8, 1, False, 7), 150, residuals=True)
+    assert held.least >= 0.91
+    assert held.by_task >= 0.975
