@@ -10,6 +10,7 @@ import numpy as np
 from bench.results.reported_round import (
     WINDOW,
     Curves,
+    Place,
     after,
     chosen_rounds,
     curves_of_cells,
@@ -18,6 +19,7 @@ from bench.results.reported_round import (
     table_of,
 )
 from bench.settings import Settings
+from bench.store import documents
 from bench.store.store import Status
 from bench.store.tables import read_tables
 
@@ -56,17 +58,43 @@ def further_scores(cells: Sequence[ReadCell]) -> list[str]:
 
 
 def figures_of(cells: Sequence[ReadCell], quantity: str = "accuracy") -> dict[str, list[dict[str, Any]]]:
-    """The figures of cells that are done, by id. Their tables are read together: see `read_tables`."""
+    """The figures of cells that are done, by id; nan where they say nothing (`_beyond_guessing`).
+
+    Their tables are read together: see `read_tables`.
+    """
     once = list({cell.id: cell for cell in cells}.values())
     curves = _curves(once, "accuracy")
     of_score = curves if quantity == "accuracy" else _curves(once, quantity)
     selecting = _selecting(once, curves)
     local = [cell for cell in once if any(metric == "lm" for _, metric, *_ in curves[cell.id])]
     alike = dict(zip([cell.id for cell in local], _rounds_alike(local), strict=True))
-    return {
+    lost = _beyond_guessing(once)
+    figures = {
         cell.id: _cell_figures(cell, curves[cell.id], selecting[cell.id], of_score[cell.id], alike.get(cell.id, set()))
         for cell in once
     }
+    for id, rows in figures.items():
+        for row in rows:
+            if (("test", row["metric"], row["on"], row["mean"]), row["round"]) in lost.get(id, ()):
+                row["value"] = math.nan
+    return figures
+
+
+def _beyond_guessing(cells: Sequence[ReadCell]) -> dict[str, set[tuple[Place, int]]]:
+    """Where a mean of personalized models, which nobody trained, is no model any more: places and rounds by cell.
+
+    Its loss is then above ln(n + C), for n test samples of C classes. A guess that counts each class once more often
+    than it was seen (Laplace) gives every class at least 1 / (n + C), so that no loss of such a guess is larger.
+    """
+    means = [cell for cell in cells if cell.status.derived == ["gm"]]
+    lost: dict[str, set[tuple[Place, int]]] = {}
+    for cell, curves in zip(means, _curves(means, "loss").values(), strict=True):
+        record = documents.read(cell.folder, "partition.json") or {}
+        samples = max(sum(record.get("n_test", ())), record.get("n_global_test", 0))
+        largest = math.log(samples + len(record["counts"][0])) if samples else math.inf
+        of_means = ((place, curve) for place, curve in curves.items() if place[:2] == ("test", "gm"))
+        lost[cell.id] = {(place, at) for place, curve in of_means for at, loss in curve.items() if not loss <= largest}
+    return lost
 
 
 def _curves(cells: Sequence[ReadCell], quantity: str) -> dict[str, Curves]:

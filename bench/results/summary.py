@@ -22,9 +22,9 @@ def summary(figures: "pd.DataFrame", quantity: str = "accuracy") -> "Iterator[tu
     Accuracies are in percent, other scores as they are.
 
     Means and standard deviations are over seeds; square brackets mark what is derived by SCD's Remark 4.1, as in
-    reports, where round ones hold notes. Tasks with an attack have columns of their benign clients, too. Where a cell
-    has noise, columns have the largest epsilon of the seeds. Cells of one label, task and seed are different
-    experiments that nothing names: each has a row of its own, with its id.
+    reports, where round ones hold notes; a dash stands where that says nothing in some seed. Tasks with an attack have
+    columns of their benign clients, too. Where a cell has noise, columns have the largest epsilon of the seeds. Cells
+    of one label, task and seed are different experiments that nothing names: each has a row of its own, with its id.
 
     Args:
         figures: the rows of `bench.results.results.tidy`.
@@ -32,7 +32,7 @@ def summary(figures: "pd.DataFrame", quantity: str = "accuracy") -> "Iterator[tu
     """
     unit, percent = (" (%)", True) if quantity == "accuracy" else ("", False)
     # without a figure are the trials of a sweep: they have no test split
-    done = figures[(figures["status"] == "done") & figures["value"].notna()]
+    done = figures[(figures["status"] == "done") & (figures["value"].notna() | figures["derived"].astype(bool))]
     for protocol, rows in done.groupby("protocol", sort=False):
         selection = _REPORTED[str(protocol)]
         of_tasks = (rows["selection"] == selection).groupby([rows[name] for name in _TASK], dropna=False)
@@ -119,7 +119,7 @@ def _entry(task: "pd.DataFrame", metric: str, on: str, *, percent: bool) -> str:
     rows = task[task["metric"] == metric]
     rows_on = rows[rows["on"] == on]
     rows = rows_on if not rows_on.empty else rows
-    if rows.empty:
+    if rows.empty or rows["value"].isna().any():
         return "-"
     values, digits = (100 * rows["value"], 2) if percent else (rows["value"], 4)
     text = f"{values.mean():.{digits}f}" + (f" ± {values.std():.{digits}f}" if len(values) > 1 else "")

@@ -325,13 +325,21 @@ def _refuse_unpaired(cells: tuple[Cell, ...]) -> None:
 
 
 def _figures(frames: list[pd.DataFrame], cells: tuple[Cell, ...]) -> pd.DataFrame:
-    """Figures of done cells only, each once, with the names of its cell."""
+    """Figures of done cells only, each once, with the names of its cell.
+
+    One that says nothing in some seed, as a mean of models may, is left out in all: others would be the lucky seeds.
+    """
     names = pd.DataFrame(
         [(cell.view.id, cell.view.label, cell.row, cell.task, cell.seed) for cell in cells if cell.state == "done"],
         columns=["cell", "label", *_NAMES],
     )
-    done = [frame[(frame["status"] == "done") & frame["value"].notna()] for frame in frames]
+    done = [
+        frame[(frame["status"] == "done") & (frame["value"].notna() | frame["derived"].astype(bool))]
+        for frame in frames
+    ]
     figures = pd.concat([frame for frame in done if len(frame)] or done[:1])
     once = figures.drop_duplicates(["cell", "label", "metric", "on", "mean", "selection"])
     merged = once.drop(columns="seed").merge(names, on=["cell", "label"])
-    return mark_generic(merged, {cell.view.id: cell.view for cell in cells})
+    of_seeds = ["protocol", "row", "task", "metric", "on", "mean", "selection"]
+    known = merged["value"].notna().groupby([merged[name] for name in of_seeds]).transform("all")
+    return mark_generic(merged[known], {cell.view.id: cell.view for cell in cells})

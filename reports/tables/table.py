@@ -18,7 +18,8 @@ FILTER_ROWS = 8
 LEGEND = (
     "Bold: highest mean of the column. ≈: equivalent to the best (simultaneous 95 % interval within the margin). †: "
     "undecided, neither worse nor equivalent. No sign: worse than the best, or not compared. [ ]: derived, not trained "
-    "by the method (SCD, Remark 4.1), or a bound that no method may reach for; shown, not compared."
+    "by the method (SCD, Remark 4.1), or a bound that no method may reach for; shown, not compared; "
+    "a dash where a mean of models has a larger loss than any guess."
 )
 
 

@@ -23,8 +23,13 @@ from bench.settings import Settings
 from bench.store import store
 from bench.store.growing_tables import Tables
 from bench.store.store import Status
+from reports.reading.load import load
+from reports.tables.accuracy import GM, PM, main_table, selection
+from tests.runs.helpers import make_run
 
 CELL = "c0ffee0000000000"
+BOUND = math.log(4 + 2)
+"""The largest loss of a guess, for four test samples of two classes."""
 Rows = list[tuple[int, str, str, str, str, float]]
 Scored = Sequence[tuple[int, str, list[int]]]
 """Round, split, and the clients whose local models are scored."""
@@ -59,7 +64,7 @@ ROWS: Rows = [
 def write(tmp_path: Path, cell: Callable[..., Settings]) -> Callable[..., Path]:
     """Write a run of one cell."""
 
-    def write(rows: Rows, status: Status, local: Scored = (), **changes: object) -> Path:
+    def write(rows: Rows, status: Status, local: Scored = (), loss: float = 9.0, **changes: object) -> Path:
         settings = cell(**changes)
         entry = {"id": CELL, "label": "FedAvg", "settings": settings.model_dump()}
         store.write_json(tmp_path / "run.json", {"grid": "g", "cells": [entry]})
@@ -77,7 +82,7 @@ def write(tmp_path: Path, cell: Callable[..., Settings]) -> Callable[..., Path]:
         for version, *values in rows:
             row = dict(zip(names, values, strict=True))
             tables.append(
-                "metrics", version, [{**row, "quantity": "accuracy"}, {**row, "quantity": "loss", "value": 9.0}]
+                "metrics", version, [{**row, "quantity": "accuracy"}, {**row, "quantity": "loss", "value": loss}]
             )
         for version, split, clients in local:
             scored = {"metric": "lm", "split": split, "correct": 1, "samples": 2}
@@ -329,3 +334,35 @@ def test_a_task_says_the_label_of_its_data_once(case: str, expected: str) -> Non
     options = {"path": "a.npz", "name": "A"}
     settings = Settings(method="m", label="m", dataset="npz", dataset_options=options, case=case, alpha=1.0)
     assert task_name(settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("loss", "derived", "lost"),
+    [
+        (0.99 * BOUND, ["gm"], False), (1.01 * BOUND, ["gm"], True), (math.inf, ["gm"], True), (math.nan, ["gm"], True),
+        (math.inf, ["pm"], False), (math.inf, ["gm", "pm"], False), (math.inf, [], False),
+    ],
+)  # fmt: skip
+def test_a_mean_of_models_that_is_worse_than_any_guess_is_no_number(
+    loss: float, derived: list[str], lost: bool, write: Callable[..., Path]
+) -> None:
+    """Only a mean of models: the derived models of the others, and a bound's, were trained."""
+    found = figures(write(ROWS, Status("done", derived=derived), loss=loss))
+    assert all(math.isnan(value) == lost for (metric, *_), (_, value) in found.items() if metric == "gm")
+    assert not any(math.isnan(value) for (metric, *_), (_, value) in found.items() if metric == "pm")
+    assert found["gm", "global", "", "validation"][0] == 4, "the round is chosen as always"
+
+
+def test_one_lost_seed_makes_a_derived_figure_a_dash(arrays: Path, tmp_path: Path) -> None:
+    """FedGC's clients lower the classes that they lack by 1e6. With seed 0 all have all, with seed 1 some lack one."""
+    seen = {}
+    for seeds in ([0], [0, 1]):
+        view = load_run(make_run(tmp_path / str(seeds), arrays, ["fedgc"], rounds=1, seeds=seeds))
+        loss = view.cells[-1].table("metrics").query("metric == 'gm' and split == 'test' and quantity == 'loss'")
+        ((_, table),) = summary(tidy(view))
+        report = load([view])
+        entry, personal = dict(main_table(report, selection(report), (GM, PM), "both", "Both").rows)["fedgc"]
+        assert personal.value is not None
+        seen[len(seeds)] = loss["value"].min() > 1e4, table.iloc[0, 0], entry.value, entry.note
+    assert seen[2] == (True, "-", None, "–"), "what is stored stays, and the mean is not that of the lucky seed"
+    assert seen[1][1:3] == (f"[{seen[1][2]:.2f}]", pytest.approx(float(seen[1][1].strip("[]")), abs=0.01))
