@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.method import SERVER_RULES, Message, Params
+from bench.ties import smallest
 from methods.robust_servers import ShareRule
 from methods.uploads import distances, in_rows, main, median, values_of
 
@@ -41,11 +42,13 @@ def _selected(rows: Tensor, malicious: int, count: int) -> list[int]:
     while len(selected) < count:
         neighbours = min(max(1, len(left) - malicious - 2), len(left) - 1)
         scores = squares[left][:, left].sort(1).values[:, 1 : 1 + neighbours].sum(1)
-        selected.append(left.pop(int(scores.sort(stable=True).indices[0])))
+        selected.append(left.pop(int(smallest(scores, 1).nonzero())))
     return sorted(selected)
 
 
 def _middle(rows: Tensor, count: int) -> Tensor:
     """The mean of the numbers of each column that are nearest to its median."""
-    nearest = (rows - median(rows)).abs().sort(dim=0, stable=True).indices[:count]
-    return rows.gather(0, nearest).mean(0)
+    middle = median(rows)
+    away = (rows - middle).abs()
+    nearest = smallest(away, count, unit=middle.abs())
+    return torch.where(nearest, rows, 0.0).sum(0) / count

@@ -88,10 +88,11 @@ class FedSelect(Method):
 def grown(mask: Tensor, w: Params, moved: Tensor, rate: float, limit: float) -> Tensor:
     """The mask, extended in each weight tensor by the share `rate` of the other entries that moved most.
 
-    Ties go to the first entries.
+    Ties go to the first entries; what the mean of equal numbers rounds to is no move.
     """
     masks = []
     sizes = [e.size for e in w.spec.params]
+    moved = torch.where(moved > 8 * torch.finfo(moved.dtype).eps * w.weights.abs(), moved, 0.0)
     for entry, part, by in zip(w.spec.params, torch.split(mask, sizes), torch.split(moved, sizes), strict=True):
         new, free = part.clone(), int((part == 0).sum())
         if entry.name.endswith("weight") and (entry.size - free) / entry.size <= limit:

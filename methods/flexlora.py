@@ -17,6 +17,7 @@ from bench.method import (
     METHODS, Client, Hyperparameters, Message, Method, Params, Program, Server, State, Train, Upload, cross_entropy,
     hp, join, mean,
 )  # fmt: skip
+from bench.ties import largest
 from methods.lora import cut, layers_of, padded, product, rank_of, replaced
 
 
@@ -80,7 +81,7 @@ def factorised(matrix: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     u, values, v = torch.linalg.svd(matrix.flatten(1), full_matrices=False)
     k = min(len(start), len(values))
     # The sign of a pair of vectors is free: the largest number of a row of A is made positive.
-    signs = v.gather(1, v.abs().argmax(1, keepdim=True)).sign().squeeze(1)[:k]
+    signs = torch.where(largest(v.abs().T, 1).T, v, 0.0).sum(1).sign()[:k]
     tiny = max(matrix.flatten(1).shape) * torch.finfo(matrix.dtype).eps * values[0]
     there = values[:k] > tiny
     a = torch.where(there.unsqueeze(1), v[:k] * signs.unsqueeze(1), start.flatten(1)[:k])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bench.method import SERVER_RULES, Hyperparameters, Message, ServerRule, hp
+from bench.ties import smallest
 from methods.uploads import by_rows, distances, median, trimmed, weighted
 
 
@@ -122,7 +123,4 @@ def _chosen(rows: Tensor, malicious: int, count: int) -> Tensor:
     squares = torch.stack([distances(rows, row) for row in rows]) ** 2
     neighbours = min(max(1, clients - malicious - 2), clients - 1)
     scores = squares.sort(1).values[:, 1 : 1 + neighbours].sum(1)
-    best = scores.sort(stable=True).indices[:count]
-    share = torch.zeros_like(scores)
-    share[best] = 1 / len(best)
-    return share
+    return smallest(scores, count).to(scores.dtype) / count

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from bench.ties import largest
 from methods.simplex import onto_simplex
 
 SIZES = 1000  # number of sizes of the simplex that are tried, from 1e-4 to 1
@@ -25,14 +26,15 @@ class Basis:
     def of(cls, updates: Sequence[Tensor], endpoints: int) -> "Basis":
         """The principal components of the clients' updates, and the size at which the points have the smallest energy.
 
-        Components along which clients do not differ, and missing ones, are 0. A component's entry of largest absolute
-        value is positive.
+        Components along which clients do not differ, and missing ones, are 0. A component's first entry of largest
+        absolute value is positive.
         """
         rows = torch.stack(list(updates)).double()
         mean = rows.mean(0)
         _, spread, found = torch.linalg.svd(rows - mean, full_matrices=False)
         found = found[spread > NOISE * spread[:1]][:endpoints]
-        found = found * found.gather(1, found.abs().argmax(1, keepdim=True)).sign()
+        first = largest(found.float().abs().T, 1).T  # in the updates' precision, whose rounding the components have
+        found = found * torch.where(first, found, 0.0).sum(1, keepdim=True).sign()
         components = torch.cat([found, found.new_zeros(endpoints - len(found), found.shape[1])])
         coordinates = (rows - mean) @ components.T
         tried = torch.linspace(LEAST, 1, SIZES, dtype=torch.float64).tolist()

@@ -18,6 +18,7 @@ from torch import Tensor
 from bench.channel.operation import ChannelOperation, Update, drawn_uniformly, width
 from bench.method import Hyperparameters, State, hp
 from bench.plugin import CHANNELS
+from bench.ties import largest
 
 
 class ShareHyper(Hyperparameters):
@@ -42,7 +43,7 @@ class TopK(ChannelOperation):
         if k == update.size:
             return update, {}
         wanted = _with_memory(update, state)
-        positions = wanted.abs().topk(k, sorted=False).indices.sort().values
+        positions = largest(wanted.abs(), k, unit=wanted.abs().max()).nonzero().squeeze(1)
         return _selected(update, wanted, positions, extra=min(k * math.ceil(math.log2(update.size)), update.size))
 
 

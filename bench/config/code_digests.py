@@ -38,6 +38,8 @@ _MOVED = {
     "79cd7e4089e7a137": "4155d31748f959dd",  # fedala: the mixture is joined of its layers, with the same bytes
     "e3774fffced9a642": "dc3c453884f3909d",  # fedas: the engine freezes statistics; with BatchNorm: _WHOLE_VERSIONS
     "53b85fdc9fa09038": "8c0a4cb5bec31937",  # elastic: likewise
+    "a4aa5db0b869ef17": "f0319c556582eafc",  # fedselect: moves of rounding errors only are none
+    "260ae31e21f7e3ac": "c56506ffa781c2ed",  # floco: of equally large entries the first has the sign
 }
 """Digests of code that only moved to another file, or computes the same bytes in another way, each with the digest from
 before, which its cells keep. If the code changes later, its digest changes too, and the entry has no effect then."""

@@ -46,6 +46,8 @@ statistics counts a last batch of one sample, too."""
 _WITHOUT_BATCHNORM = {"logistic", "mlp", "cnn", "lenet", "spfl_cnn", "comet_cnn"}
 _RATE_VERSION = 2
 """The version of epsilon with noise on a sum of clients that come and go. Since 2, the rate is each round's."""
+_TOP_K_VERSION = 2
+"""The version of results with `top_k`. Since 2, rounding does not choose between numbers of equal size."""
 _LEAP_VERSION = 2
 """The version of results of LGA and PLGA with late clients and a `timeline`. Since 2, a client that left while late
 begins anew when it comes back."""
@@ -148,6 +150,8 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
     moving = any(change.arrive or change.leave for change in settings.timeline)
     if moving and any(operation.get("on") == "sum" for operation in settings.channel):
         identity["rate_version"] = _RATE_VERSION
+    if any(operation["name"] == "top_k" for operation in settings.channel):
+        identity["top_k_version"] = _TOP_K_VERSION
     if settings.timeline and settings.stragglers and _leaps(settings.hp):
         identity["leap_version"] = _LEAP_VERSION
     return digest(json.dumps(identity, sort_keys=True, allow_nan=False))

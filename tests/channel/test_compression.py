@@ -43,6 +43,15 @@ def test_what_was_kept_is_sent_later() -> None:
     assert state["memory"].tolist() == [0, 0, 0.5, 0, 0]
 
 
+def test_rounding_does_not_choose_between_numbers_of_equal_size() -> None:
+    """The two rows of a head for two classes get opposite updates: one of each pair is larger by rounding only."""
+    for sign in (1, -1):
+        last_digit = 1 + sign * torch.finfo(torch.float32).eps
+        sent, _ = send("top_k", torch.tensor([0.1, -0.5, 0.5 * last_digit, 0.0]), share=0.25)
+        assert sent.positions is not None
+        assert sent.positions.tolist() == [1]
+
+
 def test_positions_are_counted_as_the_shorter_of_a_list_and_a_bit_for_each_number() -> None:
     few, _ = send("top_k", torch.arange(1000.0), share=0.01)
     many, _ = send("top_k", torch.arange(1000.0), share=0.5)

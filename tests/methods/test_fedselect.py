@@ -74,6 +74,19 @@ def test_full_masks_are_local() -> None:
         assert torch.equal(w, personal(local)[i])
 
 
+def test_what_the_mean_of_equal_numbers_rounds_to_is_no_move() -> None:
+    """Weights of pixels that are always zero: the first of them become own, whichever sums were rounded."""
+    w = toy("fedavg", sizes=[5, 4], dtype="float32").server.initial_model()
+    rounded = w.weights.abs() * torch.finfo(torch.float32).eps
+    masks = []
+    for odd in (0, 1):
+        moved = rounded * (torch.arange(21) % 2 == odd)
+        moved[2] = 0.1
+        masks.append(grown(torch.zeros(21, dtype=torch.uint8), w, moved, rate=0.25, limit=0.8).tolist())
+    assert masks[0] == masks[1]
+    assert masks[0][:12] == [1, 1, 1] + [0] * 9
+
+
 def test_a_mask_grows_by_what_moved_most_up_to_its_limit() -> None:
     """In tensors of weights only; own parameters stay own."""
     w = toy("fedavg", sizes=[5, 4], model="test_norm").server.initial_model()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bench.errors import UserError
 from bench.method import SERVER_RULES, Message, Params, mean
+from methods.bulyan import _middle
 from tests.engine.problems import generic, numbered_model, run, toy
 
 RULES = ("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "norm_clip", "centered_clip", "bulyan")
@@ -95,6 +96,25 @@ def test_bulyan_counts_each_number_by_itself() -> None:
     """Without a liar far away, one number of a near upload may still be: of each column the middle ones count."""
     rows = [[0.0, 0.0]] * 3 + [[0.1, 0.0], [0.0, 0.1], [0.0, 0.5], [9.0, 9.0]]
     assert combine("bulyan", rows, share=0.14).tolist() == [0, 0]
+
+
+@given(st.lists(st.floats(-1, 1), min_size=6, max_size=6))
+def test_rounding_does_not_choose_what_bulyan_averages(noise: list[float]) -> None:
+    """Of 0, 1, 1, 1.5, 2 and 3 the median is 1.25, and three numbers are 0.25 away: the first two count."""
+    rows = torch.tensor([[0.0], [1.0], [1.0], [1.5], [2.0], [3.0]])
+    rounded = rows + 4 * torch.finfo(torch.float32).eps * torch.tensor(noise).unsqueeze(1)
+    assert float(_middle(rounded, 2)) == pytest.approx(1, abs=1e-6)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=6, max_size=6))
+def test_rounding_does_not_choose_krums_upload(noise: list[float]) -> None:
+    """All corners of a hexagon have the same score: the first is the new value."""
+    corners = [[math.cos(k * math.pi / 3), math.sin(k * math.pi / 3)] for k in range(6)]
+    rounded = torch.tensor(corners) * (1 + 8 * torch.finfo(torch.float32).eps * torch.tensor(noise).unsqueeze(1))
+    sent = [Message(k, {"model": row}, 1.0, 0) for k, row in enumerate(rounded)]
+    kind = SERVER_RULES.get("krum")
+    new, _ = kind(kind.Hyper(share=0.2)).update({}, torch.zeros(2), sent, "model")
+    torch.testing.assert_close(new, torch.tensor([1.0, 0.0]), rtol=1e-5, atol=1e-5)
 
 
 @given(st.integers(1, 7), st.lists(st.floats(-10, 10), min_size=2, max_size=2))
