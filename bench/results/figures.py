@@ -9,8 +9,8 @@ import numpy as np
 
 from bench.results.reported_round import (
     WINDOW,
+    CurveKey,
     Curves,
-    Place,
     after,
     chosen_rounds,
     curves_of_cells,
@@ -80,14 +80,14 @@ def figures_of(cells: Sequence[ReadCell], quantity: str = "accuracy") -> dict[st
     return figures
 
 
-def _beyond_guessing(cells: Sequence[ReadCell]) -> dict[str, set[tuple[Place, int]]]:
-    """Where a mean of personalized models, which nobody trained, is no model any more: places and rounds by cell.
+def _beyond_guessing(cells: Sequence[ReadCell]) -> dict[str, set[tuple[CurveKey, int]]]:
+    """Find the places and rounds, by cell, at which a mean of personalized models is no model any more.
 
     Its loss is then above ln(n + C), for n test samples of C classes. A guess that counts each class once more often
     than it was seen (Laplace) gives every class at least 1 / (n + C), so that no loss of such a guess is larger.
     """
     means = [cell for cell in cells if cell.status.derived == ["gm"]]
-    lost: dict[str, set[tuple[Place, int]]] = {}
+    lost: dict[str, set[tuple[CurveKey, int]]] = {}
     for cell, curves in zip(means, _curves(means, "loss").values(), strict=True):
         record = documents.read(cell.folder, "partition.json") or {}
         samples = max(sum(record.get("n_test", ())), record.get("n_global_test", 0))

@@ -34,9 +34,9 @@ COSTS = frozenset({"loss", "nll", "brier", "ece"})
 
 Curve = Mapping[int, float]
 """Values of a score by round, in the order of the rounds."""
-Place = tuple[str, str, str, str]
+CurveKey = tuple[str, str, str, str]
 """Split, metric, where it is scored (`on`) and mean."""
-Curves = dict[Place, Curve]
+Curves = dict[CurveKey, Curve]
 """The curves of a score."""
 
 
@@ -127,7 +127,7 @@ def curves_of_cells(table: "pd.DataFrame", lengths: Sequence[int], quantity: str
     of_score = (table["quantity"] == quantity).to_numpy()
     columns = (table.loc[of_score, name].tolist() for name in ("split", "metric", "on", "mean", "round", "value"))
     cells = np.repeat(np.arange(len(lengths)), lengths)[of_score].tolist()
-    curves: list[dict[Place, dict[int, float]]] = [{} for _ in lengths]
+    curves: list[dict[CurveKey, dict[int, float]]] = [{} for _ in lengths]
     for cell, split, metric, on, mean, round_, value in zip(cells, *columns, strict=True):
         curves[cell].setdefault((split, metric, on, mean), {})[round_] = float(value)
     return [{key: dict(sorted(curve.items())) for key, curve in of_cell.items()} for of_cell in curves]
