@@ -85,6 +85,8 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
     if set(finals) & set(content.seeds):
         document.complain(("final_seeds",), "final_seeds has seeds of the trials; a second look needs others")
     _check_methods_of_search(document, content)
+    if trials is not None and document.overridden("trials"):
+        raise UserError(f"--trials {trials}: --set trials=... is given, too, and only one can count: give it once")
     of_user = {_setting(text) for text in for_grid}
     settings = [
         text

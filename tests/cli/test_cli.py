@@ -124,8 +124,9 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_writes_nothing(bench_here: Bench, grid: Grid, tmp_path: Path, case: str) -> None:
     arguments, message = BAD[case]
-    file = grid(methods=["fedavg"])
-    done = bench_here("run", "--grid", file, "--out", tmp_path / "run", *arguments, code=2)
+    given = {"--grid": grid(methods=["fedavg"]), "--out": tmp_path / "run"}
+    others = [word for option, value in given.items() if option not in arguments for word in (option, value)]
+    done = bench_here("run", *others, *arguments, code=2)
     assert message in done.stderr
     assert done.stdout == ""
     assert not (tmp_path / "run").exists()

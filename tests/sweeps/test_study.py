@@ -129,6 +129,8 @@ def test_set_is_stronger_than_the_study_and_given_once(write: Write) -> None:
     for twice, said in ((["trials=2", "trials=3"], "trials=... is given"), (["lr=1", "lr=2"], "lr=... is given")):
         with pytest.raises(UserError, match=said):
             load_study(str(write()), twice)
+    with pytest.raises(UserError, match=r"--trials 2: --set trials=... is given, too"):
+        load_study(str(write()), ["trials=3"], trials=2)
     with pytest.raises(UserError, match="`protocol` is the study's"):
         load_study(str(write()), ["protocol=honest"])
 
