@@ -176,9 +176,6 @@ class Lost(Exception):
     """Loss of a helper process or device of a running cell; the cell can resume from its last checkpoint."""
 
 
-_REFUSED = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
-)  # fmt: skip
 _OPEN = (errno.EMFILE, errno.ENFILE)
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
@@ -205,13 +202,3 @@ def shortage(error: BaseException) -> str:
             f"clients ({text.strip().splitlines()[0][:200] if text else 'no details'})"
         )
     return ""
-
-
-def refused(error: OSError) -> str:
-    """One sentence for a file or folder that the system does not let us read or write; empty for other errors.
-
-    A missing file is not included: files that the user names are checked earlier, so a missing one would be our bug.
-    """
-    if error.errno not in _REFUSED or error.filename is None:
-        return ""
-    return f"cannot read or write {error.filename}: {error.strerror}"

@@ -15,6 +15,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import linecache
+import os
 import shlex
 import sys
 from collections import ChainMap
@@ -27,6 +28,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from bench.declared import declarations, import_all, read_without_torch, refuse_hidden
 from bench.errors import UserError, did_you_mean, in_words, refusing_exits
+from bench.places import check_file, kind_of
 
 Product = TypeVar("Product")
 T = TypeVar("T", bound=Callable[..., Any])
@@ -302,11 +304,11 @@ def file_path(file: Path | str) -> Path:
     Raises:
         UserError: there is no such file.
     """
-    path = Path(file).resolve()
-    if not path.is_file():
+    path = Path(file)
+    if not kind_of(path) and not path.is_symlink():
         beside = [sibling.name for sibling in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise UserError(f"there is no file {file}.{did_you_mean(path.name, beside) or ' Give the path of a .py file'}")
-    return path
+    return check_file(path, "Python file").resolve()
 
 
 def load_file(file: Path | str) -> ModuleType:
@@ -317,7 +319,7 @@ def load_file(file: Path | str) -> ModuleType:
     Raises:
         UserError: there is no such file, it cannot be imported, or another module has the name of one beside it.
     """
-    path = Path(file).resolve()
+    path = Path(os.path.realpath(file))  # `resolve` raises an error of its own for a link to itself
     if path in _FILES:
         return _FILES[path]
     path = file_path(file)
@@ -372,7 +374,7 @@ def load_named(file: str) -> ModuleType:
     Raises:
         UserError: there is no such file, it cannot be imported, or it may not be loaded here (`allow`).
     """
-    path = Path(file).resolve()
+    path = Path(os.path.realpath(file))
     if path not in _FILES and not _ALLOWED.get()(path):
         raise UserError(
             f"the plug-in {file} is not loaded, which would run its code: if you trust it: --plugin {shlex.quote(file)}"

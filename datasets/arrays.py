@@ -9,6 +9,7 @@ import numpy as np
 
 from bench.data import Array
 from bench.errors import UserError
+from bench.places import check_file
 
 
 def read_npz(file: Path, names: Set[str] | None = None) -> dict[str, Array]:
@@ -17,12 +18,11 @@ def read_npz(file: Path, names: Set[str] | None = None) -> dict[str, Array]:
     Raises:
         UserError: the file is missing or damaged, or it is no .npz file of plain arrays.
     """
+    check_file(file, remedy="set the option `path` to your .npz file")
     try:
         # opened here, because NumPy does not close a file that turns out not to be an archive
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files if names is None or name in names}
-    except FileNotFoundError:
-        raise UserError(f"{file} does not exist; set the option `path` to your file") from None
     # TypeError: numpy.load returned the single array of an .npy file, which is not a context manager
     except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{file} cannot be read as an .npz file of plain arrays ({_reason(file, error)})") from None

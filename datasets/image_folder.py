@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from bench.data import Dataset
 from bench.errors import UserError
+from bench.places import check_folder
 from bench.plugin import DATASETS
 from datasets.assemble import PARTS, assemble, held_out_order
 from datasets.columns import spellings
@@ -139,8 +140,7 @@ class _Picture(NamedTuple):
 
 def _listed(folder: Path, groups: bool) -> tuple[list[_Picture], list[_Picture], list[Path]]:
     """The pictures for training and for tests, the latter empty without such a folder, and what is skipped."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is no folder. Set the option `path` of data set 'image_folder' to your pictures")
+    check_folder(folder, remedy="set the option `path` of data set 'image_folder' to the folder of your pictures")
     skipped: list[Path] = []
     parts = _parts(folder)
     if not parts:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench.data import Dataset, Indices
 from bench.errors import UserError, did_you_mean
+from bench.places import check_file
 from bench.plugin import PARTITIONS
 from datasets.arrays import read_npz
 from datasets.lists import check_lists
@@ -117,10 +118,8 @@ def _arrays(lists: list[list[int]]) -> list[Indices]:
 
 def _from_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist; set the option `path` to your file") from None
-    except (OSError, ValueError) as error:
+        return json.loads(check_file(path, remedy="set the option `path` to your file").read_bytes())
+    except ValueError as error:
         raise UserError(f"{path} cannot be read as JSON ({error})") from None
 
 

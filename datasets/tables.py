@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.data import Dataset
 from bench.errors import UserError, optional
+from bench.places import check_file
 from bench.plugin import DATASETS
 from datasets.columns import COMMA_NUMBER
 from datasets.image_folder import natural
@@ -17,6 +18,7 @@ from datasets.table_rows import dataset_of
 if TYPE_CHECKING:
     import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
 
+_PATH = "set the option `path` to your table"
 _SEPARATORS = ",;\t|"
 _TABLES = {".csv", ".parquet", ".tsv", ".xls", ".xlsx", ".ods", ".feather", ".gz", ".dta", ".sav", ".sas7bdat"}
 """Endings of files that hold tables, as people send them; most cannot be read here."""
@@ -181,6 +183,7 @@ def _read_csv(file: Path, as_written: Sequence[str] = ()) -> "pd.DataFrame":
     """A table of texts; decimal commas are written as points, but in the columns `as_written`."""
     import pandas as pd
 
+    check_file(file, "table", _PATH)
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             head = stream.readline()
@@ -189,8 +192,6 @@ def _read_csv(file: Path, as_written: Sequence[str] = ()) -> "pd.DataFrame":
         frame = pd.read_csv(
             file, sep=separator, header=None, dtype=str, na_filter=False, encoding="utf-8-sig", skipinitialspace=True
         )
-    except FileNotFoundError:
-        raise UserError(f"{file} does not exist; set the option `path` to your file") from None
     except UnicodeDecodeError:
         raise UserError(f"{file} is no text in UTF-8; save it as CSV UTF-8") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error, ValueError) as error:
@@ -225,10 +226,9 @@ def _read_parquet(file: Path) -> "pd.DataFrame":
     import pandas as pd
 
     optional("pyarrow", f"parquet {file}")
+    check_file(file, "table", _PATH)
     try:
         frame = pd.read_parquet(file)
-    except FileNotFoundError:
-        raise UserError(f"{file} does not exist; set the option `path` to your file") from None
     except (OSError, ValueError) as error:
         raise UserError(
             f"{file} cannot be read as a Parquet file ({str(error).splitlines()[0]}); write it again"

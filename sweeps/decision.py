@@ -16,7 +16,6 @@ from bench.errors import UserError
 from bench.federation.cell_identity import Identities
 from bench.runs.cell_runner import CellRunner
 from bench.runs.plan import plan as planned_cells
-from bench.runs.run_folder import make_folder
 from bench.runs.session import Session
 from bench.runs.session_options import SessionOptions
 from bench.settings import Settings
@@ -162,7 +161,7 @@ class DecisionRun:
     def _study(self, plan: DecisionPlan, timeout: float, least: int = 0) -> None:
         """Run the study of a plan: its trials, as long as there is time, and its reported seeds."""
         study, file = self.study(plan), self.folder / STUDY
-        make_folder(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
         store.write_text(file, study.source)
         session = open_session(study, self.folder, self.options, "bench decide")
         run_study(
@@ -224,7 +223,7 @@ class DecisionRun:
         return record
 
     def _keep(self, record: DecisionRecord) -> None:
-        make_folder(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
         store.write_json(self.folder / PLAN, record.model_dump(mode="json"))
 
     def _timed(self) -> Timing:

@@ -17,7 +17,7 @@ from bench.results.remarks import fallbacks, unused_fallbacks
 from bench.results.results import load_run
 from bench.runs.cell_runner import CellRunner
 from bench.runs.plan import PlannedCell, plan, planned_remarks
-from bench.runs.run_folder import STUDY, call_text, make_folder, write_run
+from bench.runs.run_folder import STUDY, call_text, write_run
 from bench.runs.session import Session, Stopped, print_notes
 from bench.runs.session_options import SessionOptions
 from bench.runs.tracking.mirror import shown
@@ -178,7 +178,7 @@ def _finals(
 
 def _open(folder: Path, study: Study, described: dict[str, Any], storage: str | None) -> "dict[str, optuna.Study]":
     """Open Optuna's studies and write `study.json`, with which `bench report` finds them again."""
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     with store.locked(folder, wait=True):
         inside.check_place(folder, folder / "study.db")
         studies = open_studies(study, storage or study_storage(folder))

@@ -1,5 +1,6 @@
 """Arguments of the Python functions, checked before anything slow is imported."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,5 +43,5 @@ def run_name(what: str, out: Path | str | None) -> str:
     """
     if out is None:
         raise UserError(f"the {what} has no name: give it one (`name`), or say by `out` where its results go")
-    name = Path(out).resolve().name
+    name = os.path.basename(os.path.realpath(out))
     return what if name_problem(name) else name

@@ -9,6 +9,7 @@ from bench.config.checked import CheckedSettings
 from bench.config.grid import load_grid
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset
+from bench.places import check_file
 from bench.settings import Settings
 
 _KINDS = {".csv": "csv", ".parquet": "parquet"}
@@ -39,8 +40,8 @@ def cells_of(
     path = Path(source)
     kind = _table_kind(path)
     if kind is not None:
-        if not path.exists():
-            raise UserError(f"{source} does not exist")
+        if not path.is_dir():
+            check_file(path, "table")
         options = {
             "path": source, "label_column": label, "site_column": site, "leave_out": list(leave_out),
             "categories": list(categories), **({"subject_column": subject} if subject else {}),

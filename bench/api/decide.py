@@ -20,7 +20,7 @@ from bench.federation.cell_data import apply_shifts, as_trained, load_dataset, l
 from bench.results.cell_names import dataset_name
 from bench.results.data_description import describe
 from bench.results.results import load_run
-from bench.runs.run_folder import check_folder, make_folder
+from bench.runs.run_folder import check_folder
 from bench.runs.session import print_notes
 from bench.runs.session_options import SessionOptions
 from bench.runs.workers import worker_count
@@ -130,6 +130,8 @@ def decide(
     options = SessionOptions.of(jobs=jobs, device=device, data_root=data_root, quiet=quiet, tracking=False, keep="best")
     if not isinstance(data, Path | str):
         out = Path(out or Path("runs") / "decide_table")
+    if out:
+        check_folder(Path(out), "study", run_name("decision", Path(out)))  # before the data are read
     with _as_file(data, out) as source:
         cells = cells_of(
             source, options.data_root, label=label, site=site, subject=subject, part=part, leave_out=leave_out,
@@ -248,7 +250,7 @@ def _as_file(data: "pd.DataFrame | Path | str", out: Path | str | None) -> Itera
     here = [place.exists() for place in (folder, file)]
     if here[1] and file.read_text(encoding="utf-8") != text:
         raise UserError(f"{file} is another table; give another `out`")
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     store.write_text(file, text)
     try:
         yield str(file)

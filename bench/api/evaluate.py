@@ -55,8 +55,6 @@ def evaluate(
 
     refuse_text(tests=tests, metrics=metrics)  # type: ignore[arg-type]
     check_device_name(device)
-    if Path(run).is_file():
-        raise UserError(f"{run} is a file: `bench unpack {run} FOLDER` makes a run folder of it")
     asked = _tests(tests)
     for name in metrics:
         METRICS.declaration(name)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from bench.api.arguments import refuse_text
 from bench.errors import UserError, refusing_exits
+from bench.places import check_output_folder
 from reports.page.client_pages import write_client_pages
 from reports.page.page import write_report
 from reports.reading.load import load
@@ -69,6 +70,7 @@ def report(
     targets = read_targets(target)
     sections, tuned = run_sections(folders[0], storage), tuned_for(folders[0])
     arranged = Latex(latex, transpose, columns)
+    check_output_folder(folders[0], "")
     page = write_report(
         folders, extra=sections, selection=selection, targets=targets, tuned=tuned, latex=arranged, margin=margin
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.errors import UserError, refusing_exits
+from bench.places import kind_of
 from bench.plugin import load_file, loaded_files
 from bench.results.pack import unpack
 from bench.results.results import load_run
@@ -95,7 +96,7 @@ def check_runs(
 
 def _folder(run: Path, scratch: Path) -> Path:
     """The run's folder; a packed run is unpacked into `scratch`."""
-    if not run.is_file():
+    if kind_of(run) != "a file":
         return run
     unpack(run, scratch)
     return scratch

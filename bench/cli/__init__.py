@@ -26,7 +26,8 @@ from bench.cli import (
     verify,
 )
 from bench.cli.commands import Commands
-from bench.errors import UserError, let_output_degrade, refused, shortage
+from bench.errors import UserError, let_output_degrade, shortage
+from bench.places import refused
 
 app = Commands(
     help="Benchmarks of personalized federated learning: a grid file in, the papers' tables out.",
@@ -85,11 +86,11 @@ def _options(
 ) -> None: ...
 
 
-def _check_working_folder() -> None:
-    """Refuse to work in a folder that was deleted: nothing can be found or written by a relative path.
+def _check_start() -> None:
+    """Refuse to begin in a folder that was deleted, or with an empty argument, which would be taken for this folder.
 
     Raises:
-        UserError: there is none.
+        UserError: the one or the other.
     """
     try:
         os.getcwd()
@@ -97,13 +98,16 @@ def _check_working_folder() -> None:
         raise UserError(
             "the working folder was deleted: go to one that is there (cd) and give the command again"
         ) from None
+    if "" in sys.argv:
+        before = sys.argv[sys.argv.index("") - 1]
+        raise UserError(f"the argument after {before} is empty: is a variable of the shell not set?")
 
 
 def main() -> None:
     """The command `bench`: an error that the user can fix gives one message, no traceback, and exit status 2."""
     let_output_degrade()
     try:
-        _check_working_folder()
+        _check_start()
         app()
     except UserError as error:
         print(f"bench: {error}", file=sys.stderr)

@@ -47,10 +47,11 @@ def datasets(
 
 def _describe(names: list[str], folder: Path) -> None:
     """Write the metadata of all data sets that come with pFLeague and are no reader of the user's own data."""
+    from bench.places import check_output_folder
     from bench.store import inside
 
     sources = importlib.import_module("datasets.sources")  # reached when used: bench imports no data set
-    folder.mkdir(parents=True, exist_ok=True)
+    check_output_folder(folder, "--croissant").mkdir(parents=True, exist_ok=True)
     described = [name for name in names if name in sources.SOURCES]
     for name in described:
         inside.replace(folder / f"{name}.json", sources.describe(name).encode())

@@ -10,6 +10,7 @@ from bench.cli.run import PluginFiles, required
 from bench.cli.starting import starting
 from bench.cli.table import print_table
 from bench.errors import UserError
+from bench.places import check_output_file
 
 SourceArgument = Annotated[
     str,
@@ -57,7 +58,7 @@ def data(
 
     for file in plugin or []:
         load_file(file)
-    if html is not None and html.suffix.lower() not in (".html", ".htm"):
+    if html is not None and check_output_file(html, "--html").suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--html {html}: the name of a page ends in .html")
     with allow(is_near), starting("Reading the data ...", quiet=as_json):
         from bench.api.data_source import cells_of

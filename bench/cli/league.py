@@ -13,6 +13,7 @@ from bench.cli.commands import Commands
 from bench.cli.results import end_if_damaged
 from bench.cli.run import PluginFiles
 from bench.errors import UserError, did_you_mean
+from bench.places import check_file, check_folder, check_output_folder
 
 if TYPE_CHECKING:
     from bench.results.results import RunView
@@ -80,10 +81,13 @@ class LeagueTier:
 
         return standing(self.study, self.division)
 
-    @property
-    def folder(self) -> Path:
-        """The folder of a user's entries."""
-        return Path("runs") / self.name
+    def folder(self, out: Path | None) -> Path:
+        """The folder of a user's entries, which `--out` may name.
+
+        Raises:
+            UserError: nothing can be written there.
+        """
+        return check_output_folder(out or Path("runs") / self.name)
 
     def command(self, name: str, *arguments: str) -> str:
         """Command of `bench league` for it; options that have their defaults are left out."""
@@ -130,7 +134,7 @@ def run(
     from bench.results.pack import SUFFIX, pack
 
     standing = LeagueTier.of(league, tier, division)
-    folder, name = out or standing.folder, _load(method, plugin)
+    folder, name = standing.folder(out), _load(method, plugin)
     options: dict[str, Any] = {
         "out": folder / name, "jobs": jobs, "data_root": data_root, "download": download, "dry_run": dry_run,
         "tracking": False, "quiet": quiet,
@@ -187,10 +191,9 @@ def report(
     from reports.league.page import write_league
 
     standing = LeagueTier.of(league, tier, division)
-    folder, shipped_files, method_id = out or standing.folder, standing.shipped, _load(method or "", plugin)
-    files = [
-        file for file in (*sorted(folder.glob("*.tar.xz")), *(entries or [])) if file.resolve() not in shipped_files
-    ]
+    given = [check_file(file, "packed run", "`bench league run` packs one") for file in entries or []]
+    folder, shipped_files, method_id = standing.folder(out), standing.shipped, _load(method or "", plugin)
+    files = [file for file in (*sorted(folder.glob("*.tar.xz")), *given) if file.resolve() not in shipped_files]
     with tempfile.TemporaryDirectory() as scratch:
         admission = _admission(standing, data_root)
         user_runs = _admitted(admission, files, Path(scratch, "own"))  # first, as they are more likely to be refused
@@ -218,7 +221,7 @@ def compare(
     with tempfile.TemporaryDirectory() as scratch:
         unpacked: list[list[Path]] = []
         for number, folder in enumerate((old, new)):
-            files = sorted(folder.glob(f"*{SUFFIX}"))
+            files = sorted(check_folder(folder, "folder of entries").glob(f"*{SUFFIX}"))
             if not files:
                 raise UserError(f"{folder} has no entries (*{SUFFIX}): give a folder of them")
             unpacked.append([Path(scratch, str(number), file.name) for file in files])
@@ -251,7 +254,7 @@ def export(
     from reports.league.export import write_export
 
     standing = LeagueTier.of(league, tier, division)
-    folder, name = out or standing.folder, _load(method, plugin)
+    folder, name = standing.folder(out), _load(method, plugin)
     if not name:
         _export_all(standing, folder, data_root)
         return
@@ -321,7 +324,7 @@ def submit(
     from reports.league.submission import write_submission
 
     standing = LeagueTier.of(league, tier, division)
-    folder, name = out or standing.folder, _load(method, plugin)
+    folder, name = standing.folder(out), _load(method, plugin)
     entry = _packed(standing, folder, name, method)
     with tempfile.TemporaryDirectory() as scratch:
         [unpacked] = _admitted(_admission(standing, data_root), [entry], Path(scratch))
@@ -359,7 +362,7 @@ def _default_runs(standing: LeagueTier, out: Path | None, data_root: Path, scrat
     if standing.division == "default":
         return []
     other = LeagueTier.of(standing.league, standing.tier, "default")
-    folder = other.folder if out is None else out.with_name(f"{out.name}_default")
+    folder = Path("runs") / other.name if out is None else out.with_name(f"{out.name}_default")
     files = {file.resolve(): file for file in (*sorted(folder.glob("*.tar.xz")), *other.shipped)}
     return _admitted(_admission(other, data_root), files.values(), scratch)
 

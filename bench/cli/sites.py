@@ -13,6 +13,7 @@ from bench.cli.run import Only, PluginFiles
 from bench.cli.starting import starting
 from bench.cli.table import print_table
 from bench.errors import UserError, optional
+from bench.places import check_output_folder
 
 if TYPE_CHECKING:
     from bench.settings import Settings
@@ -138,9 +139,7 @@ def check(
     from bench.sites.loopback import differences, folders, run_processes, simulate
 
     with tempfile.TemporaryDirectory() as scratch:
-        work = (out or Path(scratch)).resolve()
-        if out is not None and out.exists() and any(out.iterdir()):
-            raise UserError(f"{out} is not empty: take another folder")
+        work = (check_output_folder(out, empty=True) if out else Path(scratch)).resolve()
         write(settings, data_root, work / "job")
         write_samples(settings, data_root, folders(work, SiteJob.load(work / "job" / "job.json")))
         if runtime == "flare":

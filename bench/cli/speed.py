@@ -10,6 +10,7 @@ import typer
 from bench.cli.cell_runner import DeviceOption, wished_device
 from bench.cli.table import print_table
 from bench.errors import UserError, did_you_mean
+from bench.places import check_output_file
 
 if TYPE_CHECKING:
     from bench.speed.commands import CommandCost
@@ -34,6 +35,8 @@ def speed(
     """Measure each executor, and a loop as the public libraries write it, on the built-in workloads."""
     if commands and (workload or device):
         raise UserError("--commands trains nothing that could be chosen: leave out --workload and --device")
+    if json_file:
+        check_output_file(json_file, "--json")
     if beside and not commands:
         raise UserError("--beside compares commands: add --commands")
     if commands:

@@ -1,6 +1,7 @@
 """`bench pack`, `unpack` and `verify`: a run as one file, and a check that its results can be reproduced."""
 
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +31,8 @@ def pack(
     """Pack a run's finished cells into one small file to publish. Exit status 1: a damaged cell was left out."""
     from bench.results.pack import SUFFIX, pack
 
-    file = out or run.resolve().with_name(run.resolve().name + SUFFIX)
+    folder = os.path.realpath(run)
+    file = out or Path(f"{folder}{SUFFIX}")
     count = pack(run, file, models=models)
     print(f"{file}: {count} cells, {file.stat().st_size / 1e6:.2f} MB")
     end_if_damaged(run)

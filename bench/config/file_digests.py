@@ -17,7 +17,7 @@ def digest(text: str) -> str:
 
 def content(path: Path) -> str:
     """Digest of a file, or of a folder's files and their names; if nothing is there, `absent:` with the path."""
-    if not path.exists():
+    if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
         return f"absent:{path}"
     files = sorted(_files(path)) if path.is_dir() else [path]
     names = [file.relative_to(path).as_posix() for file in files]

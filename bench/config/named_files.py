@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bench.config.nearby import no_such_file
 from bench.errors import UserError
+from bench.places import kind_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class NamedFiles:
             UserError: there is none, or it cannot be read.
         """
         path, name = pathlib.Path(name_or_path), name_or_path.removesuffix(".yaml")
-        if path.is_file():
+        if kind_of(path) == "a file":
             try:
                 return path.read_text(encoding="utf-8-sig"), str(path), path.stem
             except UnicodeDecodeError as error:

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from bench.errors import UserError, did_you_mean
+from bench.places import kind_of
 
 _MARKS = {"grid": r"^(methods?|cells)\s*:", "study": r"^(space|trials|report_seeds)\s*:"}
 """By kind of file, a top-level key that only such files have."""
@@ -21,18 +22,21 @@ def no_such_file(kind: str, asked: str, builtin: Collection[str]) -> UserError:
         builtin: names of those that come with the harness.
     """
     path = Path(asked)
-    if path.is_dir():
-        problem = f"{asked} is a folder, not a {kind} file."
-        return UserError(problem + (_listed(kind, path) or f" No {kind} file is in it."))
+    if there := kind_of(path):
+        in_it = _listed(kind, path) or f" No {kind} file is in it." if path.is_dir() else ""
+        return UserError(f"{asked} is {there}, not a {kind} file.{in_it}")
     if not path.parent.is_dir():
         return UserError(f"there is no {kind} file {asked!r}: there is no folder {str(path.parent)!r}")
     files = {file.stem: str(file) for file in files_of(kind, path.parent)}
     stem = path.name.removesuffix(path.suffix) if path.suffix in (".yaml", ".yml") else path.name
-    hint = did_you_mean(stem, [*files, *builtin])
+    named = path.name == asked  # else it is a path, which no name of a built-in one can be
+    hint = did_you_mean(stem, [*files, *builtin] if named else [*files])
     for known, file in files.items():
         hint = hint.replace(repr(known), repr(file))
-    hint = hint or f"{_listed(kind, path.parent)} Built in: {', '.join(builtin)}"
-    return UserError(f"there is no {kind} file {asked!r}, and no built-in {kind} of that name.{hint}")
+    hint = hint or _listed(kind, path.parent) + (f" Built in: {', '.join(builtin)}" if named else "")
+    return UserError(
+        f"there is no {kind} file {asked!r}{f', and no built-in {kind} of that name' if named else ''}.{hint}"
+    )
 
 
 def missing_option(kind: str, option: str, command: str) -> UserError:

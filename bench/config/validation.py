@@ -42,6 +42,7 @@ _IN_WORDS_OF_YAML = {
     "list_type": "should be a list",
     "dict_type": "should be a mapping",
     "model_type": "should be a mapping",
+    "dataclass_type": "should be a mapping",
     "extra_forbidden": "is no key that can stand here",
     "too_short": "should have {min_length} or more values",
     "too_long": "should have {max_length} values at most",

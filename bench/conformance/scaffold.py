@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 
 from bench.errors import UserError
+from bench.places import check_output_folder
 from bench.plugin import METHODS, SERVER_RULES
 
 METHOD = Template('''\
@@ -111,7 +112,7 @@ def write(name: str, folder: Path) -> tuple[Path, Path]:
         raise UserError(
             f"there is a module {name!r} already, which the file would hide from its test: choose another name"
         )
-    mirror = folder.resolve().parent / "tests" / folder.resolve().name
+    mirror = check_output_folder(folder).resolve().parent / "tests" / folder.resolve().name
     tests = mirror if mirror.is_dir() else folder
     method, test = folder / f"{name}.py", tests / f"test_{name}.py"
     for file in (method, test):

@@ -15,6 +15,7 @@ from bench.buffers import constants, statistics
 from bench.config.file_digests import versions
 from bench.errors import UserError, optional
 from bench.models.adapters import tensors_of_adapters
+from bench.places import check_file
 
 _COUNTERS = "num_batches_tracked"  # a buffer of BatchNorm that models here do not have
 _WITHIN = ("state_dict", "model_state_dict", "model", "net")
@@ -299,8 +300,7 @@ def _layers(names: Iterable[str]) -> list[dict[str, str]]:
 
 
 def _state(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise UserError(f"pretrained {path}: there is no such file")
+    check_file(path, "file of weights", "set `pretrained` to yours")
     return _read(*versions(path)[0])
 
 
@@ -322,10 +322,10 @@ def _is_state(content: Any) -> bool:
 def _by_torch(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # any error is possible, depending on the content of the file
+    except Exception:  # any error, depending on the file; some of torch's messages advise to run the code in it
         raise UserError(
             f"pretrained {path}: not a file of `torch.save`, or one with other things than tensors; save "
-            f"`model.state_dict()` ({str(error).splitlines()[0]})"
+            "`model.state_dict()`"
         ) from None
 
 

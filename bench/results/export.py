@@ -16,6 +16,7 @@ from bench.errors import UserError
 from bench.exported import ExportedModel, exported, far_apart
 from bench.federation.cell_data import load_partition
 from bench.operations import NotExportable, Recording
+from bench.places import check_output_folder
 from bench.results.file_names import file_stems
 from bench.results.saved_models import FinishedCell, KeptModel, SavedModels
 from bench.store import inside
@@ -58,8 +59,7 @@ def export_cell(cell: FinishedCell, out: Path, data_root: Path) -> list[str]:
         UserError: the cell is not done, kept no models, its data are not there, or its models cannot be exported; then
             nothing is written.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is there and not empty: give another folder for the models")
+    check_output_folder(out, empty=True)
     if _changes_samples(cell):
         raise UserError(
             f"{cell.name}: its models saw rows that were changed (`shifts`, `timeline` or an attack on data), which no "

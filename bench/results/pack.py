@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UserError, shortage
+from bench.places import check_file, check_output_file, check_output_folder
 from bench.results.results import RunView, load_run
 from bench.results.shared_partitions import RECORD, SHARED, OneStream, checksum_in, compressed, read_shared, restore
 from bench.store import inside
@@ -58,6 +59,7 @@ def pack(run: Path, file: Path, *, models: bool = False) -> int:
         UserError: it is not a run, or none of its cells has finished; or none has models, which were asked for.
     """
     view = load_run(run)
+    check_output_file(file)
     reported = [cell for cell in view.cells if cell.settings.protocol != "tuning"]
     finished = {cell.id: cell for cell in reported if cell.status.state in FINISHED}
     if not finished:
@@ -162,16 +164,18 @@ def unpack(file: Path, folder: Path) -> RunView:
         UserError: the file is no packed run, holds anything else or too much, a partition is missing, or something
             lies in the folder.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty: give another folder")
+    check_file(file, "packed run", "`bench pack RUN` makes one")
+    check_output_folder(folder, "", empty=True)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _extract(file, folder)
         restore(folder, file.parent)
         return load_run(folder)
-    except BaseException:
+    except BaseException as error:
         for path in folder.iterdir():
             inside.remove(path)
+        if isinstance(error, UserError):  # the file is what the user knows, and the folder may be a temporary one
+            raise UserError(str(error).replace(str(folder), str(file))) from None
         raise
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
+from bench.places import check_folder, kind_of
 from bench.results.cell_names import CELL_COLUMNS, cell_columns, cell_name
 from bench.results.figures import figures_of, further_scores
 from bench.results.privacy import PROTECTED, Statement, epsilons, privacy_notes
@@ -234,7 +235,12 @@ def load_run(run: Path | str) -> RunView:
         UserError: the folder holds no run, its `run.json` is damaged, or another version of pFLeague wrote it.
     """
     run = Path(run)
-    info = read_run_file(run)
+    kind = kind_of(run)
+    if kind == "a file":
+        raise UserError(f"{run} is a file, not a run folder; `bench unpack {run} FOLDER` makes one of a packed run")
+    if not kind:
+        raise UserError(f"{run} is not a run: there is no such folder.{_runs_near(run)}")
+    info = read_run_file(check_folder(run, "run folder"))
     if info is None:
         raise UserError(f"{run} is not a run: it has no run.json.{_runs_near(run)}")
     cells = []
@@ -260,7 +266,7 @@ def _runs_near(run: Path) -> str:
     inside = [str(file.parent) for file in sorted(run.glob("*/run.json"))]
     if inside:
         return f" Runs in it: {', '.join(inside[:LISTED_NAMES])}"
-    beside = [str(file.parent) for file in run.parent.glob("*/run.json")]
+    beside = [str(file.parent) for file in run.parent.glob("*/run.json") if file.parent != run]
     return did_you_mean(str(run), beside) or " Give the folder that `bench run` printed."
 
 

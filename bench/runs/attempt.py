@@ -97,9 +97,9 @@ class Attempt:
             self._write_error(traceback.format_exc())
         try:
             self._conclude(state, reason)
-        except OSError as error:  # then the status cannot be written; only the event reports it
+        except (OSError, UserError) as error:  # then the status cannot be written; only the event reports it
             if state in store.FINISHED:
-                state, reason = "failed", shortage(error) or f"its end could not be written: {error}"
+                state, reason = "failed", shortage(error) or str(error)
                 self.status = replace(self.status, state=state, reason=reason)
         if self.callbacks:
             self.callbacks.end(self.status.rounds, state, self.federation.server.state if self.federation else None)

@@ -119,8 +119,8 @@ class Backlog:
     def fail(self, task: CellTask, reason: str) -> None:
         """Record the failure of a cell whose worker is gone."""
         folder = task.folder
-        with contextlib.suppress(store.BusyError):
-            inside.make_folder(folder.parent, folder)
+        with contextlib.suppress(store.BusyError, FileNotFoundError):  # FileNotFoundError: the run folder is gone
+            inside.check_place(folder.parent, folder).mkdir(exist_ok=True)
             with store.locked(folder):
                 status = store.read_status(folder)
                 store.write_status(folder, replace(status, state="failed", reason=reason, total=task.settings.rounds))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from bench.config.grid import Grid
 from bench.errors import UserError
+from bench.places import check_output_folder
 from bench.runs.plan import data_notes
 from bench.store import store
 from bench.store.documents import read_run_file
@@ -27,14 +28,12 @@ def check_folder(folder: Path, kind: Literal["grid", "study"], name: str, *, tak
     nobody takes over: neither another study nor a grid of the same name.
 
     Raises:
-        UserError: the path is a file or leads through one, or is not text in UTF-8, as run.json must name it; or the
+        UserError: nothing can be written there; or its path is not text in UTF-8, as run.json must name it; or the
             folder is another grid's or study's.
     """
     if any("\ud800" <= letter <= "\udfff" for letter in str(folder)):
         raise UserError(f"--out {str(folder)!a}: its name is not text in UTF-8; give another one")
-    place = next((place for place in (folder, *folder.parents) if place.exists()), None)
-    if place and not place.is_dir():
-        raise UserError(f"--out {folder}: {place} is a file, not a folder")
+    check_output_folder(folder)
     info = read_run_file(folder)
     if info is None or take_over:
         return
@@ -50,16 +49,14 @@ def check_folder(folder: Path, kind: Literal["grid", "study"], name: str, *, tak
     raise UserError(f"{folder} has the cells of {before} {info['grid']!r}, and this is {kind} {name!r}. {remedy}")
 
 
-def make_folder(folder: Path) -> None:
-    """Make a run folder where there is none.
+def check_there(folder: Path) -> None:
+    """Check that a run folder is still where it was when its cells began.
 
     Raises:
-        UserError: its place is one where the system makes no folders, as in /proc.
+        UserError: somebody removed or moved it; what its cells would write from now on would be lost.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileNotFoundError:
-        raise UserError(f"--out {folder}: the system makes no folder there; give another one") from None
+    if not (folder / "run.json").exists():
+        raise UserError(f"{folder} was removed or moved while its cells ran, so they were stopped: run them again")
 
 
 def forget(folder: Path, cells: "Sequence[PlannedCell]") -> None:
@@ -97,7 +94,7 @@ def write_run(
     cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]
     notes = {"notes": texts} if (texts := data_notes(planned)) else {}
     entry = {"command": command or call_text("bench.run"), **provenance()}
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     with store.locked(folder, wait=True):
         last_document = read_run_file(folder) or {}
         history = [*last_document.get("history", []), entry]

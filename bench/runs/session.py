@@ -6,7 +6,7 @@ the same.
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +25,7 @@ from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.events import Event
 from bench.runs.plan import PlannedCell, listed, plan, planned_remarks, select
 from bench.runs.progress import patience, reporter
-from bench.runs.run_folder import check_folder, forget, write_run
+from bench.runs.run_folder import check_folder, check_there, forget, write_run
 from bench.runs.session_options import Options, SessionOptions
 from bench.runs.tracking import mirror
 from bench.runs.tracking.process import DRAIN_SECONDS, STOP_SECONDS, Follower
@@ -132,10 +132,13 @@ class Session:
             print_notes(
                 [f"the callback {name} is called here, with rows alone: workers cannot have it" for name in names]
             )
-        listeners = [CallbackListener(self.folder, by_id, local_callbacks, print_warning)] if local_callbacks else []
+        ends: dict[str, str] = {}  # of cells by id: a reason that could not be written is in the last event only
+        listeners: list[Callable[[Event], None]] = [lambda event: ends.update({event.cell: event.text})]
+        if local_callbacks:
+            listeners.append(CallbackListener(self.folder, by_id, local_callbacks, print_warning))
         completed = self.work(runner, cells, options, mirror, listeners)
         views = [cell for cell in load_run(self.folder).cells if cell.id in by_id]
-        self._print_ends(views, completed=completed)
+        self._print_ends(views, ends, completed=completed)
         if not completed:
             raise Stopped
         return views
@@ -190,7 +193,7 @@ class Session:
         quiet, verbose = self.options.quiet, self.options.verbose
         return work(self.folder, cells, options, runner, mirror, quiet=quiet, verbose=verbose, listeners=listeners)
 
-    def _print_ends(self, cells: Sequence[CellView], *, completed: bool) -> None:
+    def _print_ends(self, cells: Sequence[CellView], ends: Mapping[str, str], *, completed: bool) -> None:
         """Print why cells have no results, and remarks on all cells of the run."""
         for cell in cells:
             state = cell.status.state
@@ -198,7 +201,8 @@ class Session:
                 print(f"{cell.name}: {state}: {cell.status.reason}", file=sys.stderr)
                 print(f"  bench log {shlex.quote(str(self.folder))} {cell.id}", file=sys.stderr)
             elif completed and state not in store.FINISHED:
-                print(f"{cell.name}: its end could not be written. {self.again}", file=sys.stderr)
+                reason = f": {ends[cell.id]}" if ends.get(cell.id) else f". {self.again}"
+                print(f"{cell.name}: its end could not be written{reason}", file=sys.stderr)
         if not self.options.quiet:
             print_notes(unused_fallbacks(self.options.allow_fallback, cells))
             print_notes(end_remarks(load_run(self.folder).cells))
@@ -296,6 +300,7 @@ def work(
     with reporter(names, rounds, quiet=quiet, verbose=verbose) as report:
 
         def tell(event: Event) -> None:
+            check_there(folder)
             report.event(event)
             if event.warning:
                 print_warning(event.warning)

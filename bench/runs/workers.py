@@ -110,9 +110,12 @@ def allow_open_files(workers: int) -> None:
     if soft >= needed or soft == resource.RLIM_INFINITY:
         return
     if hard < needed and hard != resource.RLIM_INFINITY:
+        possible = (hard - FILES) // FILES_OF_WORKER
+        fewer = f"give --jobs {possible}, or " if possible > 0 else ""
+        who = "a cell needs" if workers == 1 else f"{workers} cells side by side need"
         raise UserError(
-            f"{workers} cells side by side need about {needed} open files, and the system allows this process {hard} "
-            f"(ulimit -n): give --jobs {max(1, (hard - FILES) // FILES_OF_WORKER)}, or raise the limit"
+            f"{who} about {needed} open files, and the system allows this process {hard} (ulimit -n): {fewer}raise the "
+            "limit"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
@@ -288,7 +291,9 @@ def _work(pipe: Connection) -> None:
     let_output_degrade()  # a method may print
     while True:
         task = tasks.get()
-        task.folder.mkdir(parents=True, exist_ok=True)
+        if not task.folder.parent.is_dir():
+            return  # the run's folder is gone; another one would be filled in vain
+        task.folder.mkdir(exist_ok=True)
         with inside.append(task.folder / "log.txt") as log:  # also what C code says before it dies
             sys.stdout.flush()
             os.dup2(log.fileno(), 1)

@@ -9,6 +9,7 @@ import numpy as np
 
 from bench.data import Array
 from bench.errors import UserError, in_words, refusing_exits
+from bench.places import check_output_folder
 from bench.settings import Settings
 from bench.sites.job import DataFacts, Limits, SiteJob, SiteSamples, check_settings, simulated
 from bench.sites.rehearsal import Rehearsed, rehearse
@@ -47,8 +48,7 @@ def export(settings: Settings, data_root: Path, out: Path, limits: Limits | None
         UserError: the cell cannot run at sites; its data are missing; or the folder is not empty.
     """
     check_settings(settings)
-    if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out} is not empty: take another folder")
+    check_output_folder(out, empty=True)
     dataset, _ = simulated(settings, data_root)
     first = SiteJob(settings=settings, data=DataFacts.of(dataset), lanes=0, limits=limits or Limits())
     lanes = first.of_server(dict.fromkeys(first.sites, 1)).engine.lanes

@@ -20,6 +20,7 @@ from bench.federation.cell_data import apply_shifts, load_dataset, load_partitio
 from bench.federation.federation import Federation
 from bench.federation.setup import make_method
 from bench.method import Everyone
+from bench.places import check_folder
 from bench.plugin import METHODS, SERVER_RULES
 from bench.settings import Executor, Settings
 from bench.sites.forms import Forms
@@ -266,6 +267,7 @@ class SiteJob(BaseModel):
             UserError: there is none, or it is damaged.
         """
         try:
+            check_folder(path.parent, "folder of a job", "`bench sites export` writes one")
             return cls.model_validate_json(inside.read_bytes(path))
         except FileNotFoundError:
             raise UserError(f"{path}: there is no such job; `bench sites export` writes one") from None

@@ -13,7 +13,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from bench.config.validation import problem_text
 from bench.errors import UserError
+from bench.places import refused
 from bench.store import inside
 
 DEEPEST = 32
@@ -195,9 +197,10 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:
-        raise UserError(f"cannot read or write {path}: {error.strerror}") from None
+        raise UserError(refused(error)) from None
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): delete it and give the command that wrote it again") from None
+        what = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        raise UserError(f"{path} is damaged ({what}): delete it and give the command that wrote it again") from None
     except RecursionError:
         raise UserError(f"{path} is damaged (more than {DEEPEST} levels deep): `bench` wrote no such file") from None
     return content
@@ -214,9 +217,10 @@ def read_run_file(run: Path) -> dict[str, Any] | None:
     Raises:
         UserError: the file is damaged.
     """
-    content: dict[str, Any] | None = read_json(run / "run.json")
-    if content is not None:
-        checked(RunFile, content, run / "run.json")
+    file = run / "run.json"
+    content: dict[str, Any] | None = read_json(file)
+    if content is not None or file.exists():  # a file may hold `null`
+        checked(RunFile, content, file)
     return content
 
 
@@ -239,8 +243,8 @@ def checked(kind: type[_T], content: Any, path: Path) -> _T:
 def first_error(error: ValidationError) -> str:
     """The first problem in one line: its place in the document, and what is wrong."""
     problem = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, problem["loc"]))
-    return ": ".join(part for part in (place, problem["msg"]) if part).replace("\n", " ")
+    place = ".".join(map(str, problem["loc"][:-1] if problem["type"] == "missing" else problem["loc"]))
+    return ": ".join(part for part in (place, problem_text(problem)) if part).replace("\n", " ")
 
 
 def problem(path: Path) -> str:

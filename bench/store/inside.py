@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from bench.errors import UserError
+from bench.places import kind_of
 
 TEMPORARY = ".tmp"
 """Ending of a file that is still being written."""
@@ -160,5 +161,5 @@ def remove_link(path: Path) -> None:
 
 
 def _no_file(path: Path) -> str:
-    kind = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "no ordinary file"
+    kind = "a link" if path.is_symlink() else kind_of(path)
     return f"{path} is {kind} where a file should be: remove it and give the same command again"

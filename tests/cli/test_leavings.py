@@ -226,6 +226,17 @@ def test_too_few_open_files_are_one_line(grid: Grid, tmp_path: Path, environment
 
 
 @pytest.mark.long
+def test_too_few_open_files_for_one_cell_advise_no_fewer(
+    grid: Grid, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    file = grid(methods=["fedavg"], rounds=1)
+    command = f"ulimit -n 40 && exec {sys.executable} -m bench.cli run --grid {file} --out run --quiet --jobs 1"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    said = "a cell needs about 51 open files, and the system allows this process 40 (ulimit -n): raise the limit"
+    assert (done.returncode, done.stderr) == (2, f"bench: {said}\n")
+
+
+@pytest.mark.long
 def test_a_long_preparation_says_what_it_does(start: Start, grid: Grid, tmp_path: Path) -> None:
     """A data set that needs its time."""
     (tmp_path / "slow.py").write_text(

@@ -83,7 +83,7 @@ def test_test_pictures_of_another_size_are_refused(tmp_path: Path) -> None:
 
 
 def test_damaged_pictures_and_empty_folders_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nowhere is no folder"):
+    with pytest.raises(UserError, match=r"there is no folder \S+/nowhere; set the option `path`"):
         load(tmp_path / "nowhere")
     with pytest.raises(UserError, match="has no class folders"):
         load(tmp_path)

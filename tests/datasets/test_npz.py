@@ -126,7 +126,7 @@ def test_parts_of_different_shape_are_refused(tmp_path: Path, colour: Arrays) ->
 
 
 def test_files_that_are_no_npz_are_refused_by_name(tmp_path: Path, colour: Arrays) -> None:
-    with pytest.raises(UserError, match=r"absent\.npz does not exist"):
+    with pytest.raises(UserError, match=r"there is no file .*absent\.npz; set the option `path`"):
         load(tmp_path / "absent.npz")
     whole = save(tmp_path, colour)
     whole.write_bytes(whole.read_bytes()[:-100])
@@ -135,7 +135,7 @@ def test_files_that_are_no_npz_are_refused_by_name(tmp_path: Path, colour: Array
     with single.open("wb") as stream:
         np.save(stream, np.zeros(3))
     objects = save(tmp_path, {**colour, "train_labels": np.array([None] * 4)}, "objects.npz")
-    for path in (whole, text, single, tmp_path, objects):
+    for path in (whole, text, single, objects):
         with pytest.raises(UserError, match=rf"{path.name} cannot be read as an \.npz file") as refused:
             load(path)
         assert "pickle" not in str(refused.value)  # NumPy's words, which go on to say how to run what is in there

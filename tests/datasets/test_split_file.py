@@ -163,7 +163,7 @@ def test_npz_that_is_no_split_is_refused(tmp_path: Path, arrays: dict[str, Any])
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     for name in ("absent.json", "absent.npz"):
-        with pytest.raises(UserError, match=f"{name} does not exist"):
+        with pytest.raises(UserError, match=f"there is no file .*{name}; set the option `path`"):
             make(tmp_path / name)
 
 

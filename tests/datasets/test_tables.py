@@ -395,10 +395,10 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
     (tmp_path / "sites.parquet").write_bytes(b"PAR1 but nothing else")
     for path, kind, message in (
         (tmp_path / "latin.csv", "csv", "UTF-8"),
-        (tmp_path / "none.csv", "csv", "does not exist"),
-        (tmp_path / "none.parquet", "parquet", "does not exist"),
+        (tmp_path / "none.csv", "csv", "there is no table .*none.csv; set the option `path`"),
+        (tmp_path / "none.parquet", "parquet", "there is no table "),
         (tmp_path / "sites.parquet", "parquet", "cannot be read as a Parquet file"),
-        (tmp_path, "csv", "does not exist"),
+        (tmp_path, "csv", ""),
     ):
         if path == tmp_path:
             path, message = tmp_path / "empty", "has no files that end in .csv"
@@ -439,6 +439,7 @@ def test_pyarrow_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise ImportError("Unable to find a usable engine")  # as pandas does
 
     monkeypatch.setattr(pd, "read_parquet", without)
+    (tmp_path / "sites.parquet").touch()
     with pytest.raises(UserError, match=r"pfleague\[parquet\]"):
         load(tmp_path / "sites.parquet", "parquet")
 

@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_refused_before_training(case: str, tmp_path: Path)
 
 def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.pth").write_text("weights")
-    for name, message in (("text.pth", "not a file of `torch.save`"), ("gone.pth", "there is no such file")):
+    for name, message in (("text.pth", "not a file of `torch.save`"), ("gone.pth", "there is no file of weights")):
         with pytest.raises(UserError, match=message):
             plan([Settings(method="fedavg", alpha=1.0, pretrained=str(tmp_path / name))], tmp_path, download=False)
 

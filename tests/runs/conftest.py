@@ -25,10 +25,14 @@ Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="session")
 def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """240 small images of three classes that a logistic model learns, but not in the first round."""
+    return write_arrays(tmp_path_factory.mktemp("data") / "blobs.npz")
+
+
+def write_arrays(path: Path) -> Path:
+    """Write the images of `arrays`."""
     rng = generator("tests", "arrays")
     labels = rng.integers(3, size=240)
     images = rng.normal(100 + 20 * labels[:, None, None], 60, size=(240, 6, 6)).clip(0, 255).astype(np.uint8)
-    path = tmp_path_factory.mktemp("data") / "blobs.npz"
     np.savez(
         path, train_images=images[:180], train_labels=labels[:180], test_images=images[180:], test_labels=labels[180:]
     )

@@ -152,16 +152,31 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_after(grid: Grid, environme
 
 @pytest.mark.long
 def test_a_cell_whose_end_cannot_be_written_is_not_done(bench: Bench, grid: Grid, tmp_path: Path) -> None:
-    """In the first command the disk becomes full in the last round."""
+    """In the first command the disk becomes full in the last round; the reason is said even where no progress is."""
     file, folder = grid(methods=[{"name": "odd_full", "round": 3}], rounds=3), tmp_path / "run"
     arguments = ("run", "--grid", file, "--out", folder, "--device", "cpu", "--jobs", 1, "--checkpoint-seconds", 0)
-    done = bench(*arguments, code=1)
-    assert "odd_full blobs alpha=1 seed=0: failed, round 3/3" in done.stderr
-    assert "the disk is full" in done.stderr
-    assert "odd_full blobs alpha=1 seed=0: its end could not be written" in done.stderr
+    done = bench(*arguments, "--quiet", code=1)
+    assert done.stderr.startswith(
+        "odd_full blobs alpha=1 seed=0: its end could not be written: the disk is full while writing "
+    )
     assert states(folder) == {"odd_full": "interrupted"}
     (cell,) = load_run(folder).cells
     assert list(cell.folder.glob("checkpoint/*"))
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("odd_methods")
+def test_a_run_whose_folder_is_removed_stops(start: Start, grid: Grid, tmp_path: Path) -> None:
+    """It does not train on for nothing, and says so in place of what `load_run` says of a folder that is none."""
+    slow = {"name": "odd_slow", "nap": 0.05, "until": str(tmp_path / "never")}
+    file, run = grid(methods=[slow], rounds=10_000), tmp_path / "run"
+    with start("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 1, "--quiet") as process:
+        wait_for(process, run, 1)
+        run.rename(tmp_path / "moved")
+        _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert said == f"bench: {run} was removed or moved while its cells ran, so they were stopped: run them again\n"
+    assert not run.exists()
 
 
 @pytest.mark.long
