@@ -26,6 +26,7 @@ import yaml
 from bench.cli import main
 from bench.results.pack import pack
 from bench.runs.session_options import Options
+from bench.runs.workers import start_server
 from tests.runs.conftest import COMMON, write_arrays
 from tests.runs.helpers import make_run
 
@@ -160,6 +161,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_good(folder: Path) -> Path:
+    start_server()  # from a folder that stays: it would keep the first working folder of these, which is removed
     write_arrays(folder / "blobs.npz")
     make_run(
         folder / "good", folder / "blobs.npz", ["fedavg"],
