@@ -434,16 +434,6 @@ def test_no_site_of_a_folder_is_left_out_in_silence(other: str, tmp_path: Path) 
         load(tmp_path, site_column="")
 
 
-def test_pyarrow_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def without(path: Path) -> pd.DataFrame:
-        raise ImportError("Unable to find a usable engine")  # as pandas does
-
-    monkeypatch.setattr(pd, "read_parquet", without)
-    (tmp_path / "sites.parquet").touch()
-    with pytest.raises(UserError, match=r"pfleague\[parquet\]"):
-        load(tmp_path / "sites.parquet", "parquet")
-
-
 NOTES: dict[str, tuple[pd.DataFrame, str]] = {
     "label in a column": (
         changed(code=lambda s: (s["outcome"] == "died") * 2.5 + s["age"] / 1000), "'code' alone tells the label"
