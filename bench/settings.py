@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 from bench.profiles import Listed, Profile, alone, resolve
 
 DEFAULT_SELECTION = "uniform"
+POISSON = "poisson"
+"""The selection of each client by its own coin, for which noise on a sum has the smallest epsilon."""
 
 BY_GROUPS = ("natural", "natural_leaf")
 """Partitions whose clients are groups of the data, so that the data say how many there are."""
@@ -235,6 +237,12 @@ Late = Annotated[
 ]
 
 
+def noise_of(channel: Any) -> dict[str, Any] | None:
+    """The entry `gaussian` of a channel; None if there is none."""
+    entries = map(_named, channel if isinstance(channel, list | tuple) else ())
+    return next((entry for entry in entries if isinstance(entry, dict) and entry.get("name") == "gaussian"), None)
+
+
 class Settings(BaseModel):
     """Settings of one training run: method x data set x alpha x seed. Unknown keys are errors.
 
@@ -303,7 +311,9 @@ class Settings(BaseModel):
     rounds: int = Field(30, ge=1, description="server versions")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients selected in a round")
     selection: str = Field(
-        DEFAULT_SELECTION, description="how they are selected: uniform, by_size, round_robin or one's own"
+        DEFAULT_SELECTION,
+        description="how they are selected: uniform, poisson, by_size, round_robin or one's own; default with noise on "
+        "the sum of some clients' updates: poisson",
     )
     channel: tuple[Named, ...] = Field(
         (), description="what uploads go through, e.g. [{name: top_k, share: 0.01}, {name: cast, to: fp16}]"
@@ -370,6 +380,16 @@ class Settings(BaseModel):
         if isinstance(values, dict) and "clients" not in values and values.get("partition") not in BY_GROUPS:
             return {**values, "clients": 20}
         return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _select_for_noise(cls, values: Any) -> Any:
+        """Select by Poisson sampling where noise is on the sum of some clients' updates, if no selection is given."""
+        if not isinstance(values, dict) or "selection" in values or values.get("participation", 1) == 1:
+            return values
+        noise = noise_of(values.get("channel"))
+        on_sum = noise is not None and noise.get("on", "sum") == "sum"
+        return {**values, "selection": POISSON} if on_sum else values
 
     @property
     def architectures(self) -> tuple[str, ...]:

@@ -46,7 +46,8 @@ class AdaptiveClip(ChannelOperation):
     Learning with Adaptive Clipping", algorithm 1).
 
     Each client sends one bit more: whether its update was short enough. After each version the server multiplies the
-    norm by exp(-rate (share of such updates - quantile)); the share has Gaussian noise.
+    norm by exp(-rate (share of such updates - quantile)); the share has Gaussian noise. It is a share of the clients
+    that a round has on average, and a client that sends nothing counts a half: no client moves it by more than that.
     """
 
     Hyper = AdaptiveClipHyper
@@ -56,8 +57,9 @@ class AdaptiveClip(ChannelOperation):
         clipped, short = _clipped(update, update.shared.get("norm", self.hp.norm))
         return replace(clipped, answer=float(short), extra=update.extra + 1), state
 
-    def close(self, shared: State, answers: Sequence[float], rng: np.random.Generator) -> State:
-        share = sum(answers) / len(answers) + self.hp.count_noise * rng.standard_normal()
+    def close(self, shared: State, answers: Sequence[float], rng: np.random.Generator, clients: int) -> State:
+        silent = clients - len(answers)
+        share = (sum(answers) + silent / 2) / clients + self.hp.count_noise * rng.standard_normal()
         return {"norm": shared.get("norm", self.hp.norm) * math.exp(-self.hp.rate * (share - self.hp.quantile))}
 
 

@@ -93,13 +93,14 @@ class ChannelOperation:
         """
         raise NotImplementedError(f"{type(self).__name__} has no send")
 
-    def close(self, shared: State, answers: Sequence[float], rng: np.random.Generator) -> State:
+    def close(self, shared: State, answers: Sequence[float], rng: np.random.Generator, clients: int) -> State:
         """The server's part, at the end of a version: what all clients know of a value in the next one.
 
         Args:
             shared: what the last call for this value returned, an empty dict at first; plain values.
             answers: `Update.answer` of the clients that gave one.
             rng: the generator at the address (seed, round, value, operation).
+            clients: how many clients a round has on average, where noise hides who sent something; else the answers.
         """
         return shared
 

@@ -24,7 +24,7 @@ from bench.config.code_digests import code_digest, is_own, own_code
 from bench.config.file_digests import content, digest, version
 from bench.config.model_marks import model_marks
 from bench.plugin import DATASETS, METHODS, MODELS, SELECTIONS, SERVER_RULES
-from bench.settings import BY_GROUPS, DEFAULT_SELECTION, PRESENTATION, Settings
+from bench.settings import BY_GROUPS, DEFAULT_SELECTION, PRESENTATION, Settings, noise_of
 
 RESULT_VERSION = 3
 """Raised by hand when a change of the engine, the data sets or the models changes results."""
@@ -44,10 +44,11 @@ _WHOLE_VERSIONS = {"elastic": 2, "fedas": 2, "pefll": 2, "pgfed": 2, "pgfed_ce":
 """Versions of methods' results with models that may have BatchNorm. Since 2, a pass over all samples with frozen
 statistics counts a last batch of one sample, too."""
 _WITHOUT_BATCHNORM = {"logistic", "mlp", "cnn", "lenet", "spfl_cnn", "comet_cnn"}
-_RATE_VERSION = 2
-"""The version of epsilon with noise on a sum of clients that come and go. Since 2, the rate is each round's."""
 _TOP_K_VERSION = 2
 """The version of results with `top_k`. Since 2, rounding does not choose between numbers of equal size."""
+_PRIVACY_VERSION = 2
+"""The version of results with noise for privacy. Since 2, who is in a release is drawn as it is counted, and a noisy
+sum is divided by a number that does not depend on who is there."""
 _LEAP_VERSION = 2
 """The version of results of LGA and PLGA with late clients and a `timeline`. Since 2, a client that left while late
 begins anew when it comes back."""
@@ -147,11 +148,10 @@ def cell_id(settings: Settings, data_checksum: str) -> str:
         identity["local_version"] = _LOCAL_VERSIONS[method]
     if method in _WHOLE_VERSIONS and not _WITHOUT_BATCHNORM.issuperset({settings.model, *settings.architectures}):
         identity["whole_version"] = _WHOLE_VERSIONS[method]
-    moving = any(change.arrive or change.leave for change in settings.timeline)
-    if moving and any(operation.get("on") == "sum" for operation in settings.channel):
-        identity["rate_version"] = _RATE_VERSION
     if any(operation["name"] == "top_k" for operation in settings.channel):
         identity["top_k_version"] = _TOP_K_VERSION
+    if noise_of(settings.channel) or settings.dp_sgd is not None:
+        identity["privacy_version"] = _PRIVACY_VERSION
     if settings.timeline and settings.stragglers and _leaps(settings.hp):
         identity["leap_version"] = _LEAP_VERSION
     return digest(json.dumps(identity, sort_keys=True, allow_nan=False))

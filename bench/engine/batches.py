@@ -36,11 +36,13 @@ class Batches(NamedTuple):
         positions: `[steps, width]` positions in the owner's list; a short batch repeats its first sample.
         sizes: `[steps]` real samples per batch.
         per_epoch: batches in one pass.
+        divisor: of a batch's sum, in place of its size; 0: it is the size.
     """
 
     positions: Positions
     sizes: Positions
     per_epoch: int = 1
+    divisor: int = 0
 
 
 def steps_per_epoch(n: int, batch_size: int, *, batch_statistics: bool) -> int:
@@ -69,6 +71,23 @@ def draw_batches(
     orders = [generator(*at, e).permutation(n) if feed.order == "shuffle" else np.arange(n) for e in range(epochs)]
     positions = np.array(orders, np.int64).reshape(epochs, n)[:, place].reshape(-1, width)
     return Batches(positions[:steps], np.concatenate([sizes] * epochs)[:steps], per_epoch)
+
+
+def draw_poisson(feed: Feed, n: int, width: int, steps: int, address: DrawAddress) -> Batches:
+    """Draw `steps` batches in each of which each of n samples is by its own coin, `width` of them on average, or all.
+
+    Each training has draws of its own: were two noisy trainings to share them, a sample would be in both or in none,
+    and what the two show of it would not simply add up. Arrays are `width` times a power of two wide, so that clients
+    have few shapes.
+    """
+    divisor, at = min(width, n), (address.seed, address.round, address.owner, address.purpose, address.training)
+    chosen = generator("poisson batches", *at, feed.stream).random((steps, n)) * n < divisor
+    sizes, whole = chosen.sum(axis=1), width
+    while whole < max(sizes, default=0):
+        whole *= 2
+    real_first = np.argsort(~chosen, axis=1, kind="stable")[:, :whole]
+    positions = np.pad(real_first, ((0, 0), (0, whole - real_first.shape[1])))
+    return Batches(positions, sizes, steps_per_epoch(n, width, batch_statistics=False), divisor)
 
 
 @functools.lru_cache(16)  # asked for by every client in every round

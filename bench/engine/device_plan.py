@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bench.data import Array
 from bench.engine.lane_schedule import IDLE, Packing, Phase, pack, phases_of, runs_of
-from bench.engine.prepare import Prepared
+from bench.engine.prepare import Prepared, Stream
 from bench.engine.private import noise_of
 from bench.engine.step import MAIN
 
@@ -70,8 +70,9 @@ def phases_in(group: list[Prepared], *, by_epoch: bool, padded: bool = False) ->
 
 
 def batch_sizes(request: Prepared) -> Array:
-    """`[steps, streams]` real samples per batch."""
-    return np.stack([request.streams[name].batches.sizes for name in sorted(request.streams)], axis=1)
+    """`[steps, streams]` samples per batch, with its padding where its sum has a divisor."""
+    batches = [request.streams[name].batches for name in sorted(request.streams)]
+    return np.stack([np.full_like(b.sizes, b.positions.shape[1]) if b.divisor else b.sizes for b in batches], axis=1)
 
 
 def widths_in(group: list[Prepared], phase: Phase) -> dict[str, int]:
@@ -130,6 +131,7 @@ def _arrays(group: list[Prepared], name: str = MAIN) -> dict[str, Any]:
     streams = [p.streams[name] for p in group]
     width = streams[0].batches.positions.shape[1]
     sizes = np.concatenate([s.batches.sizes for s in streams])
+    divisors = np.concatenate([_divisors(s) for s in streams])
     weight = (np.arange(width) < sizes[:, None]).astype(np.float64)
     lengths = [p.steps for p in group]
     step = np.arange(len(sizes)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -137,7 +139,7 @@ def _arrays(group: list[Prepared], name: str = MAIN) -> dict[str, Any]:
         "index": np.concatenate([s.batches.positions for s in streams]),
         "absolute": np.concatenate([s.absolute for s in streams]),
         "weight": weight,
-        "share": weight / sizes[:, None],
+        "share": weight / divisors[:, None],
         "step": step,
         "in_epoch": step % np.repeat([s.batches.per_epoch for s in streams], lengths),
         "draws": {},
@@ -151,11 +153,19 @@ def _arrays(group: list[Prepared], name: str = MAIN) -> dict[str, Any]:
         arrays["draws"] = {d: np.concatenate([p.draws[d] for p in group]) for d in group[0].draws}
         if noise := group[0].noise:
             arrays["noise"] = {
-                part: np.concatenate([noise_of(p.address, part, size, p.steps) for p in group])
+                part: np.concatenate(
+                    [noise_of(p.address, part, size, p.steps) / _divisors(p.streams[MAIN])[:, None] for p in group]
+                )
                 for part, size in noise.items()
             }
         arrays["side"] = {side: _arrays(group, side) for side in group[0].streams if side != MAIN}
     return arrays
+
+
+def _divisors(stream: Stream) -> Array:
+    """`[steps]` what the sum over a batch is divided by."""
+    batches = stream.batches
+    return np.full_like(batches.sizes, batches.divisor) if batches.divisor else batches.sizes
 
 
 def of_widths(drawn: dict[str, Any], widths: dict[str, int], name: str = MAIN) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class Engine:
         sent = []
         for p in programs:
             assert isinstance(p.waiting, Exchange)
-            sent.append(p.send(p.waiting.values))
+            sent.append(p.send(p.waiting.values, 1.0))
         answers = reply([Message(p.owner, s.values, 1.0, p.address.round) for p, s in zip(programs, sent, strict=True)])
         for p, message in zip(programs, sent, strict=True):
             p.events.append(message._replace(waits=True, reply=answers[p.owner]))

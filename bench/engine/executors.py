@@ -172,6 +172,7 @@ class Trainer:
         first = torch.zeros(1, 1, dtype=torch.int64, device=self.device_data.device)
         batch = without_padding(self._gather(prepared.streams, arrays, first), slice(0, 1), sizes)
         batch = filled(batch, (t[0] for t in tensors_of([batch])))
+        batch["share"] = batch["weight"] / sizes[MAIN]
         parts, context = (
             {name: self.device_data.to_device(t) for name, t in flatten(values).items()}
             for values in (answer.values, prepared.request.context)

@@ -11,6 +11,7 @@ from bench.engine.batches import (
     Positions,
     draw_augmentation,
     draw_batches,
+    draw_poisson,
     draw_values,
     steps_per_epoch,
 )
@@ -105,10 +106,15 @@ class Preparer:
         steps = steps if limit is None else min(steps, limit)
         states = request.optimizer_state or {}
         augment = self._settings.augment
+        options = plan.statistics, augment, recipe.private is not None
         streams = {
-            name: _stream(feed, plan.widths[name], steps, address, self._device_data, plan.statistics, augment)
+            name: _stream(feed, plan.widths[name], steps, address, self._device_data, *options)
             for name, feed in plan.feeds.items()
         }
+        width = streams[MAIN].batches.positions.shape[1]
+        if width != plan.widths[MAIN]:
+            recipe = replace(recipe, feeds=((MAIN, replace(request.feed, subset=None, stream=0), width),))
+            recipe = self._recipes.setdefault(recipe, recipe)
         return Prepared(
             request=request,
             recipe=recipe,
@@ -117,7 +123,7 @@ class Preparer:
             samples={name: sum(stream.batches.sizes.tolist()) for name, stream in streams.items()},
             streams=streams,
             draws={
-                name: draw_values(draw, name, plan.widths[MAIN], steps, address, request.feed.stream)
+                name: draw_values(draw, name, width, steps, address, request.feed.stream)
                 for name, draw in request.draws.items()
             },
             lr={name: learning_rates(o, steps) for name, o in plan.optimizers.items()},
@@ -136,7 +142,7 @@ class Preparer:
         return None if private is None or request.feed.samples not in OWN else (private.norm, private.noise)
 
     def rate(self, request: Train, address: DrawAddress) -> float:
-        """The share of a client's samples that is in a batch."""
+        """The probability with which a client's sample is in a batch with noise."""
         n = len(_positions(request.feed, address, self._device_data))
         return min(1.0, _width(request.feed, self._device_data, self._settings) / max(1, n))
 
@@ -246,9 +252,13 @@ def _stream(
     device_data: DeviceData,
     batch_statistics: bool,
     augment: str,
+    private: bool,
 ) -> Stream:
     positions = _positions(feed, address, device_data)
-    drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)
+    if private:
+        drawn = draw_poisson(feed, len(positions), width, steps, address)
+    else:
+        drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)
     absolute = positions[drawn.positions] if steps else drawn.positions
     augmented = feed.augment and feed.samples in _AUGMENTED and augment != "none" and steps
     return Stream(feed, drawn, absolute, draw_augmentation(feed, len(positions), drawn, address) if augmented else None)

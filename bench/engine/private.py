@@ -5,7 +5,8 @@ It is for losses that are a mean over samples. Whether one is cannot be read fro
 of a batch with the mean of its samples' losses, with the same draws (`refuse_mixing`).
 
 The step itself is in `bench/engine/step.py`: the gradient of each sample alone is clipped, and their sum has Gaussian
-noise. Its draws have an address of their own, so that no two trainings share them.
+noise. A sample is in each batch by its own coin (`bench.engine.batches.draw_poisson`). Draws of noise and of batches
+have addresses of their own, so that no two trainings share them.
 """
 
 from collections import Counter
@@ -65,7 +66,7 @@ def refuse_mixing(recipe: Recipe, of_batch: Tensor, of_samples: Tensor) -> None:
         raise UserError(
             f"dp_sgd: {recipe.name} is {float(of_batch):.6g} for a batch and {float(of_samples.mean()):.6g} on average "
             "for its samples one by one: it mixes the samples of a batch. Gradients cannot be clipped by sample here; "
-            "take `batch_size: 1`, or take out `dp_sgd`"
+            "take out `dp_sgd`"
         )
 
 
@@ -82,7 +83,7 @@ class PrivateSteps:
         self.looks: set[str] = set()
 
     def add(self, client: int, rate: float, steps: int) -> None:
-        """Count steps of a client whose batches are this share of its samples."""
+        """Count steps of a client whose samples are in a batch with this probability."""
         self.steps.setdefault(client, Counter())[rate] += steps
 
     def state(self) -> dict[str, Any]:

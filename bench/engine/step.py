@@ -275,7 +275,8 @@ class _Do:
     def _private_gradient(
         self, loss: Loss, values: Values, batch: Batch, ctx: Any, trained: Flat
     ) -> tuple[Flat, Tensor]:
-        """The mean of the samples' gradients, each clipped to a norm, with noise (DP-SGD); and the mean loss."""
+        """The mean of the samples' gradients, each clipped to a norm, with noise (DP-SGD), and the mean loss: sums over
+        the number of samples that a batch has on average. The noise is divided by it already."""
         assert self._recipe.private is not None
         norm, noise = self._recipe.private
         gradients, losses = self._of_samples(loss, values, batch, ctx, trained)
@@ -283,8 +284,7 @@ class _Do:
         lengths = torch.stack([g.square().sum(1) for g in flat.values()]).sum(0).sqrt()
         share: Tensor = vars(batch)["share"]
         scale = (share * (norm / lengths.clamp(min=norm))).unsqueeze(1)
-        deviation = noise * norm * share.max()
-        noisy = {name: (scale * g).sum(0) + deviation * self._noise[name] for name, g in flat.items()}
+        noisy = {name: (scale * g).sum(0) + noise * norm * self._noise[name] for name, g in flat.items()}
         return {name: g.view_as(trained[name]) for name, g in noisy.items()}, (share * losses).sum()
 
     def _of_samples(self, loss: Loss, values: Values, batch: Batch, ctx: Any, trained: Flat) -> tuple[Flat, Tensor]:

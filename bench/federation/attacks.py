@@ -12,7 +12,6 @@ from bench.attacks.attack import Attack, checked
 from bench.data import Dataset, Partition
 from bench.engine.programs import Reply, Sent
 from bench.errors import UserError
-from bench.federation.privacy import noise_of
 from bench.federation.sent_values import SentValues, origin
 from bench.federation.setup import divide_clients, make_method
 from bench.federation.timeline import ComputedRound
@@ -20,7 +19,7 @@ from bench.method import Everyone, Message, Method
 from bench.params import Params, Spec
 from bench.plugin import ATTACKS
 from bench.rng import generator
-from bench.settings import Settings
+from bench.settings import Settings, noise_of
 
 _BY_DATA = "take an attack by data: label_flip or backdoor"
 
@@ -136,7 +135,7 @@ class Forger:
                 "takes them as they come; take sign_flip, scale, noise or an attack by data"
             )
 
-        noise = noise_of(settings)
+        noise = noise_of(settings.channel)
         if noise is not None and noise["on"] == "sum":
             raise UserError(
                 f"attack {self._name!r}: all clients of a round add a part of the noise on the sum of its updates, and "

@@ -6,21 +6,26 @@ travel as they are.
 """
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from bench.channel.operation import ChannelOperation, Update
+from bench.engine.device_data import SERVER
 from bench.engine.programs import Passage, Sent
 from bench.errors import UserError
-from bench.federation.privacy import Releases, noise_of
+from bench.federation.privacy import Releases
 from bench.federation.sent_values import SentValues, origin
-from bench.method import Client
+from bench.method import Client, Hyperparameters, Message, ServerRule, mean
 from bench.nested import parts
 from bench.params import Params
 from bench.plugin import CHANNELS
 from bench.rng import generator
-from bench.settings import Settings
+from bench.settings import Settings, noise_of
 
 STATE = "bench.channel"
 """The entry of a client's state in which operations keep what is theirs, by operation and value."""
@@ -30,10 +35,11 @@ class Channel:
     """The operations that a cell's uploads go through, in their order.
 
     Args:
-        settings: settings of the cell.
+        settings: settings of the cell; without operations, what clients send is recorded and not changed.
 
     Attributes:
         releases: what was released with noise; None without noise.
+        sums: whether the noise is on the sum of a round's updates; all clients count alike then (`NoisyMean`).
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -44,11 +50,21 @@ class Channel:
         self._moving = False  # whether running statistics were sent
         self._shared: dict[str, dict[str, Any]] = {}  # what servers tell all clients, by operation and value
         self._answers: dict[str, list[float]] = {}  # of this version
-        self._clients = 1  # that were started last
-        noise = noise_of(settings)
+        self._version, self._clients = 0, 1
+        self._started = 0  # clients, in this version
+        noise = noise_of(settings.channel)
         adaptive = [operation["count_noise"] for operation in settings.channel if operation["name"] == "adaptive_clip"]
-        self._equal = noise is not None and noise["on"] == "sum"
+        self.sums = noise is not None and noise["on"] == "sum"
         self.releases = None if noise is None else Releases(noise, next(iter(adaptive), None))
+
+    def begin(self, version: int, clients: int) -> None:
+        """Begin a version.
+
+        Args:
+            version: its number.
+            clients: how many clients a round has on average.
+        """
+        self._version, self._clients, self._started = version, clients, 0
 
     def passage(self, client: Client, down: Mapping[str, Any], version: int, clients: int) -> Passage:
         """The way of a client's messages of one round to the server.
@@ -64,19 +80,21 @@ class Channel:
             are equal.
         """
         numbers = itertools.count()
-        self._clients = clients
+        self._started = clients
 
         def send(values: dict[str, Any], weight: float | None) -> Sent:
             message, arriving, sent = next(numbers), dict(values), 0
+            weight = 1.0 if self.sums else weight
+            self._sent.add_message(message, values, weight)
             for name, value in values.items():
-                encodes = self._sent.add(name, value)
+                encodes = self._sent.add(name, value) and self._operations
                 self._moving |= any(isinstance(p, Params) and p.buffers.numel() > 0 for p in parts(value))
                 if encodes:
                     arriving[name], size = self._encode(client, name, value, down.get(name), (version, message))
                     sent += size
                 else:
                     sent += sum(p.weights.nbytes if isinstance(p, Params) else p.nbytes for p in parts(value))
-            return Sent(arriving, 1.0 if self._equal else weight, encoded=sent)
+            return Sent(arriving, weight, encoded=sent if self._operations else None)
 
         return send
 
@@ -89,7 +107,7 @@ class Channel:
                 "their change"
             )
         plain = value.weights if start is None else value.weights - start
-        update = replace(Update.of(plain), clients=self._clients)
+        update = replace(Update.of(plain), clients=self._started)
         states = dict(client.state.get(STATE, {}))
         version, message = at
         for label, operation in self._operations:
@@ -104,24 +122,71 @@ class Channel:
                 states[key] = state
         if states:
             client.state[STATE] = states
-        if self.releases is not None:
-            self.releases.add(client.id, (message, name))
+        if self.releases is not None and not self.sums:
+            self.releases.add(client.id)
         if update.values is plain and update.positions is None:
             return value, update.bytes
         decoded = update.decoded()
         return value.with_weights(decoded if start is None else start + decoded), update.bytes
 
-    def close(self, version: int, rate: float) -> None:
+    def noisy_mean(self, old: Params, messages: Sequence[Message], name: str) -> Params:
+        """The new value of a name: the old one plus the noisy sum of its updates over the number of clients that a
+        round has on average, so that no client changes the divisor. Noise that clients were to add who sent nothing is
+        added here: a round without clients has all of it.
+
+        Raises:
+            UserError: a client sends the value twice in a round, or has downloaded another one than its update is added
+                to, so that no norm bounds what a client moves.
+        """
+        sent = [message for message in messages if name in message.values]
+        problem = "sends it twice in a round" if len({m.client for m in sent}) < len(sent) else ""
+        for message in sent:
+            base, start = origin(message.base.get(name), message[name]), origin(old, message[name])
+            if base is None or start is None or not (base is start or torch.equal(base, start)):
+                problem = "downloads another value than the one that its update is added to"
+        if problem:
+            raise UserError(
+                f"channel: noise on the sum of a round's updates: a client of method {self._method!r} {problem}, under "
+                f"the name {name!r}: no norm bounds what it moves; take `on: each` of gaussian"
+            )
+        assert self.releases is not None, "`NoisyMean` is for channels with noise"
+        self.releases.add_sum()
+        whole = mean(sent, name) if sent else old
+        missing = 1 - len(sent) / self._started if self._started else 1.0
+        if not missing and len(sent) == self._clients:
+            return whole
+        start = origin(old, whole)
+        assert start is not None, "updates are of this value"
+        total = (whole.weights - start) * len(sent)
+        if missing:
+            total += math.sqrt(missing) * self._noise_of_nobody(name, start)
+        return whole.with_weights(start + total / self._clients)
+
+    def _noise_of_nobody(self, name: str, weights: Tensor) -> Tensor:
+        """All the noise on a sum of updates of the shape of `weights`, as it is on the one update of nobody, which is
+        0."""
+        update = Update.of(torch.zeros_like(weights))
+        for label, operation in self._operations:
+            key = f"{label} {name}"
+            rng = generator("channel", self._seed, self._version, SERVER, name, label)
+            update, _ = operation.send(replace(update, shared=self._shared.get(key, {})), {}, rng)
+            if update.answer is not None:
+                self._answers.setdefault(key, [])  # so that a round without clients moves what follows from them, too
+                update = replace(update, answer=None)
+        return update.decoded()
+
+    def close(self, rate: float) -> None:
         """End a version: what the server tells all clients of the next one, and what this one has released.
 
         Args:
-            version: its number.
-            rate: share of the clients that took part in it.
+            rate: share of the clients that a round has on average.
         """
         for label, operation in self._operations:
             for key in sorted(key for key in self._answers if key.partition(" ")[0] == label):
-                rng = generator("channel", self._seed, version, key)
-                self._shared[key] = operation.close(self._shared.get(key, {}), self._answers.pop(key), rng)
+                rng = generator("channel", self._seed, self._version, key)
+                answers = self._answers.pop(key)
+                clients = self._clients if self.sums else len(answers)
+                self._shared[key] = operation.close(self._shared.get(key, {}), answers, rng, clients)
         if self.releases is not None:
             self.releases.close(self._clients, rate)
 
@@ -133,27 +198,28 @@ class Channel:
     @property
     def unprotected(self) -> list[str]:
         """All that travelled without going through the operations, in words."""
-        names = [repr(name) for name, encoded in sorted(self._sent.models.items()) if not encoded]
-        texts = [f"{', '.join(names)}, which clients send as they are"] if names else []
-        return texts + (["running statistics of normalisation layers"] if self._moving else [])
+        return self._sent.beside_models + (["running statistics of normalisation layers"] if self._moving else [])
 
     def state(self) -> dict[str, Any]:
         """All that a later `restore` needs beside the states of clients, in plain values."""
         released = {} if self.releases is None else self.releases.state()
         return {
-            "sent": self._sent.models, "moving": self._moving, "shared": self._shared, "answers": self._answers,
+            **self._sent.state(), "moving": self._moving, "shared": self._shared, "answers": self._answers,
             "released": released,
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
-        self._sent.models, self._moving = dict(state["sent"]), state["moving"]
+        self._sent.restore(state)
+        self._moving = state["moving"]
         self._shared, self._answers = dict(state["shared"]), dict(state["answers"])
         if self.releases is not None:
             self.releases.restore(state["released"])
 
     def note_rest(self) -> None:
-        """Tell the user how much of what was sent does not go through the operations."""
+        """Tell the user how much of what was sent does not go through the operations, if there are some."""
+        if not self._operations:
+            return
         self._sent.note_rest(f"channel: method {self._method!r}:", "travel as they are")
 
     def check(self) -> None:
@@ -162,12 +228,25 @@ class Channel:
         Raises:
             UserError: there is such a method.
         """
-        if sends := self._sent.without_models:
+        if self._operations and (sends := self._sent.without_models):
             names = ", ".join(name for name, _ in self._operations)
             raise UserError(
                 f"channel: method {self._method!r} sends {sends}, so {names} would change nothing; take out `channel`, "
                 "or take a method that sends models"
             )
+
+
+class NoisyMean(ServerRule):
+    """The mean of a round's clipped updates with noise on their sum; other values have the mean of the uploads."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(Hyperparameters())
+        self._channel = channel
+
+    def combine(self, old: Any, messages: Sequence[Message], name: str) -> Any:
+        if isinstance(old, Params) and old.spec.d > 0:
+            return self._channel.noisy_mean(old, messages, name)
+        return mean(messages, name) if messages else old
 
 
 def _operation(entry: Mapping[str, Any]) -> ChannelOperation:

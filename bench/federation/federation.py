@@ -24,7 +24,7 @@ from bench.engine.programs import Work
 from bench.engine.recorded_steps import GraphCache
 from bench.federation.attacks import Forger, make_attack, malicious_clients
 from bench.federation.cell_data import load_all
-from bench.federation.channel import Channel
+from bench.federation.channel import Channel, NoisyMean
 from bench.federation.client_rounds import ClientRounds, Rounds
 from bench.federation.clock import Clock
 from bench.federation.evaluation import Evaluator
@@ -160,7 +160,10 @@ class Federation:
         archs = {i: self.server.architecture(i) for i in ids}
         self._clock = Clock(settings.clock, settings.seed, archs, settings.stragglers)
         self._selector = Selector(selection, self.method, self.server, self._clock, settings)
-        self._channel = Channel(settings) if settings.channel else None
+        self._channel = Channel(settings) if settings.channel or settings.dp_sgd is not None else None
+        self._noisy_sums = self._channel is not None and self._channel.sums
+        if self._channel is not None and self._noisy_sums:
+            self.method.rule = NoisyMean(self._channel)
         self.traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
         self._timer = Timer(self._clock, self.traffic, ids, wait_free=settings.wait_free)
         self._unselected = Unselected(
@@ -220,14 +223,17 @@ class Federation:
         self.server.round = self.version
         self._timer.spans.clear()
         earlier = dict(self.engine.done)
+        if self._channel is not None:
+            self._channel.begin(self.version, self._selector.count)
         try:
             inbox = self.waiting.messages(self.client_rounds, self.version)
-            if self.server.selected or not isinstance(self.method.trigger, Everyone):  # all may have dropped out
+            nobody = isinstance(self.method.trigger, Everyone) and not self.server.selected  # all may have dropped out
+            if self._noisy_sums or not nobody:  # noise hides who was there, so that it is there without them, too
                 self._aggregate(inbox)
         except Diverged as error:
             raise Diverged(error.what, self.version) from None
         if self._channel is not None:
-            self._channel.close(self.version, self._selector.rate)
+            self._channel.close(self._selector.rate)
         self._collect_notices()
         self.version += 1
         self.work = _work_since(earlier, self.engine.done)
@@ -308,7 +314,8 @@ class Federation:
         if channel is not None and channel.releases is not None:
             statements.append(client_statement(self.settings, self.method, channel.releases, channel.unprotected))
         if self.settings.dp_sgd is not None:
-            statements.append(sample_statement(self.settings, self.engine.private))
+            assert channel is not None, "it records what clients send"
+            statements.append(sample_statement(self.settings, self.engine.private, channel.unprotected))
         return statements
 
     @property

@@ -1,84 +1,102 @@
 """Differential privacy of a cell: what noise is worth, on what clients send or in their training, and what it does not
 protect.
 
-Noise on the sum (`on: sum`) is counted for two federations of which one has a client more: a clipped update changes the
-sum by its norm at most. Noise on each update (`on: each`) is counted for any two data sets of one client, whose updates
-are twice the norm apart at most; that it takes part is not hidden. Values that one client sends in one round are
-released together. Epsilon is Opacus' bound by Rényi divergences; with fewer clients than all in a round it is that of
-Poisson sampling (each takes part by its own coin), which our rounds of a fixed number only approximate.
+Each epsilon is an upper bound for the neighbours that its statement names. With noise on the sum (`on: sum`) these are
+a client that sends its clipped updates and the same client sending nothing, so that the sum moves by the norm at most.
+All clients are in a round then, or each by its own coin (`selection: poisson`). Where a round has a fixed number of
+clients, one that leaves makes room for another: the neighbours are a client and another in its place, and the sum moves
+by twice the norm. Noise on each update (`on: each`) is counted for any two data sets of one client, whose updates are
+twice the norm apart at most; that it takes part is not hidden. What one client sends in one round is released together.
 
-Noise in training (`dp_sgd`) is counted for two data sets of a client of which one has a sample more, by all noisy steps
-that the client has taken, whatever they were for; the sampling rate is the share of its samples in a batch.
+Noise in training (`dp_sgd`) is counted for a sample that is in the batches of its client, in each by its own coin, and
+for the same sample left out, by all noisy steps that the client has taken, whatever they were for.
+
+The accountant is `dp-accounting`, by Rényi divergences: those of the Poisson-sampled Gaussian mechanism (Mironov,
+Talwar and Zhang 2019), and of one sampled without replacement (Wang, Balle and Kasiviswanathan 2019, "Subsampled Rényi
+Differential Privacy and Analytical Moments Accountant", theorem 9).
 """
 
-import functools
 import importlib.metadata
 import importlib.util
 import math
-import warnings
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 from bench.engine.private import PrivateSteps
 from bench.errors import UserError
 from bench.method import Everyone, Method, ServerRule
-from bench.settings import DEFAULT_SELECTION, Settings
+from bench.settings import DEFAULT_SELECTION, POISSON, Settings, noise_of
 
-PACKAGE = "opacus"
+PACKAGE = "dp_accounting"
 """The accountant."""
 _ORDERS = [*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 64, 80, 96, 128, 192, 256, 512, 1024]
-"""Orders of Rényi divergence: Opacus' own, and larger ones, without which an epsilon far below 1 would be too large."""
+"""Orders of Rényi divergence; without the large ones an epsilon far below 1 would be too large."""
 
-CHOICES = "what validation scores chose: the reported round, settings"
+CHOICES = "scores on test and validation samples, and what they chose: the reported round, settings"
 """What no noise covers in any cell."""
 
 _POOLED = "the mean and deviation of all clients' samples, by which these are normalised"
 _EACH_ITS_MEAN = "the mean and deviation of each client, by which its samples are normalised"
 
+Sampling = Literal["none", "poisson", "fixed"]
+"""Who is in a release: all, each by its own coin, or a fixed number drawn without replacement."""
+
 Mechanism = tuple[float, float, int]
 """Gaussian noise in units of the sensitivity, the sampling rate, and how many times it was released."""
 
+_SAMPLING_TEXTS: dict[Sampling, str] = {
+    "none": "none",
+    "poisson": "Poisson, each by its own coin",
+    "fixed": "a fixed number without replacement",
+}
 
-def epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
-    """The epsilon of all releases together, by Opacus' bound; infinite without noise, 0 without a release."""
+
+def epsilon(mechanisms: Sequence[Mechanism], delta: float, *, fixed: bool = False) -> float:
+    """An upper bound of the epsilon of all releases together; infinite without noise, 0 without a release.
+
+    Args:
+        mechanisms: what was released; the noise is in units of what one neighbour more or less moves.
+        delta: the probability with which epsilon may be exceeded.
+        fixed: a release has a fixed number drawn without replacement, in place of Poisson sampling.
+    """
     if not all(noise > 0 for noise, _, _ in mechanisms):
         return math.inf
     if not mechanisms:
         return 0.0
-    analysis = _analysis()
-    divergence = sum(analysis.compute_rdp(q=q, noise_multiplier=z, steps=n, orders=_ORDERS) for z, q, n in mechanisms)
-    with warnings.catch_warnings():  # that another order might give a smaller bound: this one holds
-        warnings.filterwarnings("ignore", message="Optimal order is", category=UserWarning)
-        return float(analysis.get_privacy_spent(orders=_ORDERS, rdp=divergence, delta=delta)[0])
+    if not fixed:
+        return _spent_by([_event(*mechanism) for mechanism in mechanisms], delta, fixed=False)
+    unsampled = [_event(z, 1.0, count) for z, _, count in mechanisms]  # also holds, and is smaller at rates near 1
+    sampled = [_event(*mechanism, fixed=True) for mechanism in mechanisms]
+    return min(_spent_by(events, delta, fixed=True) for events in (sampled, unsampled))
 
 
-def _analysis_file() -> Path | None:
-    """Opacus' analysis of Rényi divergences; None if it is not installed."""
-    package = importlib.util.find_spec(PACKAGE)
-    folders = package.submodule_search_locations or [] if package else []
-    files = [Path(folder, "accountants", "analysis", "rdp.py") for folder in folders]
-    return next((file for file in files if file.is_file()), None)
+def _event(noise: float, rate: float, count: int, *, fixed: bool = False) -> Any:
+    """Releases as the accountant takes them."""
+    import dp_accounting as dp
+
+    release: Any = dp.GaussianDpEvent(noise)
+    if fixed and rate < 1:  # the bound depends on the share of the two numbers only
+        release = dp.SampledWithoutReplacementDpEvent(1, rate, release)
+    elif rate < 1:
+        release = dp.PoissonSampledDpEvent(rate, release)
+    return dp.SelfComposedDpEvent(release, count)
 
 
-@functools.cache
-def _analysis() -> ModuleType:
-    """The module of `_analysis_file`, alone: its package imports all that trains with Opacus, which takes seconds."""
-    file = _analysis_file()
-    assert file is not None, "`check_privacy` refuses such cells"
-    spec = importlib.util.spec_from_file_location("opacus_rdp", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def _spent_by(events: Iterable[Any], delta: float, *, fixed: bool) -> float:
+    import dp_accounting as dp
+    from absl import logging
+    from dp_accounting import rdp
 
-
-def noise_of(settings: Settings) -> dict[str, Any] | None:
-    """The entry `gaussian` of a cell's channel; None if there is none."""
-    return next((operation for operation in settings.channel if operation["name"] == "gaussian"), None)
+    relation = dp.NeighboringRelation.REPLACE_ONE if fixed else dp.NeighboringRelation.REPLACE_SPECIAL
+    accountant, verbosity = rdp.RdpAccountant(_ORDERS, relation), logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)  # that an order is left out, which makes the bound larger
+    try:
+        for event in events:
+            accountant.compose(event)
+        return float(accountant.get_epsilon(delta))
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def check_privacy(settings: Settings, method: Method) -> None:
@@ -91,9 +109,9 @@ def check_privacy(settings: Settings, method: Method) -> None:
             method that has all clients in every round whatever `participation` says; or clients send bits of
             `adaptive_clip` under noise on each update.
     """
-    noise = noise_of(settings)
-    if (noise is not None or settings.dp_sgd is not None) and _analysis_file() is None:
-        raise UserError("noise needs an accountant: pip install 'pfleague[privacy]', or pip install opacus")
+    noise = noise_of(settings.channel)
+    if (noise is not None or settings.dp_sgd is not None) and importlib.util.find_spec(PACKAGE) is None:
+        raise UserError("noise needs an accountant: pip install 'pfleague[privacy]', or pip install dp-accounting")
     if settings.dp_sgd is not None and method.bound:
         raise UserError(f"dp_sgd: method {settings.method!r} trains on the samples of all clients; take out `dp_sgd`")
     each = noise is not None and noise["on"] == "each"
@@ -129,8 +147,8 @@ def _of_sum(settings: Settings, method: Method) -> str:
         return f"method {settings.method!r} does more with uploads than a mean; {each}"
     if settings.participation < 1 and method.everyone:
         return f"method {settings.method!r} has all clients in every round; leave out `participation`"
-    if settings.participation < 1 and settings.selection != DEFAULT_SELECTION:
-        return f"selection {settings.selection!r} does not draw clients uniformly; leave out `selection`"
+    if settings.participation < 1 and settings.selection not in (DEFAULT_SELECTION, POISSON):
+        return f"selection {settings.selection!r} does not draw clients uniformly; take {POISSON!r}"
     return ""
 
 
@@ -146,44 +164,45 @@ class Releases:
         self._noise = noise
         self._count_noise = count_noise
         self._sent: Counter[int] = Counter()  # by client: values with noise on each
-        self._senders: Counter[Hashable] = Counter()  # by value of this version: clients that sent it
+        self._sums = 0  # noised sums of this version
         self._versions: Counter[tuple[float, float]] = Counter()  # by noise and sampling rate of a version: versions
 
-    def add(self, client: int, value: Hashable) -> None:
-        """Count a value that a client sent; equal `value` are summed."""
+    def add(self, client: int) -> None:
+        """Count a value with noise of its own that a client sent."""
         self._sent[client] += 1
-        self._senders[value] += 1
+
+    def add_sum(self) -> None:
+        """Count a sum with noise."""
+        self._sums += 1
 
     def close(self, clients: int, rate: float) -> None:
         """Count what a version released.
 
         Args:
-            clients: how many its round had, each with its share of the noise.
+            clients: how many a round has on average.
             rate: the share that these are of the clients that were there, who may change with the rounds.
         """
-        if self._senders and self._noise["on"] == "sum":
-            shares = [clients / senders / self._noise["noise"] ** 2 if self._noise["noise"] else math.inf
-                      for senders in self._senders.values()]  # fmt: skip
-            if self._count_noise is not None:
-                bits = (2 * self._count_noise * clients) ** -2 if self._count_noise else math.inf
-                shares += [bits] * len(shares)
-            self._versions[sum(shares) ** -0.5, rate] += 1
-        self._senders.clear()
+        if self._sums:
+            worth = self._noise["noise"] ** -2 if self._noise["noise"] else math.inf
+            if self._count_noise is not None:  # a client moves the count of bits, less one half each, by a half
+                worth += (2 * self._count_noise * clients) ** -2 if self._count_noise else math.inf
+            self._versions[(self._sums * worth) ** -0.5, rate] += 1
+        self._sums = 0
 
     def mechanisms(self) -> list[Mechanism]:
-        """All that was released, as one client is concerned that sent most."""
+        """All that was released, as one client is concerned that sent most, in units of the clipping norm."""
         if self._noise["on"] == "sum":
             return [(noise, rate, count) for (noise, rate), count in sorted(self._versions.items())]
-        return [(self._noise["noise"] / 2, 1.0, count) for count in [max(self._sent.values(), default=0)] if count]
+        return [(self._noise["noise"], 1.0, count) for count in [max(self._sent.values(), default=0)] if count]
 
     def state(self) -> dict[str, Any]:
         """All counts, in plain values."""
         return {"sent": dict(self._sent), "versions": [[*of, count] for of, count in self._versions.items()]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from the counts of `state`; those of earlier versions have no rates, and 1 is the safe one."""
+        """Go on from the counts of `state`."""
         self._sent = Counter(state["sent"])
-        self._versions = Counter({(of[0], of[1] if len(of) > 1 else 1.0): count for *of, count in state["versions"]})
+        self._versions = Counter({(noise, rate): count for noise, rate, count in state["versions"]})
 
 
 def client_statement(settings: Settings, method: Method, releases: Releases, passed: Sequence[str]) -> dict[str, Any]:
@@ -194,7 +213,7 @@ def client_statement(settings: Settings, method: Method, releases: Releases, pas
         releases: what its channel has released.
         passed: what clients sent that the channel let pass, in words.
     """
-    noise = noise_of(settings)
+    noise = noise_of(settings.channel)
     assert noise is not None, "a channel without noise has no releases"
     mechanisms, on_sum = releases.mechanisms(), noise["on"] == "sum"
     rates = [rate for _, rate, _ in mechanisms] or [1.0]
@@ -202,26 +221,39 @@ def client_statement(settings: Settings, method: Method, releases: Releases, pas
     if on_sum:
         unprotected.append("single uploads: whoever adds them up is trusted")
     else:
-        unprotected += ["that a client takes part", "numbers of samples, the weights of the mean"]
+        unprotected.append("that a client takes part")
+    sampling: Sampling = "none"
+    if min(rates) < 1:
+        sampling = "poisson" if settings.selection == POISSON else "fixed"
+        unprotected.append("who is in which round, and how many, in records of bytes, seconds and events")
     if settings.normalise == "pooled":
         unprotected.append(_POOLED)
     if method.trains != "gm":
         unprotected.append("personalized models, each trained on its client's data without noise")
+    neighbours = "a client, or that client sending nothing" if on_sum else "any two data sets of a client"
+    if sampling == "fixed":
+        neighbours = "a client, or another one in its place"
     return {
         "protects": "client",
         "noise": noise["noise"],
         "on": noise["on"],
-        "adjacency": "a client more or less" if on_sum else "any two data sets of a client",
+        "adjacency": neighbours,
         "sampling_rate": max(rates),
-        "sampling": "none" if min(rates) == 1 else "counted as Poisson's; each round draws a fixed number",
+        "sampling": _SAMPLING_TEXTS[sampling],
         "releases": sum(count for _, _, count in mechanisms),
-        **_spent(mechanisms, noise["delta"]),
+        **_spent(mechanisms, noise["delta"], apart=1 if on_sum and sampling != "fixed" else 2, sampling=sampling),
         "unprotected": [*unprotected, CHOICES],
     }
 
 
-def sample_statement(settings: Settings, private: PrivateSteps) -> dict[str, Any]:
-    """The promise of DP-SGD to the samples of each client: epsilon, and what is not protected, in plain values."""
+def sample_statement(settings: Settings, private: PrivateSteps, passed: Sequence[str]) -> dict[str, Any]:
+    """The promise of DP-SGD to the samples of each client: epsilon, and what is not protected, in plain values.
+
+    Args:
+        settings: of the cell.
+        private: the noisy steps, and what else was computed from samples.
+        passed: what clients sent beside model values, in words.
+    """
     training = settings.dp_sgd
     assert training is not None, "a cell without noise in training promises nothing"
     clients = {
@@ -231,27 +263,36 @@ def sample_statement(settings: Settings, private: PrivateSteps) -> dict[str, Any
     spent = [(epsilon(mechanisms, training.delta), mechanisms) for mechanisms in sorted(clients)]
     _, most = max(spent, default=(0.0, ()))
     looks = [f"what {', '.join(sorted(private.looks))} computed of samples"] if private.looks else []
+    if passed:
+        looks.append(f"as far as it does not follow from noisy steps: {', '.join(passed)}")
     if settings.normalise is not None:
         looks.append(_POOLED if settings.normalise == "pooled" else _EACH_ITS_MEAN)
+    sampled = any(rate < 1 for _, rate, _ in most)
     return {
         "protects": "sample",
         "noise": training.noise,
         "norm": training.norm,
-        "adjacency": "a sample of a client more or less",
+        "adjacency": "a sample of a client, or that sample left out",
         "sampling_rate": max((rate for _, rate, _ in most), default=1.0),
-        "sampling": "counted as Poisson's; batches are drawn without replacement",
+        "sampling": _SAMPLING_TEXTS["poisson" if sampled else "none"],
         "releases": sum(steps for _, _, steps in most),
-        **_spent(most, training.delta),
-        "unprotected": [*looks, "numbers of samples, and of labels where a method uses them", CHOICES],
+        **_spent(most, training.delta, apart=1, sampling="poisson"),
+        "unprotected": [*looks, "numbers of samples", CHOICES],
     }
 
 
-def _spent(mechanisms: Sequence[Mechanism], delta: float) -> dict[str, Any]:
-    """Epsilon, rounded up, and what it is of; null is infinite."""
-    spent = epsilon(mechanisms, delta)
-    version = importlib.metadata.version(PACKAGE)
+def _spent(mechanisms: Sequence[Mechanism], delta: float, *, apart: int, sampling: Sampling) -> dict[str, Any]:
+    """Epsilon, rounded up, and what it is of; null is infinite.
+
+    Args:
+        mechanisms: with noise in units of the clipping norm.
+        delta: of epsilon.
+        apart: how many norms neighbours are apart.
+        sampling: who is in a release.
+    """
+    spent = epsilon([(z / apart, rate, n) for z, rate, n in mechanisms], delta, fixed=sampling == "fixed")
     return {
         "epsilon": None if math.isinf(spent) else math.ceil(1e4 * spent) / 1e4,
         "delta": delta,
-        "accountant": f"{PACKAGE} {version}, Rényi divergences",
+        "accountant": f"dp-accounting {importlib.metadata.version('dp-accounting')}, Rényi divergences",
     }

@@ -5,14 +5,14 @@ from bench.federation.clock import Clock
 from bench.federation.participants import ServerState
 from bench.method import Method, Selection
 from bench.rng import generator
-from bench.settings import Settings
+from bench.settings import POISSON, Settings
 
 
 class Selector:
     """Selects clients.
 
     Attributes:
-        count: number of clients that take part in a round.
+        count: number of clients that take part in a round, on average under the selection `poisson`.
         start_draws: number of times that idle clients have been drawn.
     """
 
@@ -53,7 +53,8 @@ class Selector:
         returned = list(self._selection(ids, sizes, self.count, version, rng))
         different = set(returned)
         selected = [i for i in ids if i in different]
-        if not len(selected) == len(returned) == self.count:
+        due = len(selected) if self._name == POISSON else self.count
+        if not len(selected) == len(returned) == due:
             raise UserError(
                 f"`selection: {self._name}` returned {len(returned)} ids in round {version + 1}, which name "
                 f"{len(selected)} of the {len(ids)} clients that it got: return {self.count} different ids of these"

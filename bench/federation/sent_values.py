@@ -1,6 +1,7 @@
 """The values that clients send, as channel and attack see them: both handle model values and leave all others alone."""
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -23,6 +24,8 @@ class SentValues:
     def __init__(self) -> None:
         self.models: dict[str, bool] = {}
         self.notices: list[str] = []
+        self._weights: set[str] = set()  # what clients sent as weights, in words
+        self._names: dict[int, list[list[str]]] = {}  # by number of a message, the groups of names that it had
         self._numbers = Counter[bool]()  # how many were sent in model values, and how many beside them
         self._counted = False
 
@@ -32,6 +35,37 @@ class SentValues:
         self.models[name] = self.models.get(name, False) or is_model
         self._numbers[is_model] += sum(p.spec.d if isinstance(p, Params) else p.numel() for p in parts(value))
         return is_model
+
+    def add_message(self, number: int, names: Collection[str], weight: float | None) -> None:
+        """Record what a client shows by sending a message: its weight (None: that is its number of samples), and for
+        which of several names it has something."""
+        if weight is None:
+            self._weights.add("numbers of training samples, the weights of the mean")
+        elif weight != 1:
+            self._weights.add("weights that clients compute for their uploads")
+        groups = self._names.setdefault(number, [])
+        if sorted(names) not in groups:
+            groups.append(sorted(names))
+
+    @property
+    def beside_models(self) -> list[str]:
+        """All that clients send beside the numbers of model values, in words."""
+        names = [repr(name) for name, is_model in sorted(self.models.items()) if not is_model]
+        chosen = {repr(name) for groups in self._names.values() if len(groups) > 1 for of in groups for name in of}
+        return [
+            *([f"{', '.join(names)}, which clients send as they are"] if names else []),
+            *([f"which of {', '.join(sorted(chosen))} a client sends"] if chosen else []),
+            *sorted(self._weights),
+        ]
+
+    def state(self) -> dict[str, Any]:
+        """The record in plain values."""
+        return {"sent": self.models, "weights": sorted(self._weights), "names": self._names}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`."""
+        self.models = dict(state["sent"])
+        self._weights, self._names = set(state.get("weights", ())), dict(state.get("names", {}))
 
     def note_rest(self, beginning: str, end: str) -> None:
         """Tell the user, once and after the first messages, how much of what was sent is beside model values.

@@ -17,9 +17,9 @@ def epsilons(statements: Iterable[Statement]) -> dict[str, float]:
 
 
 def epsilon_text(values: Iterable[float]) -> str:
-    """The largest epsilon of several cells as text; empty where they have no noise."""
+    """The largest epsilon of several cells as text, rounded up, as it is a bound; empty where they have no noise."""
     known = [value for value in values if not math.isnan(value)]
-    return "" if not known else "∞" if math.isinf(max(known)) else f"{max(known):.2f}"
+    return "" if not known else "∞" if math.isinf(max(known)) else f"{math.ceil(round(100 * max(known), 6)) / 100:.2f}"
 
 
 def privacy_notes(cells: Iterable[tuple[str, Sequence[Statement]]]) -> list[str]:

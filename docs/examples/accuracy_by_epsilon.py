@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 import bench
+from bench.results.privacy import epsilon_text
 from bench.results.results import RunView
 from reports.pictures.canvas import COLOURS, drawing, finish
 
@@ -66,7 +67,8 @@ def _accuracies(run: RunView) -> pd.DataFrame:
         {
             "figure": figures["method"] + " " + figures["metric"].str.upper(),
             "epsilon": [
-                f"{figure.epsilon_client:.2f}" if channel[figure.cell] else PLAIN for figure in figures.itertuples()
+                epsilon_text([figure.epsilon_client]) if channel[figure.cell] else PLAIN
+                for figure in figures.itertuples()
             ],
             "accuracy": 100 * figures["value"],
         }

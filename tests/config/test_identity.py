@@ -174,24 +174,31 @@ def test_a_version_of_late_models_counts_where_data_change_and_models_leap_only(
     assert changed == {"both", "another name", "interpolated"}
 
 
-def test_a_version_of_sampling_rates_counts_where_clients_come_under_noise_on_a_sum_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    noise: dict[str, Any] = {"name": "gaussian", "noise": 1.0, "delta": 1e-5}
-    channels = {on: [{"name": "clip", "norm": 1.0}, {**noise, "on": on}] for on in ("sum", "each")}
-    timelines: dict[str, list[dict[str, Any]]] = {
-        "none": [], "arrive": [{"round": 1, "arrive": [0, 1]}], "leave": [{"round": 1, "leave": [0, 1]}],
-        "classes": [{"round": 1, "add_classes": 1}],
+def test_a_version_of_privacy_counts_where_there_is_noise_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = {"name": "gaussian", "noise": 1.0, "on": "sum", "delta": 1e-5}
+    clip = {"name": "clip", "norm": 1.0}
+    kinds: dict[str, dict[str, Any]] = {
+        "sum": {"channel": [clip, noise]}, "each": {"channel": [clip, {**noise, "on": "each"}]},
+        "training": {"dp_sgd": {}}, "clipped": {"channel": [clip]}, "plain": {},
     }  # fmt: skip
-    cells = {
-        (on, timeline): Settings.model_validate({"method": "fedavg", "channel": channels[on], "timeline": changes})
-        for on in channels
-        for timeline, changes in timelines.items()
-    }
+    cells = {name: Settings.model_validate({"method": "fedavg", **of}) for name, of in kinds.items()}
     before = {name: cell_id(one, "data") for name, one in cells.items()}
-    monkeypatch.setattr(identity, "_RATE_VERSION", 1)
+    monkeypatch.setattr(identity, "_PRIVACY_VERSION", 1)
     changed = {name for name, one in cells.items() if cell_id(one, "data") != before[name]}
-    assert changed == {("sum", "arrive"), ("sum", "leave")}
+    assert changed == {"sum", "each", "training"}
+
+
+@pytest.mark.parametrize("spelled", [{"name": "gaussian"}, {"name": "gaussian", "on": "sum", "noise": 2.0}])
+def test_poisson_is_the_default_where_noise_is_on_a_sum_of_some_clients(spelled: dict[str, Any]) -> None:
+    """It stands in the settings, so that a cell that names it is the same, and one that names another is another."""
+    noisy: dict[str, Any] = {"method": "fedavg", "participation": 0.5, "channel": [{"name": "clip"}, spelled]}
+    default = Settings.model_validate(noisy)
+    assert default.model_dump()["selection"] == "poisson"
+    named, fixed = (Settings.model_validate({**noisy, "selection": name}) for name in ("poisson", "uniform"))
+    assert cell_id(default, "data") == cell_id(named, "data") != cell_id(fixed, "data")
+    assert Settings.model_validate(fixed.model_dump()).selection == "uniform"
+    for others in ({"participation": 1.0}, {"channel": [{"name": "clip"}]}, {"channel": [{**spelled, "on": "each"}]}):
+        assert Settings.model_validate({**noisy, **others}).selection == "uniform"
 
 
 def test_order_of_keys_does_not_count() -> None:

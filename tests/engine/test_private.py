@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bench.config.identity import cell_id
-from bench.engine.batches import DrawAddress, draw_batches
+from bench.engine.batches import Batches, DrawAddress, draw_poisson
 from bench.engine.private import noise_of
 from bench.errors import UserError
 from bench.federation.federation import Federation
@@ -20,13 +20,14 @@ from tests.engine.problems import EVERY_METHOD, assert_same, everything, generic
 
 NOTHING = {"norm": 1e9, "noise": 0.0}
 NOISY = {"norm": 0.5, "noise": 1.0}
+WHOLE: dict[str, Any] = {"batch_size": 50}
 
 
 def by_hand(federation: Federation, n: int, steps: int, norm: float, noise: float) -> Tensor:
     """The weights of a single client after some steps of plain SGD, sample by sample."""
     data, model = toy_data(), federation.server.initial_model()
     w, d = model.weights.clone(), model.weights.numel()
-    batches = draw_batches(Feed(), n, 4, steps, DrawAddress(3, 0, 0))
+    batches = draw_poisson(Feed(), n, 4, steps, DrawAddress(3, 0, 0, training=1))
     draws = torch.tensor(noise_of(DrawAddress(3, 0, 0, training=1), "w", d, steps))
     for step in range(steps):
         total = noise * norm * draws[step]
@@ -38,7 +39,7 @@ def by_hand(federation: Federation, n: int, steps: int, norm: float, noise: floa
             torch.nn.functional.cross_entropy(logits, y).backward()
             assert leaf.grad is not None
             total = total + leaf.grad * min(1.0, norm / float(leaf.grad.norm()))
-        w = w - 0.1 * total / len(chosen)
+        w = w - 0.1 * total / 4
     return w
 
 
@@ -55,7 +56,7 @@ def _tensors(model: Any, weights: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
 @pytest.mark.parametrize("noise", [0.0, 2.0])
 def test_steps_by_hand(executor: str, noise: float) -> None:
-    """Two epochs of 9 samples in batches of 4, 4 and 1."""
+    """Two epochs of 9 samples in three batches each, of 4 samples on average; some have none, some more than eight."""
     options: dict[str, Any] = {"sizes": [9], "momentum": 0.0, "executor": executor}
     federation = toy("fedavg", dp_sgd={"norm": 0.3, "noise": noise}, **options)
     federation.advance()
@@ -64,9 +65,9 @@ def test_steps_by_hand(executor: str, noise: float) -> None:
 
 @pytest.mark.parametrize("method", EVERY_METHOD)
 def test_without_noise_and_with_a_large_norm_it_is_the_plain_cell_or_refused(method: str) -> None:
-    """But for rounding, as sums are taken in another order."""
+    """Where all samples are in each batch; but for rounding, as sums are taken in another order."""
     try:
-        private = toy(method, dp_sgd=NOTHING)
+        private = toy(method, dp_sgd=NOTHING, **({} if method in MIXING else WHOLE))
         run(private, 2)
     except UserError as error:
         refused = str(error)
@@ -76,9 +77,10 @@ def test_without_noise_and_with_a_large_norm_it_is_the_plain_cell_or_refused(met
     assert ("mixes the samples of a batch" in refused) == (method in MIXING)
     if refused:
         return
-    plain = toy(method)
+    plain = toy(method, **WHOLE)
     run(plain, 2)
-    assert_same(everything(private), everything(plain), 1e-9)
+    if method != "fedgen":  # its samples meet other draws in another order
+        assert_same(everything(private), everything(plain), 1e-9)
     assert private.privacy()[0]["epsilon"] is None
 
 
@@ -106,16 +108,12 @@ def test_rounding_is_not_taken_for_mixing(method: str) -> None:
 def test_a_loss_that_mixes_the_samples_of_a_batch_is_refused(method: str, executor: str) -> None:
     """Class means, discrepancies, sums over a batch, one draw for all: samples one by one give another loss.
 
-    FedProto knows no prototypes in its first round. Batches of one sample are what they are. FedAS' Fisher weights,
-    which are a step of its own, are refused anyway.
+    FedProto knows no prototypes in its first round. FedAS' Fisher weights, which are a step of its own, are refused
+    anyway.
     """
     options: dict[str, Any] = {"executor": executor, **({"hp": {"fisher": False}} if method == "fedas" else {})}
     with pytest.raises(UserError, match=f"dp_sgd: {MIXING[method]} is .* it mixes the samples of a batch"):
         run(toy(method, dp_sgd=NOTHING, **options), 2)
-    private, plain = (toy(method, batch_size=1, epochs=1, **options, **dp) for dp in ({"dp_sgd": NOTHING}, {}))
-    run(private, 2)
-    run(plain, 2)
-    assert_same(everything(private), everything(plain), 1e-9)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
@@ -196,6 +194,14 @@ def test_earlier_samples_are_protected_too() -> None:
     assert len(federation.engine.private.steps) == 3
 
 
+def _there(batches: Batches, n: int) -> Any:
+    """Whether each sample is in each batch, `[steps][samples]`; padding is not."""
+    rows = zip(batches.positions.tolist(), batches.sizes.tolist(), strict=True)
+    chosen = [set(row[:size]) for row, size in rows]
+    assert all(len(of) == size for of, size in zip(chosen, batches.sizes, strict=True)), "none is there twice"
+    return [[i in of for i in range(n)] for of in chosen]
+
+
 @METHODS.register("test_twice")
 class Twice(Method):
     """Two trainings from the same model on the same batches."""
@@ -214,13 +220,19 @@ class Twice(Method):
         return trained["w"]
 
 
-def test_trainings_share_batches_and_no_noise() -> None:
-    """Else the difference of two would be free of it; nor does an evaluation share it with the next round."""
+def test_trainings_share_no_noise_and_with_noise_no_batches() -> None:
+    """Else the difference of two would be free of it, and a sample would be in the batches of both or of none. Nor does
+    an evaluation share them with the next round."""
     plain, noisy = toy("test_twice"), toy("test_twice", dp_sgd=NOISY)
     plain.advance()
     noisy.advance()
     assert not any(state["difference"].any() for state in plain.clients.states().values())
     assert all(state["difference"].all() for state in noisy.clients.states().values())
+    addresses = [DrawAddress(3, 0, 0, purpose, training) for purpose in ("", "personal") for training in (1, 2)]
+    there = torch.tensor([_there(draw_poisson(Feed(), 20, 5, 2000, at), 20) for at in addresses], dtype=torch.float64)
+    torch.testing.assert_close(there.mean((1, 2)), torch.full((4,), 0.25, dtype=torch.float64), rtol=0, atol=0.01)
+    torch.testing.assert_close(torch.corrcoef(there.flatten(1)), torch.eye(4, dtype=torch.float64), rtol=0, atol=0.02)
+    torch.testing.assert_close(torch.corrcoef(there[0].T), torch.eye(20, dtype=torch.float64), rtol=0, atol=0.1)
     evaluated = noisy.evaluator.personal(noisy.version)
     flights = noisy.waiting.start(noisy.client_rounds, noisy.clients.ids, noisy.version, 0.0)
     started = {f.client.id: f.messages[0][1]["model"].weights for f in flights}

@@ -1,9 +1,9 @@
 """Noise in a federation: what it adds, what it is worth, what is counted and said, and what is refused."""
 
+import importlib.util
 import json
 import math
 import re
-import sys
 from collections import Counter
 from typing import Any
 
@@ -31,10 +31,13 @@ def noisy(
 
 @pytest.mark.parametrize(
     ("noise", "rate", "steps", "printed", "digits"),
-    [(1.5, 0.04, 2250, 7.32911117143, 1e-9), (1.416, 0.04, 2250, 8.0, 5e-3), (1.3562, 0.04, 2000, 8.0, 5e-3)],
+    [(1.5, 0.04, 2250, 7.32911117143, 1e-3), (1.416, 0.04, 2250, 8.0, 5e-3), (1.3562, 0.04, 2000, 8.0, 5e-3)],
 )
 def test_epsilon_is_what_opacus_prints(noise: float, rate: float, steps: int, printed: float, digits: float) -> None:
-    """Printed in `opacus/tests/accountants_test.py`, the last two as the noise (4 digits) for a target of 8."""
+    """Printed in `opacus/tests/accountants_test.py`, the last two as the noise (4 digits) for a target of 8.
+
+    It is another implementation of the same bound, and takes some orders that `dp-accounting` leaves out.
+    """
     assert epsilon([(noise, rate, steps)], 1e-5) == pytest.approx(printed, abs=digits)
 
 
@@ -50,29 +53,20 @@ def test_epsilon_of_the_gaussian_mechanism_by_hand() -> None:
         assert both == pytest.approx(epsilon([(noise / 2, 1.0, 1)], 1e-5), rel=1e-9), "3 + 4 / 4 releases are 4"
 
 
-@pytest.mark.long
-def test_epsilon_is_that_of_the_whole_package() -> None:
-    """We import one file of it, and its accountant has fewer orders."""
-    from opacus.accountants import RDPAccountant
-
-    accountant = RDPAccountant()
-    for noise, rate, steps in [(1.1, 0.25, 30), (2.0, 0.1, 100), (0.7, 1.0, 3)]:
-        accountant.history = [(noise, rate, steps), (2 * noise, rate, 1)]
-        assert epsilon(accountant.history, 1e-5) == accountant.get_epsilon(1e-5)
-
-
 def test_epsilon_is_infinite_without_noise_and_zero_without_a_release() -> None:
     assert epsilon([(0.0, 1.0, 1)], 1e-5) == math.inf
     assert epsilon([(1.0, 0.1, 5), (0.0, 0.1, 1)], 1e-5) == math.inf
 
 
-def counted(on: str, noise: float, count_noise: float | None, rounds: list[dict[str, list[int]]]) -> Any:
-    """Mechanisms of rounds of 4 clients, each given as the clients that sent a value, by value."""
+def counted(on: str, noise: float, count_noise: float | None, versions: list[list[int]], sums: int = 1) -> Any:
+    """Mechanisms of versions of 4 clients, each given as the clients that sent a value, of which there are `sums`."""
     releases = Releases({"noise": noise, "on": on}, count_noise)
-    for senders in rounds:
-        for value, clients in senders.items():
-            for client in clients:
-                releases.add(client, value)
+    for senders in versions:
+        for _ in range(sums):
+            if on == "sum":
+                releases.add_sum()
+            for client in senders if on == "each" else ():
+                releases.add(client)
         releases.close(4, 0.25)
     again = Releases({"noise": noise, "on": on}, count_noise)
     again.restore(json.loads(json.dumps(releases.state()), object_hook=_with_numbers))
@@ -86,16 +80,16 @@ def _with_numbers(plain: dict[str, Any]) -> dict[Any, Any]:
 
 
 def test_releases_by_hand() -> None:
-    everyone, two = [0, 1, 2, 3], {"body": [0, 1, 2, 3], "head": [0, 1, 2, 3]}
-    assert counted("sum", 2.0, None, [{"w": everyone}] * 3) == [(2.0, 0.25, 3)]
-    assert counted("sum", 2.0, None, [two]) == [(pytest.approx(2 / 2**0.5), 0.25, 1)], "two values are one release"
-    assert counted("sum", 2.0, None, [{"w": [0]}]) == [(1.0, 0.25, 1)], "a quarter of the noise is there"
-    assert counted("sum", 2.0, None, [{}]) == []
-    (adaptive,) = counted("sum", 2.0, 0.5, [{"w": everyone}])
+    everyone = [0, 1, 2, 3]
+    assert counted("sum", 2.0, None, [everyone] * 3) == [(2.0, 0.25, 3)]
+    assert counted("sum", 2.0, None, [everyone], sums=2) == [(pytest.approx(2 / 2**0.5), 0.25, 1)], "one release"
+    assert counted("sum", 2.0, None, [[0], []]) == [(2.0, 0.25, 2)], "whoever sends something, the noise is there"
+    assert counted("sum", 2.0, None, [[]], sums=0) == []
+    (adaptive,) = counted("sum", 2.0, 0.5, [everyone])
     assert adaptive[0] == pytest.approx((1 / 4 + 1 / (2 * 0.5 * 4) ** 2) ** -0.5), "the bit's noise is 2, its half 1"
-    assert counted("sum", 2.0, 0.0, [{"w": everyone}]) == [(0.0, 0.25, 1)], "bits without noise are worth nothing"
-    assert counted("each", 2.0, None, [{"w": everyone}, {"w": [0, 1]}]) == [(1.0, 1.0, 2)]
-    assert counted("each", 0.0, None, [{"w": [0]}]) == [(0.0, 1.0, 1)]
+    assert counted("sum", 2.0, 0.0, [everyone]) == [(0.0, 0.25, 1)], "bits without noise are worth nothing"
+    assert counted("each", 2.0, None, [everyone, [0, 1]]) == [(2.0, 1.0, 2)]
+    assert counted("each", 0.0, None, [[0]]) == [(0.0, 1.0, 1)]
 
 
 @pytest.mark.parametrize("on", ["sum", "each"])
@@ -179,12 +173,13 @@ def mechanisms(federation: Federation) -> Any:
 
 def test_a_round_is_one_release_and_late_uploads_are_counted_with_noise_on_each() -> None:
     half = toy("fedper", channel=noisy("sum"), participation=0.5)
+    assert half.settings.selection == "poisson"
     run(half, 3)
     assert mechanisms(half) == [(1.0, half._selector.count / len(half.clients.ids), 3)]
     late = toy("fedavg", channel=noisy("each"), server={"name": "fedbuff", "buffer": 2, "concurrency": 3})
     run(late, 4)
     ((noise, rate, most),) = mechanisms(late)
-    assert (noise, rate) == (0.5, 1.0)
+    assert (noise, rate) == (1.0, 1.0)
     assert 2 <= most <= 8
 
 
@@ -221,7 +216,7 @@ def test_the_sampling_rate_is_that_of_the_clients_of_a_stage(
 @pytest.mark.parametrize(
     ("method", "settings", "texts"),
     [
-        ("fedavg", {}, ["numbers of samples", "that a client takes part", "validation scores"]),
+        ("fedavg", {}, ["numbers of training samples, the weights", "that a client takes part", "validation samples"]),
         ("ditto", {}, ["personalized models, each trained on its client's data"]),
         ("scaffold", {}, ["'control_change', which clients send as they are"]),
         ("fedavg", {"model": "test_norm"}, ["running statistics of normalisation layers"]),
@@ -268,7 +263,7 @@ def test_an_operation_on_each_part_of_a_sums_noise_is_refused(name: str) -> None
         toy("fedavg", channel=noisy("sum", after=(name,)))
     federation = toy("fedavg", channel=noisy("each", after=(name,)))
     run(federation, 2)
-    assert mechanisms(federation) == [(0.5, 1.0, 2)]
+    assert mechanisms(federation) == [(1.0, 1.0, 2)]
 
 
 @METHODS.register("test_always_everyone")
@@ -302,14 +297,7 @@ def test_bits_of_the_adaptive_norm_need_the_sum() -> None:
 
 
 def test_without_the_accountant_noise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opacus", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'pfleague\[privacy\]'"):
         toy("fedavg", channel=noisy())
     toy("fedavg", channel=tuple(check_channel(["clip"])))
-
-
-def test_counts_of_an_earlier_version_go_on_with_the_largest_epsilon() -> None:
-    releases = Releases({"noise": 2.0, "on": "sum"}, None)
-    releases.restore({"sent": {0: 3}, "versions": [[2.0, 3]]})
-    assert releases.mechanisms() == [(2.0, 1.0, 3)]
-    assert releases.state()["versions"] == [[2.0, 1.0, 3]]

@@ -21,17 +21,19 @@ CHANNELS: list[list[Any]] = [[], [CLIP, {"name": "gaussian"}], [CLIP, {"name": "
 
 def test_the_largest_epsilon_is_shown() -> None:
     assert epsilon_text([1.0, float("nan"), 2.345]) == "2.35"
+    assert epsilon_text([2.3411]) == "2.35", "a bound is rounded up"
+    assert epsilon_text([1.1, 0.57]) == "1.10"
     assert epsilon_text([1.0, float("inf")]) == "∞"
     assert epsilon_text([float("nan")]) == ""
 
 
 def test_rows_of_one_promise_share_a_note() -> None:
     statement = {
-        "protects": "client", "adjacency": "a client more or less", "delta": 1e-5, "accountant": "opacus 1.6.0",
+        "protects": "client", "adjacency": "a client, or another", "delta": 1e-5, "accountant": "accountant 1.6.0",
         "sampling": "none", "unprotected": ["this", "that"],
     }  # fmt: skip
     notes = privacy_notes([("fedavg", [statement]), ("ditto", [{**statement, "delta": 1e-6}]), ("fedper", [statement])])
-    text = "ε protects a client (a client more or less, δ = 1e-05, opacus 1.6.0). Not protected: this; that"
+    text = "ε protects a client (a client, or another, δ = 1e-05, accountant 1.6.0). Not protected: this; that"
     assert notes == [f"fedavg, fedper: {text}", f"ditto: {text.replace('1e-05', '1e-06')}"]
 
 
@@ -52,7 +54,7 @@ def test_epsilon_stands_beside_accuracies(bench: Bench, grid: Callable[..., Path
     view = load_run(tmp_path / "run")
     for printed in (ran, read, repr(view), view._repr_html_()):
         for text in (
-            "ε protects a sample (a sample of a client more or less",
+            "ε protects a sample (a sample of a client, or that sample left out",
             "∞",
             "Not protected: single uploads",
             "personalized models, each trained on its client",
