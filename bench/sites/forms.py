@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bench.engine.programs import Sent, Work
 from bench.federation.snapshot import plain_spec
-from bench.nested import leaves
+from bench.nested import leaves, parts
 from bench.params import Params
 from bench.sites.messages import Refused
 
@@ -157,21 +157,32 @@ def largest(values: Any) -> float:
     return max((_size(leaf) for _, leaf in leaves(values)), default=0.0)
 
 
-def check_numbers(values: Any, bound: float, n_train: int, models: Collection[int]) -> None:
+def check_numbers(values: Any, sent: Any, most: float, n_train: int, models: Collection[int]) -> None:
     """Refuse numbers that no training makes.
 
     Args:
         values: the values of an upload.
-        bound: largest absolute value in a model.
-        n_train: the site's number of training samples; values other than models may be sums over them.
+        sent: all that the site was sent in the round.
+        most: largest weight of a model, as a multiple of the largest number in `sent`, at least 1. Running variances
+            are squares, and so is their bound; values other than models may be sums over samples.
+        n_train: the site's number of training samples.
         models: sizes of the cell's models, which may also be sent as tensors.
 
     Raises:
-        Refused: a number is larger; the message says what was due.
+        Refused: a number is larger, or a variance is negative.
     """
+    bound = most * max(1.0, largest(sent))
+    for model in parts(values):
+        if isinstance(model, Params):
+            for name, tensor in model.tensors().items():
+                if name.endswith("running_var") and tensor.numel() and float(tensor.min()) < 0:
+                    raise Refused(f"{name} is a variance, and negative")
     for where, leaf in leaves(values):
-        model = where.endswith((".weights", ".buffers")) or (isinstance(leaf, Tensor) and leaf.numel() in models)
-        bound_here = bound if model else bound * n_train
+        bound_here = bound * n_train
+        if where.endswith(".buffers"):
+            bound_here = bound * most
+        elif where.endswith(".weights") or (isinstance(leaf, Tensor) and leaf.numel() in models):
+            bound_here = bound
         if (size := _size(leaf)) > bound_here:
             raise Refused(f"{where} holds {size:g}, where {bound_here:g} is the most (`--max-update` of the job)")
 

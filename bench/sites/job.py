@@ -126,7 +126,7 @@ class Limits(BaseModel):
     Attributes:
         n_train: most training samples that a site may say it has.
         update: largest absolute value in a model that a site sends, as a multiple of the largest that it was sent, at
-            least 1. Other values may be sums over samples: their bound is that many times the site's samples.
+            least 1. Other values may be sums over samples, or variances: their bounds are wider (`check_numbers`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

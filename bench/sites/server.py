@@ -254,8 +254,7 @@ class SiteRounds:
         """The values of a site's message, which were sent in answer to `sent`, once they are checked or learned."""
         if self._forms is None:
             self._job.facts.check(kind, values, sent[0])
-            bound = self._job.limits.update * max(1.0, largest(sent))
-            check_numbers(values, bound, self._federation.server.sizes[i], self._models)
+            check_numbers(values, sent, self._job.limits.update, self._federation.server.sizes[i], self._models)
         else:
             self._forms.learn(kind, values, self._clients)
         checked: dict[str, Any] = values

@@ -209,11 +209,27 @@ def test_a_number_of_a_model_has_a_bound_and_sums_over_samples_another(
     weights[at] = number
     values = {"w": weights if as_tensor else Params(weights, torch.zeros(0), SPEC)}
     for sent, bound in ((values, 7.0), ({"sum": weights[: SPEC.d - 1]}, 7.0 * n), ({"sum": [number]}, 7.0 * n)):
+        arguments = {"w": torch.tensor([-3.5, 1.0])}, 2.0, n, {SPEC.d}
         if largest(sent) <= bound:
-            check_numbers(sent, 7.0, n, {SPEC.d})
+            check_numbers(sent, *arguments)
         else:
             with pytest.raises(Refused, match=r"where .* is the most"):
-                check_numbers(sent, 7.0, n, {SPEC.d})
+                check_numbers(sent, *arguments)
+
+
+def test_a_running_variance_is_a_square_and_not_negative() -> None:
+    """The first round of a ResNet gives hundreds where weights are below 1; a negative one makes everybody diverge."""
+    spec = Spec.of("normalised", torch.nn.BatchNorm1d(2, device="meta"))
+    assert [entry.name for entry in spec.buffers] == ["running_mean", "running_var"]
+
+    def check(*buffers: float) -> None:
+        check_numbers({"w": Params(torch.ones(4), torch.tensor(buffers), spec)}, {}, 100.0, 5, {4})
+
+    check(-9000.0, 9000.0, 0.0, 9999.0)
+    with pytest.raises(Refused, match=r"\['w'\].buffers holds 10001, where 10000 is the most"):
+        check(0.0, 0.0, 1.0, 10001.0)
+    with pytest.raises(Refused, match="running_var is a variance, and negative"):
+        check(0.0, 0.0, 1.0, -0.5)
 
 
 @given(st.text(max_size=700))
