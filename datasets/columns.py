@@ -23,6 +23,7 @@ MOST_CATEGORIES = 100
 _MISSING = {"", "na", "n/a", "#n/a", "nan", "<na>", "null"}
 _FEATURE_MISSING = _MISSING | {"none", "?"}  # in a label or a site's name these may be meant
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf(inity)?", re.IGNORECASE)
+_NAME_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?")  # 8e31415926 rather is a key in hexadecimal
 COMMA_NUMBER = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
 _DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]\d{1,2}:\d{2}.*)?")
 _FAR = 1000.0  # standard deviations
@@ -67,7 +68,7 @@ def spellings(values: Iterable[str]) -> list[list[str]]:
     alike: dict[str | Decimal, set[str]] = defaultdict(set)
     for value in values:
         plain_text = " ".join(unicodedata.normalize("NFKC", value).casefold().split())
-        alike[Decimal(plain_text) if _NUMBER.fullmatch(plain_text) else plain_text].add(value)
+        alike[Decimal(plain_text) if _NAME_NUMBER.fullmatch(plain_text) else plain_text].add(value)
     return sorted(sorted(group) for group in alike.values() if len(group) > 1)
 
 
@@ -76,7 +77,7 @@ def numbered(names: Array) -> tuple[Indices, tuple[str, ...]]:
     import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
 
     distinct = sorted(set(names.tolist()))
-    if all(map(_NUMBER.fullmatch, distinct)):
+    if all(map(_NAME_NUMBER.fullmatch, distinct)):
         distinct.sort(key=Decimal)
     return pd.Index(distinct).get_indexer(names).astype(np.int64), tuple(distinct)
 

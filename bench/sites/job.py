@@ -159,7 +159,8 @@ class SiteJob(BaseModel):
     @property
     def sites(self) -> list[int]:
         """The sites' numbers: the clients of the cell."""
-        assert self.settings.clients != "all"  # check_settings refused it
+        if self.settings.clients == "all":
+            raise UserError("the job's settings say `clients: all`; a job says how many sites there are")
         return list(range(self.settings.clients))
 
     @property

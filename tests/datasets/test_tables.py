@@ -21,7 +21,7 @@ from bench.plugin import DATASETS
 from bench.results.file_names import file_stems
 from bench.runs.plan import plan
 from bench.settings import Settings
-from datasets.columns import far_values, tells_all
+from datasets.columns import far_values, numbered, spellings, tells_all
 from datasets.partitions import make_partition
 from datasets.table_rows import TableError
 from datasets.tables import table
@@ -251,6 +251,13 @@ def test_names_are_texts(kind: str, names: tuple[str, ...], tmp_path: Path) -> N
     (cell,) = bench.load_grid(str(grid)).cells
     assert bench.load_partition(cell, bench.load_dataset(cell)).names[2] == names[1]
     assert set(file_stems(names)) == {name.replace(",", "-") for name in names}
+
+
+def test_keys_that_look_like_huge_numbers_are_names() -> None:
+    keys = ["8e1234567890123456789012", "8e12345678901234567890123", "inf", "12e3", "7"]
+    assert spellings(keys) == []
+    codes, names = numbered(np.array(keys))
+    assert [names[code] for code in codes] == keys
 
 
 @pytest.mark.parametrize("names", [("7", "07"), ("1000", "1E3"), ("10024", "010024"), ("1", "1.0")])
