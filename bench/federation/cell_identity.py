@@ -97,10 +97,10 @@ class Identities:
         """
         texts = []
         for name in dict.fromkeys((settings.model, *settings.architectures)):
-            if not (MODELS.package_of(name) or is_own(MODELS, name)):
+            options = settings.model_options if name == settings.model else {}
+            if not (is_own(MODELS, name) or (MODELS.package_of(name) and options)):  # timm's may name a file
                 continue
             dataset = load_dataset(settings, self._data_root, download=self._download)
-            options = settings.model_options if name == settings.model else {}
             at = name, dataset.shape, dataset.num_classes, json.dumps(options, sort_keys=True)
             if at not in self.constructed:
                 self.constructed[at] = read_by_constructor(*at)
