@@ -25,7 +25,7 @@ class UserError(Exception):
 
 
 EXTRAS = {
-    "nvflare": "sites", "opacus": "privacy", "pyarrow": "parquet", "ray": "cluster", "safetensors": "networks",
+    "dp_accounting": "privacy", "nvflare": "sites", "pyarrow": "parquet", "ray": "cluster", "safetensors": "networks",
     "timm": "networks",
 }  # fmt: skip
 """Extras of pFLeague by the package that they bring."""

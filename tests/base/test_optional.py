@@ -19,11 +19,11 @@ from datasets.tables import read_table
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-IMPORTED_AS = {"PyYAML": "yaml", "scikit-learn": "sklearn"}
+IMPORTED_AS = {"dp-accounting": "dp_accounting", "PyYAML": "yaml", "scikit-learn": "sklearn"}
 BROUGHT_ALONG = {"PIL", "markupsafe", "pydantic_core", "sqlalchemy", "triton"}
 """Modules of packages that the dependencies need themselves."""
-BEHIND = ("bench/cluster/", "bench/sites/flare.py")
-"""Files that import such a package themselves: they are reached behind a call of `optional`."""
+BEHIND = ("bench/cluster/", "bench/federation/privacy.py", "bench/sites/flare.py")
+"""Files that import such a package themselves: they are reached behind a call of `optional`, or of `check_privacy`."""
 
 
 def names(requirements: list[str]) -> set[str]:
