@@ -51,7 +51,8 @@ class SentValues:
     def beside_models(self) -> list[str]:
         """All that clients send beside the numbers of model values, in words."""
         names = [repr(name) for name, is_model in sorted(self.models.items()) if not is_model]
-        chosen = {repr(name) for groups in self._names.values() if len(groups) > 1 for of in groups for name in of}
+        some = [set().union(*groups) - set(groups[0]).intersection(*groups) for groups in self._names.values()]
+        chosen = set(map(repr, set().union(*some)))
         return [
             *([f"{', '.join(names)}, which clients send as they are"] if names else []),
             *([f"which of {', '.join(sorted(chosen))} a client sends"] if chosen else []),

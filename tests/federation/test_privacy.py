@@ -14,6 +14,7 @@ from bench.config.completion import check_channel
 from bench.errors import UserError
 from bench.federation.federation import Federation
 from bench.federation.privacy import Releases, epsilon
+from bench.federation.sent_values import SentValues
 from bench.plugin import METHODS
 from bench.rng import generator
 from bench.settings import Settings
@@ -231,6 +232,23 @@ def test_what_is_not_protected_is_said(method: str, settings: dict[str, Any], te
     for text in texts:
         assert text in "; ".join(statement["unprotected"])
     assert ("personalized" in str(statement["unprotected"])) == (method == "ditto")
+
+
+def test_what_a_client_shows_by_sending_something_is_said() -> None:
+    """The choice of a cluster, a weight; what all send shows nothing, nor do their second messages."""
+    sent = SentValues()
+    for names, weight in ((["shared", "cluster0"], 1.0), (["shared", "cluster2"], 1.0)):
+        sent.add_message(0, names, weight)
+        sent.add_message(1, ["head"], weight)
+    assert sent.beside_models == ["which of 'cluster0', 'cluster2' a client sends"]
+    sent.add_message(0, ["shared", "cluster0"], None)
+    sent.add_message(0, ["shared", "cluster0"], 0.3)
+    again = SentValues()
+    again.restore(sent.state())
+    assert again.beside_models == sent.beside_models
+    assert sent.beside_models[1:] == [
+        "numbers of training samples, the weights of the mean", "weights that clients compute for their uploads"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
