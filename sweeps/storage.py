@@ -53,6 +53,8 @@ def storage_problems(storage: str) -> Iterator[None]:
 
     try:
         yield
+    except UnicodeEncodeError:
+        raise UserError(f"--storage {shown(storage)!a} is not text in UTF-8: give another one") from None
     except (StorageInternalError, SQLAlchemyError, ImportError) as error:
         cause = error.__cause__ if isinstance(error, StorageInternalError) else error
         line = str(getattr(cause, "orig", None) or cause or error).strip().partition("\n")[0]

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from bench.api.arguments import refuse_text
 from bench.config.completion import check_tests
+from bench.config.validation import shown
 from bench.errors import UserError, refusing_exits
 from bench.federation import cell_data
 from bench.plugin import METRICS
@@ -117,8 +118,10 @@ def _tests(tests: Sequence[str | Mapping[str, Any]]) -> tuple[FurtherTest, ...]:
     Raises:
         UserError: there is no such test, or it has other options.
     """
-    try:
-        values = [{"name": test} if isinstance(test, str) else test for test in tests]
-        return tuple(check_tests([FurtherTest.model_validate(value) for value in values]))
-    except ValidationError as error:
-        raise UserError(f"tests: {first_error(error)}") from None
+    checked = []
+    for test in tests:
+        try:
+            checked.append(FurtherTest.model_validate({"name": test} if isinstance(test, str) else test))
+        except ValidationError as error:
+            raise UserError(f"tests: {shown(test)}: {first_error(error)}") from None
+    return tuple(check_tests(checked))

@@ -43,6 +43,7 @@ _IN_WORDS_OF_YAML = {
     "dict_type": "should be a mapping",
     "model_type": "should be a mapping",
     "dataclass_type": "should be a mapping",
+    "json_invalid": "is not text in UTF-8",  # of a value that was written as JSON: it holds half a letter
     "extra_forbidden": "is no key that can stand here",
     "too_short": "should have {min_length} or more values",
     "too_long": "should have {max_length} values at most",

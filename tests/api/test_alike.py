@@ -170,6 +170,7 @@ OF_STUDIES: dict[str, tuple[list[str], dict[str, Any], str]] = {
     "no such device": (["--device", "cudda"], {"device": "cudda"}, "Did you mean 'cuda'?"),
     "no jobs": (["--jobs", "0"], {"jobs": 0}, "--jobs 0: should be greater than or equal to 1"),
     "a misspelt key": (["--set", "trails=3"], {"overrides": ["trails=3"]}, "trails"),
+    "no place": (["--out", "/proc/x"], {"out": "/proc/x"}, "--out /proc/x: nothing can be written into /proc: No such"),
 }
 
 

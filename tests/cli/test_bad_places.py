@@ -27,8 +27,9 @@ from bench.cli import main
 from bench.results.pack import pack
 from bench.runs.session_options import Options
 from bench.runs.workers import start_server
-from tests.runs.conftest import COMMON, write_arrays
+from tests.runs.conftest import COMMON, Bench, write_arrays
 from tests.runs.helpers import make_run
+from tests.warm import PATIENCE, Start
 
 SECONDS = 120  # after which a command is taken for one that waits without end
 
@@ -295,6 +296,45 @@ def answers(slot: str, good: Path, folder: Path) -> Iterator[Answer]:
 def test_every_bad_place_has_a_good_answer(slot: str, good: Path, tmp_path: Path) -> None:
     wrong = [str(said) for said in answers(slot, good, tmp_path) if said.verdict != "fine"]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["status", "file"], "file is a file, not a run folder; `bench unpack file FOLDER` makes one of a packed run"),
+        (["data", "pipe.csv", "--label", "y"], "pipe.csv is a pipe, not a table"),
+        (["pack", "good", "--out", "folder"], "--out folder is a folder, not a file"),
+        (["export", "good", "--out", "file"], "--out file: file is a file, not a folder"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_the_real_command_says_the_same(
+    command: list[str], says: str, good: Path, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "good").symlink_to(good / "good")
+    with start(*command) as process:
+        out, said = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out, said.splitlines()[-1]) == (2, "", f"bench: {says}")
+
+
+VALUES = {  # values that are no places, and what is said of them
+    "evaluate good --tests 3": "tests: 3: should be a mapping",
+    "evaluate good --tests nope": "tests: \"nope\": name: should be 'global', 'others'",
+    "run --grid grid.yaml --dry-run --set tests=[3]": "--set tests: tests[0] = 3 should be a mapping",
+    "data table.csv --label \udcff": 'label_column = "?" is not text in UTF-8',
+    "sweep --study study.yaml --out new --storage sqlite:///\udcff": "is not text in UTF-8: give another one",
+}
+
+
+@pytest.mark.parametrize("command", VALUES, ids=ascii)
+def test_bad_values_are_answered_in_the_users_words(bench_here: Bench, command: str, good: Path) -> None:
+    words = [str(good / word) if (good / word).exists() else word for word in command.split()]
+    said = bench_here(*words, code=2).stderr
+    assert VALUES[command] in said
+    assert not re.search(r"instance of|surrogate i|Input should|Traceback", said)
 
 
 if __name__ == "__main__":
