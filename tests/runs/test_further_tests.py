@@ -256,7 +256,7 @@ def test_what_cannot_be_is_refused(run: Path, bench_here: Bench, arrays: Path) -
     assert "should be 'global'" in refused("globe").replace("Input ", "")
     assert "'global' stands there twice" in refused("global", "global")
     assert "unknown metric 'aurok'" in bench_here("evaluate", run, "--metrics", "aurok", code=2).stderr
-    assert "is a file: `bench unpack" in bench_here("evaluate", arrays, code=2).stderr
+    assert "is a file, not a run folder; `bench unpack" in bench_here("evaluate", arrays, code=2).stderr
     missing = {"method": "fedavg", "alpha": 1.0, "tests": [{"name": "file", "path": "missing.npz"}]}
     with pytest.raises(UserError, match=r"missing\.npz"):
         front_door.run(front_door.Settings(**missing), out=run.parent / "other", quiet=True)
