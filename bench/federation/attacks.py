@@ -19,7 +19,7 @@ from bench.method import Everyone, Message, Method
 from bench.params import Params, Spec
 from bench.plugin import ATTACKS
 from bench.rng import generator
-from bench.settings import Settings, noise_of
+from bench.settings import POISSON, Settings, noise_of
 
 _BY_DATA = "take an attack by data: label_flip or backdoor"
 
@@ -73,8 +73,8 @@ def tolerance_note(settings: Settings, clients: Sequence[int], malicious: int) -
     """
     method, name = make_method(settings), settings.server and settings.server["name"]
     fewest = min(clients) if method.everyone else settings.selected(min(clients))
-    if not isinstance(method.trigger, Everyone) or settings.clock.dropout:  # any number of messages may arrive
-        fewest = 1
+    if not isinstance(method.trigger, Everyone) or settings.clock.dropout or settings.selection == POISSON:
+        fewest = 1  # any number of messages may arrive
     if method.rule.needs is None:
         return ""
     (factor, more), expected, among = method.rule.needs, method.rule.expects(fewest), min(malicious, fewest)

@@ -177,6 +177,10 @@ def test_what_makes_no_sense_is_refused_before_training(
         ),
         ({"server": "median", "new_clients": 3}, ["tolerates f = 3 malicious clients .*, of n = 7$"]),
         ({"server": "median", "clock": {"dropout": 0.1}}, ["tolerates f = 0 malicious clients .*, of n = 1$"]),
+        (
+            {"server": "median", "selection": "poisson", "participation": 0.5},
+            ["tolerates f = 0 malicious clients .*, of n = 1$"],
+        ),
         ({"server": "norm_clip", "attack": "sign_flip"}, []),
         ({"attack": "sign_flip"}, []),
     ],
