@@ -258,7 +258,7 @@ def put_file_for_the_mailbox(folder: Path) -> None:
 MAILBOXES: list[tuple[Callable[[Path], None], str]] = [
     (put_link, "answer is a link where a file should be"),
     (put_folder, "answer is a folder where a file should be"),
-    (put_pipe, "answer is no ordinary file where a file should be"),
+    (put_pipe, "answer is a pipe where a file should be"),
     (put_large, "answer has 3221225472 bytes, where 1000 is the most"),
     (put_folder_for_the_request, "request is a folder where a file should be"),
     (put_file_for_the_mailbox, "File exists"),
