@@ -297,10 +297,12 @@ def work(
     rounds = {id: settings.rounds for id, settings in unfinished.items()}
     tasks = [CellTask(settings, folder / id, options) for id, settings in unfinished.items()]
     follower = Follower(folder, mirror) if mirror and (tasks or other_cells(folder)) else None
+    of_a_run = (folder / "run.json").exists()  # cells that are verified run in a folder without it
     with reporter(names, rounds, quiet=quiet, verbose=verbose) as report:
 
         def tell(event: Event) -> None:
-            check_there(folder)
+            if of_a_run:
+                check_there(folder)
             report.event(event)
             if event.warning:
                 print_warning(event.warning)

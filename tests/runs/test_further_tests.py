@@ -331,7 +331,7 @@ def test_pairs_that_a_test_turns_round_are_named() -> None:
         rows("a", "global", [40, 41, 42]), rows("b", "global", [60, 61.1, 61.9]), rows("c", "global", [50, 20, 70]),
         rows("a", "triggered", [5, 6, 7]), rows("b", "triggered", [95, 96, 96.9]),  # where less is better: no reversal
     ])  # fmt: skip
-    store_like = SimpleNamespace(tasks=["t"], rows=["a", "b", "c"])
+    store_like = SimpleNamespace(tasks=["t"], rows=["a", "b", "c"], least=lambda task, on: 0.0)
     (text,) = reversals(store_like, tested)  # type: ignore[arg-type]
     assert text.startswith("t: a − b: +10.00 [")
     assert "on own tests, -20.00 [" in text
