@@ -66,7 +66,6 @@ def verify(
     run could be confirmed."""
     from bench.api.verify import check_runs
     from bench.plugin import file_path
-    from bench.runs.verify.verify import discovery
 
     files = tuple(file_path(file) for file in plugin or [])
     verification = check_runs(run, cells, seed, jobs, data_root, files, blind=blind)
@@ -80,6 +79,8 @@ def verify(
         f"{drifted} drifted apart, {wrong} wrong; --seed {verification.seed} draws the same cells"
     )
     if 0 < cells < verification.cells:
+        from bench.runs.verify.verify import discovery  # here, as it takes torch
+
         chances = (discovery(verification.cells, math.ceil(share * verification.cells), cells) for share in SHARES)
         print(
             f"of cells forged by who did not know the draw, {cells} meet one with a probability of "

@@ -61,7 +61,7 @@ def megabytes(settings: Settings) -> float:
     known = data_size(settings, Path("data"))
     assert known is not None
     network = network_of(settings, known[0], "cpu")
-    return (models(settings) * network.model + network.frozen) / 1e6
+    return (models(settings, 100) * network.model + network.frozen) / 1e6
 
 
 def table(run: RunView) -> pd.DataFrame:
