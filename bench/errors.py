@@ -9,7 +9,6 @@ import io
 import linecache
 import signal
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -163,6 +162,8 @@ def refusing_exits() -> Iterator[None]:
         signals = map(signal.getsignal, (signal.SIGINT, signal.SIGTERM))
         if isinstance(error, KeyboardInterrupt) and any(map(callable, signals)):
             raise
+        import sysconfig  # here, as every command reads this module
+
         library = sysconfig.get_paths()["stdlib"]  # where `argparse` ends a program
         frames = traceback.extract_tb(error.__traceback__)
         place = next((frame for frame in reversed(frames) if not frame.filename.startswith(library)), frames[-1])

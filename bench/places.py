@@ -6,7 +6,6 @@ The reason is the system's own where there is one. A check that writes leaves no
 import errno
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 from bench.errors import UserError
@@ -102,6 +101,8 @@ def _check_output(path: Path, folder: Path, option: str) -> None:
         raise UserError(f"{option} {path}: {place} is {there}, not a folder".lstrip())
     for name in path.relative_to(place).parts:
         kind_of(place / name, option)  # one that is too long is an error, though the folders above are not there yet
+    import tempfile  # here, as every command reads this module
+
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(bytes(4096))  # a full disk has room for a name

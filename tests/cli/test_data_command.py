@@ -91,7 +91,7 @@ def test_a_page_of_it(bench_here: Bench, table: pd.DataFrame, tmp_path: Path) ->
         (["my.csv", "--label", "no such", "--site", "site"], "no such"),
         (["my.csv", "--site", "site"], "label"),
         (["grid.yaml", "--label", "outcome"], "for a table"),
-        (["no.csv", "--label", "outcome"], "bench: no.csv does not exist\n"),
+        (["no.csv", "--label", "outcome"], "bench: there is no table no.csv\n"),
         (["my.tsv", "--label", "outcome"], "my.tsv is no table that can be read (a file .csv or .parquet"),
         (["my.tsv"], "my.tsv is no table that can be read"),
         (["empty", "--label", "outcome"], "empty is no table that can be read"),
