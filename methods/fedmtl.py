@@ -93,10 +93,11 @@ def precision(models: Tensor) -> Tensor:
 
     It is smallest in the direction that all models have in common, and 1 in directions in which no two models differ.
     """
-    values, vectors = torch.linalg.eigh((models @ models.T).double())
-    roots = values.clamp(min=0).sqrt()
+    # Of W itself: the roots of W W^T's eigenvalues would turn rounding of 1e-16 where clients share a model into 1e-8.
+    directions, roots, _ = torch.linalg.svd(models.double(), full_matrices=False)
     share = roots / roots.sum().clamp(min=torch.finfo(roots.dtype).tiny)
-    return (vectors / (len(models) * share + 1)) @ vectors.T
+    identity = torch.eye(len(models), dtype=roots.dtype, device=roots.device)
+    return identity + (directions * (1 / (len(models) * share + 1) - 1)) @ directions.T
 
 
 def related_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:

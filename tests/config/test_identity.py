@@ -19,7 +19,7 @@ from bench.config.identity import cell_id, declared_checksum
 from bench.config.model_marks import model_marks
 from bench.errors import UserError
 from bench.federation import cell_data
-from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SERVER_RULES
+from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SELECTIONS, SERVER_RULES
 from bench.runs.plan import plan
 from bench.settings import PublicSet, Settings
 from datasets.partitions import Split
@@ -451,7 +451,8 @@ def test_methods_share_a_code_only_if_they_share_a_file() -> None:
 
 
 def test_code_that_only_moved_keeps_its_cells_and_none_is_remembered_that_has_changed_since() -> None:
-    assert set(code_digests._MOVED.values()) <= {code_digest(METHODS, name) for name in METHODS.names()}
+    used = {code_digest(METHODS, name) for name in METHODS.names()} | {code_digest(SELECTIONS, "by_size")}
+    assert set(code_digests._MOVED.values()) <= used
 
 
 def test_a_method_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def test_a_backend_that_fails_leaves_the_work_to_a_simpler_one(
     damage, failed, left, reason = BROKEN[broken]
     monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
     right = toy("ditto", executor=executor, rounds=3)
-    expected = run(right, 3)
+    expected, weights = run(right, 3), everything(right)
     assert right.engine.backend == "torchscript"
     assert right.warnings == []
     NOTHING_FROZEN.recorded.clear()
@@ -90,7 +90,7 @@ def test_a_backend_that_fails_leaves_the_work_to_a_simpler_one(
     federation = toy("ditto", executor=executor, rounds=3)
     found = run(federation, 3)
     assert found.metrics == expected.metrics
-    assert all(torch.equal(t, everything(right)[name]) for name, t in everything(federation).items())
+    assert all(torch.equal(t, weights[name]) for name, t in everything(federation).items())
     assert federation.engine.backend == left
     assert (right.engine.steps_are, federation.engine.steps_are) == ("as planned", "fallen back")
     (notice,) = federation.warnings
