@@ -43,7 +43,9 @@ class TopK(ChannelOperation):
         if k == update.size:
             return update, {}
         wanted = _with_memory(update, state)
-        positions = largest(wanted.abs(), k, unit=wanted.abs().max()).nonzero().squeeze(1)
+        chosen = largest(wanted.abs(), k, unit=wanted.abs().max())
+        # As `nonzero` gives them, of which a dry run cannot tell how many there are.
+        positions = chosen.to(torch.uint8).topk(k, sorted=False).indices.sort().values
         return _selected(update, wanted, positions, extra=min(k * math.ceil(math.log2(update.size)), update.size))
 
 

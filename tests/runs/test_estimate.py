@@ -93,7 +93,7 @@ def test_a_frozen_body_is_counted_once_and_no_checkpoint_holds_it(tmp_path: Path
     free, frozen = (estimate(Settings(frozen=f, **given), tmp_path, "cpu") for f in ((), ("body",)))
     assert free is not None
     assert frozen is not None
-    held_of = models(Settings(**given))
+    held_of = models(Settings(**given), 10)
     network = network_of(Settings(frozen=("body",), **given), DataSize((1, 8, 8), 10, 1000, 100), "cpu")
     assert (network.model, network.frozen, network.features) == (head, body, 4 * 2000)
     assert frozen.checkpoint == pytest.approx(20 * head, rel=0.1)
