@@ -105,7 +105,7 @@ def _check_output(path: Path, folder: Path, option: str) -> None:
 
     try:
         with tempfile.TemporaryFile(dir=place) as file:
-            file.write(bytes(4096))  # a full disk has room for a name
+            file.write(bytes(512))  # a full disk has room for a name
     except OSError as error:
         reason = f"nothing can be written into {place}: {error.strerror}; choose another place"
         raise UserError(f"{option} {path}: {reason}".lstrip()) from None

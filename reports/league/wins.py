@@ -52,6 +52,8 @@ def wins(store: Store, figure: Figure, chosen: str, method: str | None = None) -
     order = sorted(compared.scores, key=lambda row: (-places[row].mean, row)) if places else []
     named = compared.clones.get(method or "", method)
     shown = [row for at, row in enumerate(order) if at < _LEADING or row == named]
+    if not shown:
+        return pd.DataFrame()
     counts = np.zeros((len(shown), len(shown)), dtype=int)
     erratic = [row in compared.erratic for row in shown]
     for task, least in zip(_tasks({row: compared.scores[row] for row in shown}), compared.least, strict=True):

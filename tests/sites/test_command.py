@@ -29,7 +29,7 @@ def test_wrong_input_is_refused(tmp_path: Path, start_in: Start) -> None:
         (["export", "grid.yaml", "--out", "new"], "grid.yaml has 2 cells: choose one"),
         (["export", "grid.yaml", "--only", "method=metafed", "--out", "new"], "metafed cannot run at sites: "),
         (["export", "grid.yaml", "--only", "method=fedavg", "--out", "full"], "full is not empty: give another folder"),
-        (["serve", "nothing", *place], "nothing/job.json: there is no such job"),
+        (["serve", "nothing", *place], "there is no folder of a job nothing"),
         (["join", "job", "--site", "3", *place], "there is no site 3: the job has sites 0 to 2"),
         (["join", "job", "--site", "1", "--data", "no.py", *place], "no.py: there is no such file"),
     ]:
