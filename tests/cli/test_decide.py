@@ -183,11 +183,10 @@ def test_the_page_s_path_from_a_table_to_a_prediction(bench_here: Bench, python:
     python(*make[1:], folder=tmp_path)
     bench_here(*look[1:])
     assert (tmp_path / "data.html").is_file()
-    command = [*decide[1:-1], "0.001", "--jobs", 2]
-    bench_here(*command)
+    bench_here(*decide[1:-1], "0.001", "--jobs", 2)
     file = tmp_path / Path(read[1]).parent / "plan.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "plan": PLAN}))
-    bench_here(*command, "--minutes", 0.2)
+    bench_here(*decide[1:-1], "0.2", "--jobs", 2)
     assert json.loads((tmp_path / read[1]).read_text())["headline"]
     rows = pd.read_csv(tmp_path / "hospitals.csv", sep=";", dtype=str).drop(columns=["outcome", "hospital"]).head(5)
     rows.to_csv(tmp_path / predict[-1], sep=";", index=False)
