@@ -77,10 +77,7 @@ class CCVR(Method):
 
 
 def gaussians(count: Tensor, total: Tensor, outer: Tensor) -> tuple[Tensor, Tensor]:
-    """Means `[classes, d]`, and the symmetric roots A `[classes, d, d]` of the unbiased covariances, A A = covariance.
-
-    Among all A with A A^T = covariance, the symmetric one depends on no choice of eigenvectors, which differ between
-    libraries: a CPU and a GPU make the same features of the same draws.
+    """Means `[classes, d]`, and matrices A `[classes, d, d]`, where A A^T is the unbiased covariance of a class.
 
     Args:
         count: `[classes]` numbers of samples.
@@ -92,8 +89,10 @@ def gaussians(count: Tensor, total: Tensor, outer: Tensor) -> tuple[Tensor, Tens
     covariance = (outer - n * center.unsqueeze(2) * center.unsqueeze(1)) / (n - 1).clamp(min=1)
     # Squares that overflowed are set to 0, as LAPACK would raise an error; later checks report that training diverged.
     finite = covariance.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    size, direction = torch.linalg.eigh(finite)  # a class with fewer samples than features has no Cholesky factor
-    return center, (direction * size.clamp(min=0).sqrt().unsqueeze(1)) @ direction.mT
+    # A class with fewer samples than features has no Cholesky factor. Eigenvectors have any sign: on the processor, so
+    # that a GPU makes the same features of the same draws.
+    size, direction = (values.to(finite) for values in torch.linalg.eigh(finite.cpu()))
+    return center, direction * size.clamp(min=0).sqrt().unsqueeze(1)
 
 
 def drawn_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Tensor:

@@ -37,6 +37,7 @@ _MOVED = {
     "2d5d3104880528d2": "d61d6c88ed9a8dde",  # pgfed: the expansions and steps to expansions.py
     "76c246fb1e08c50a": "67b984c1efbaa3f6",  # selections: `poisson` has come to stand beside them
     "fb1f097f53a23de4": "50244bcf0416fd10",  # fedmtl: the singular values of W in place of the roots of W W^T's
+    "a76c1be599b477f7": "2ca28f4de8c2906e",  # ccvr: eigenvectors on the processor, whose bytes are the same
     "79cd7e4089e7a137": "4155d31748f959dd",  # fedala: the mixture is joined of its layers, with the same bytes
     "e3774fffced9a642": "dc3c453884f3909d",  # fedas: the engine freezes statistics; with BatchNorm: _WHOLE_VERSIONS
     "53b85fdc9fa09038": "8c0a4cb5bec31937",  # elastic: likewise
