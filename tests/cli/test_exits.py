@@ -114,8 +114,12 @@ def test_an_interrupt_that_nobody_sent_is_an_error(
 
 def test_ctrl_c_is_no_error(cell: Callable[..., Settings], leaver: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(leaver, "client_round", lambda *_: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        run_cell(cell(method="leaver"), tmp_path / "cell", Options(device="cpu"))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # other tests' commands leave another one
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_cell(cell(method="leaver"), tmp_path / "cell", Options(device="cpu"))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_method_whose_constructor_ends_python(
