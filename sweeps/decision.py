@@ -55,7 +55,7 @@ class DecisionRecord(BaseModel):
         timing: of their cells.
         plan: None where there was too little time for any.
         tuned: whether tuning is over.
-        minutes: of the longest command that came to its end.
+        minutes: of the longest command that decided how many seeds it has time for.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -111,8 +111,8 @@ class DecisionRun:
     def run(self) -> DecisionPlan:
         """Run the study; returns the plan that it followed.
 
-        A finished one is left as it is unless there are more minutes: how far a machine comes in a time differs from
-        call to call, and a decision should not.
+        Once the number of seeds is planned, another call with as many minutes runs what is missing of them, and no
+        more: how far a machine comes in a time differs from call to call, and a decision should not.
 
         Raises:
             UserError: the folder has a decision on other data, or a cell cannot run here.
@@ -122,8 +122,6 @@ class DecisionRun:
         record = self._record()
         assert record.plan is not None
         plan = record.plan
-        if record.minutes >= self.minutes and self._finished(plan):
-            return plan
         if not record.tuned:
             self.say(f"tuning {len(plan.methods)} methods, {plan.trials} trials of {plan.rounds} rounds each")
             self._study(plan, timeout=self._for_trials(record, plan), least=1)
@@ -131,17 +129,18 @@ class DecisionRun:
             self._keep(record)
         elif not self._finished(plan):
             self._study(plan, timeout=0.0)
+        if record.minutes >= self.minutes:
+            return plan
         left = self.end - time.monotonic() - record.timing.first
-        more = int(0.8 * left / max(1e-3, self._a_seed(record, plan)))
-        if more > 0 and plan.seeds < MOST_SEEDS:
-            plan = dataclasses.replace(plan, seeds=min(MOST_SEEDS, plan.seeds + more))
-            record.plan = plan
-            self._keep(record)
-            self.say(f"time is left for {plan.seeds} seeds in all")
-            self._study(plan, timeout=0.0)
-        record.minutes = max(record.minutes, self.minutes)
+        more = max(0, int(0.8 * left / max(1e-3, self._a_seed(record, plan))))
+        seeds = min(MOST_SEEDS, plan.seeds + more)
+        # Kept before the seeds are run: the call after a kill among them runs the same ones, and decides the same.
+        record.plan, record.minutes = dataclasses.replace(plan, seeds=seeds), self.minutes
         self._keep(record)
-        return plan
+        if seeds > plan.seeds:
+            self.say(f"time is left for {seeds} seeds in all")
+            self._study(record.plan, timeout=0.0)
+        return record.plan
 
     def study(self, plan: DecisionPlan) -> Study:
         """The study of a plan."""

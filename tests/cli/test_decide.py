@@ -86,6 +86,10 @@ def test_a_decision_from_a_table(bench_here: Bench, table: Path, tmp_path: Path)
     again = bench_here(*command, "--minutes", 5)
     assert said(again) == said(result)
     assert stamps == {path: path.stat().st_mtime_ns for path in (tmp_path / "r").glob("*/metrics.csv")}
+    seeds = plan["plan"]["seeds"] + 1
+    file.write_text(json.dumps({**plan, "minutes": 5, "plan": {**plan["plan"], "seeds": seeds}}))
+    bench_here(*command, "--minutes", 5)  # as if a command had been killed after it had found time for one more seed
+    assert len(json.loads((tmp_path / "r" / "decision.json").read_text())["seeds"]) == seeds
     bench_here("verify", "r", "--cells", 1, "--jobs", 1)
     bench_here("report", "r")
     assert (tmp_path / "r" / "report" / "index.html").exists()
