@@ -2,18 +2,22 @@
 
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bench.errors import UserError
+from bench.rng import generator
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
+Part = Literal["train", "validation", "test"]
+EMPTY: Indices = np.empty(0, np.int64)
+"""A list of no samples."""
 
 
 class TokenShape(NamedTuple):
@@ -193,7 +197,7 @@ class Partition:
     test: tuple[Indices, ...]
     global_test: Indices
     summary: str = field(default="", compare=False)
-    kept: Indices = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
+    kept: Indices = field(default_factory=lambda: EMPTY, compare=False)
     names: tuple[str, ...] = ()
     new: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -239,6 +243,66 @@ class Change(NamedTuple):
 
     round: int
     partition: Partition
+
+
+@dataclass(frozen=True)
+class Split:
+    """Return value of a registered partition: index lists per client; None stands for lists that the harness makes.
+
+    Attributes:
+        train: local training data; if `validation` is None, the harness takes the validation shares from it.
+        validation, test: as in `Partition`.
+        global_test: as in `Partition`; if it is None, it is the official test part.
+        kept, names, new, left_out: as in `Partition`.
+    """
+
+    train: Sequence[Indices]
+    validation: Sequence[Indices] | None = None
+    test: Sequence[Indices] | None = None
+    global_test: Indices | None = None
+    kept: Indices = field(default_factory=lambda: EMPTY)
+    names: tuple[str, ...] = ()
+    new: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Own:
+    """One client's samples of one part, as a shift gets and returns them.
+
+    Attributes:
+        dataset: all samples as they were loaded.
+        client, clients: the client's number and the number of clients.
+        part: the use of the samples: training, validation or test.
+        at: `[n]` their indices in the data set.
+        x, y: `[n, ...]` inputs as stored (not normalised) and `[n]` labels, after the preceding shifts.
+        held: sorted labels that the client trains or validates on.
+        name, seed: name of the shift and seed of the cell's partition; the addresses of its draws begin with them.
+    """
+
+    dataset: Dataset
+    client: int
+    clients: int
+    part: Part
+    at: Indices
+    x: Array
+    y: Indices
+    held: Indices
+    name: str
+    seed: int
+
+    def rng(self, *address: int | str) -> np.random.Generator:
+        """The generator at the address (seed, "shift", name of the shift, `address`): equal addresses, equal draws."""
+        return generator(self.seed, "shift", self.name, *address)
+
+    def group(self, groups: int) -> int:
+        """The client's group, 0 .. groups - 1: assigned at random, in sizes that differ by at most one."""
+        places = self.rng("groups").permutation(self.clients)
+        return int(places[self.client]) % groups
+
+    def only(self, which: npt.NDArray[np.bool_]) -> "Own":
+        """The samples where the mask `which`, `[n]`, is true."""
+        return replace(self, at=self.at[which], x=self.x[which], y=self.y[which])
 
 
 def without_tests(dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:

@@ -6,7 +6,6 @@ anything else, and `torch.load(file, weights_only=True)` reads it. The files of 
 them unpickles.
 """
 
-import importlib
 import json
 import math
 import zipfile
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from bench.errors import UserError
 from bench.operations import NotExportable, Recording, first_line, function_of, recorded, restored
+from bench.plugin import DATASETS
 
 if TYPE_CHECKING:
     import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
@@ -159,8 +159,7 @@ class ExportedModel:
 
     def _read(self, rows: "pd.DataFrame | Path | str") -> tuple[Tensor, list[str]]:
         if self.table is not None:
-            reading = importlib.import_module("datasets.new_rows")  # reached when used: bench imports no data set
-            x, notes = reading.samples(rows, self.table)
+            x, notes = DATASETS.offered("csv", "rows")(rows, self.table)
             return torch.from_numpy(x), notes
         if not isinstance(rows, str | Path):
             raise UserError("this model takes arrays, not tables: call it on raw samples, or give a file .npy or .npz")

@@ -32,6 +32,7 @@ from bench.places import check_file, kind_of
 
 Product = TypeVar("Product")
 T = TypeVar("T", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 LISTED = 30
 """Largest number of known names in a message; if there are more, the message says how to list them."""
@@ -97,6 +98,7 @@ class Registry(Generic[T]):
         self.package = package
         self._items: dict[str, T] = {}
         self._latest: dict[str, T] = {}  # with those that were dropped
+        self._offers: dict[tuple[str, str], Any] = {}
         self._loaded = False
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -121,6 +123,21 @@ class Registry(Generic[T]):
             return item
 
         return add
+
+    def offer(self, name: str, what: str) -> Callable[[F], F]:
+        """Decorator of a function that the entry `name` offers beside its factory, under a name that `offered` takes:
+        so the harness reaches what only some data sets have without an import of their modules."""
+
+        def add(function: F) -> F:
+            self._offers[name, what] = function
+            return function
+
+        return add
+
+    def offered(self, name: str, what: str) -> Any:
+        """The function that an entry offers; None if it offers none of that name."""
+        self._load()
+        return self._offers.get((name, what))
 
     def name_of(self, item: T) -> str:
         """The name of a factory. A class that the notebook or script defined without a decorator is registered under

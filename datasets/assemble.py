@@ -1,7 +1,6 @@
 """Build a checked `Dataset` from a loader's arrays; shared by all loaders."""
 
 import hashlib
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +8,8 @@ import numpy as np
 from bench.data import Array, Dataset, Indices
 from bench.errors import UserError
 from bench.rng import generator
-from datasets.subjects import most_frequent
+from bench.samples.normalising import channel_statistics
+from bench.samples.subjects import most_frequent
 
 TEST_SHARE = 0.25
 PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
@@ -169,28 +169,6 @@ def held_out_order(y: Array, subjects: Array | None = None) -> tuple[Indices, in
         indices = rng.permutation(np.flatnonzero(y == label))
         test[indices[: int(TEST_SHARE * len(indices) + 0.5)]] = True
     return np.argsort(test, kind="stable"), int((~test).sum())
-
-
-def channel_statistics(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel (axis 1), in units of `x / 255` for uint8 and of `x` otherwise.
-
-    A constant channel gets the standard deviation 1. For uint8 the sums are exact; floating values are summed as
-    differences from one of them, which reduces cancellation and gives a constant channel exactly 0.
-    """
-    channels = int(x.shape[1])
-    total, squares = np.zeros(channels), np.zeros(channels)
-    shift = np.zeros(channels) if x.dtype == np.uint8 else x[0].reshape(channels, -1)[:, 0].astype(np.float64)
-    for start in range(0, len(x), _CHUNK):
-        values = x[start : start + _CHUNK].reshape(-1, channels, math.prod(x.shape[2:])).astype(np.float64)
-        values -= shift[:, None]
-        total += values.sum(axis=2).sum(axis=0)
-        np.square(values, out=values)
-        squares += values.sum(axis=2).sum(axis=0)
-    n = x.size / channels
-    unit = 255.0 if x.dtype == np.uint8 else 1.0
-    std = np.sqrt(np.maximum(squares / n - (total / n) ** 2, 0.0)) / unit
-    mean = (shift + total / n) / unit
-    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
 
 
 def _tokens(name: str, x: Array, vocabulary: int) -> Array:

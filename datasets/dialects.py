@@ -10,12 +10,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import PositiveInt
 
-from bench.data import Dataset, Indices
+from bench.data import EMPTY, Dataset, Indices, Split
 from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
 from datasets.natural import natural
-from datasets.partitions import NONE, Split, SplitShares, dealt, dirichlet, finish, kept_of, spread
+from datasets.partitions import SplitShares, dealt, dirichlet, finish, kept_of, spread
 
 _PFLLIB_BATCH, _PFLLIB_SHARES = 10, (0.75, 0.0, 0.25)
 _PFL_PATIENCE, _PFL_EVENED = 20, 0.02
@@ -74,7 +74,7 @@ def _class_by_class(
         UserError: a class has too few samples.
     """
     left = np.full(clients, k)
-    lists = [[NONE] for _ in range(clients)]
+    lists = [[EMPTY] for _ in range(clients)]
     for label, pool in enumerate(pools):
         chosen = np.flatnonzero(left > 0)[: math.ceil(clients / len(pools) * k)]
         if not len(chosen):
@@ -147,7 +147,7 @@ def _classes_drawn(pools: list[Indices], rng: Any, clients: int, k: int) -> list
         UserError: a class has fewer samples than clients.
     """
     chosen = [rng.choice(len(pools), size=k, replace=False) for _ in range(clients)]
-    lists: list[list[Indices]] = [[NONE] for _ in range(clients)]
+    lists: list[list[Indices]] = [[EMPTY] for _ in range(clients)]
     for label, pool in enumerate(pools):
         holders = [client for client in range(clients) if label in chosen[client]]
         if len(holders) > len(pool):

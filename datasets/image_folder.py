@@ -14,12 +14,12 @@ from bench.data import Dataset
 from bench.errors import UserError
 from bench.places import check_folder
 from bench.plugin import DATASETS
+from bench.samples.subjects import subject_notes
 from datasets.assemble import PARTS, assemble, held_out_order
 from datasets.columns import spellings
 from datasets.copies import copies_of
 from datasets.picture_subjects import subjects_of, unnamed_subjects
 from datasets.pictures import ENDINGS, Tones, picture, survey
-from datasets.subjects import subject_notes
 
 _FIRST = (".png", ".jpg", ".jpeg")  # the endings that were read from the beginning
 _NAMED = 3  # skipped files in a note

@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 from pydantic import PositiveInt
 
-from bench.data import Dataset, Indices
+from bench.data import EMPTY, Dataset, Indices, Split
 from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
-from datasets.local_parts import split_validation
-from datasets.partitions import NONE, Split, SplitShares, dealt, finish, kept_of
-from datasets.subjects import most_frequent
+from bench.samples.local_parts import split_validation
+from bench.samples.subjects import most_frequent
+from datasets.partitions import SplitShares, dealt, finish, kept_of
 
 
 @PARTITIONS.register("natural")
@@ -65,10 +65,10 @@ def natural(
     members = _members(others, count, seed if redraw or pooled else None, pooled, min_samples, dataset.name)
     members += [np.array([group]) for group in new]
     drawn_once = count < len(others) and not redraw and not pooled
-    absent = np.setdiff1d(np.arange(len(sizes)), np.concatenate(members)) if clients == "all" or drawn_once else NONE
+    absent = np.setdiff1d(np.arange(len(sizes)), np.concatenate(members)) if clients == "all" or drawn_once else EMPTY
     lists = [np.flatnonzero(np.isin(dataset.groups[: len(y)], groups)) for groups in members]
     if shares is None:
-        split = Split(lists, test=_tests(dataset, members), global_test=NONE)
+        split = Split(lists, test=_tests(dataset, members), global_test=EMPTY)
     elif dataset.subjects is not None:
         split = _cut_subjects(y, dataset.subjects, lists, shares, fixed_tests, seed)
     else:
@@ -95,7 +95,7 @@ def _cut_subjects(
         return [at[np.isin(subjects[at], part)] for at, part in zip(lists, parts, strict=True)]
 
     validation = None if split.validation is None else samples(split.validation)
-    return Split(samples(split.train), validation, samples(split.test or ()), NONE, np.flatnonzero(kept[subjects]))
+    return Split(samples(split.train), validation, samples(split.test or ()), EMPTY, np.flatnonzero(kept[subjects]))
 
 
 def _named(dataset: Dataset, names: tuple[str | int, ...], large: Indices) -> list[int]:

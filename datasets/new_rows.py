@@ -9,6 +9,7 @@ import numpy as np
 
 from bench.data import Array
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
+from bench.plugin import DATASETS
 from datasets.columns import Encoder, infinite, numbers, plain, present, texts, without_gaps
 from datasets.tables import read_table
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _ALL_ZERO = "(all of its channels are 0)"
 
 
+@DATASETS.offer("csv", "rows")
 def samples(rows: "pd.DataFrame | Path | str", table: Mapping[str, Any]) -> tuple[Array, list[str]]:
     """Encode rows as a table's encoder did in training.
 

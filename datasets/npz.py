@@ -9,10 +9,10 @@ import numpy as np
 from bench.data import Array, Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
+from bench.samples.subjects import subject_notes
 from datasets.arrays import read_npz
 from datasets.assemble import assemble, held_out_order, occurring
 from datasets.copies import copies_of
-from datasets.subjects import subject_notes
 
 _PARTS = ("train", "val", "test")
 _KINDS = ("images", "series", "tokens")
@@ -86,6 +86,7 @@ def reading(options: dict[str, Any]) -> str:
     return "labels that occur" if names else ""
 
 
+@DATASETS.offer("npz", "samples")
 def read_samples(file: Path) -> tuple[Array, Array, dict[str, int], dict[str, Array]]:
     """Read inputs and labels of the parts train, val and test in this order, the parts' sizes, and by name the arrays
     that say whose samples they are.

@@ -1,146 +1,20 @@
-"""Partitions of a data set over clients.
+"""Partitions by class, and what other partitions share with them; `bench/samples/division.py` completes each."""
 
-A registered partition is a factory `(dataset, *, clients, [alpha], [fixed_tests], seed, **options) -> Split`: it has a
-parameter `alpha` if and only if it needs one, and `fixed_tests` if it draws tests of its own. `make_partition` adds
-what it does not make: local test sets, validation shares and the global test set. The addresses of all draws begin with
-(seed, "partition"), except for the samples that are kept for tests and the groups that become clients, which are the
-same for every seed.
-"""
-
-import inspect
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from bench.data import Dataset, Indices, Partition
+from bench.data import EMPTY, Dataset, Indices, Split
 from bench.errors import UserError
-from bench.plugin import PARTITIONS, call_factory, is_external
+from bench.plugin import PARTITIONS
 from bench.rng import generator
-from datasets.lists import check_lists
-from datasets.local_parts import label_counts, local_tests, split_validation
-from datasets.subjects import check_sides, split_off_validation
 
 MAX_DRAWS = 1000
-NONE: Indices = np.empty(0, np.int64)
 
 Share = Annotated[float, Field(ge=0, le=1)]
 SplitShares = tuple[Share | list[Share], Share, Share]  # for training (or values to draw from), validation and test
-
-
-@dataclass(frozen=True)
-class Split:
-    """Return value of a registered partition: index lists per client; None stands for lists that the harness makes.
-
-    Attributes:
-        train: local training data; if `validation` is None, the harness takes the validation shares from it.
-        validation, test: as in `Partition`.
-        global_test: as in `Partition`; if it is None, it is the official test part.
-        kept, names, new, left_out: as in `Partition`.
-    """
-
-    train: Sequence[Indices]
-    validation: Sequence[Indices] | None = None
-    test: Sequence[Indices] | None = None
-    global_test: Indices | None = None
-    kept: Indices = field(default_factory=lambda: NONE)
-    names: tuple[str, ...] = ()
-    new: tuple[int, ...] = ()
-    left_out: tuple[str, ...] = ()
-
-
-def make_partition(
-    dataset: Dataset,
-    name: str,
-    *,
-    clients: int | Literal["all"],
-    alpha: float | None,
-    seed: int,
-    protocol: str,
-    validation_share: float,
-    options: dict[str, Any],
-) -> Partition:
-    """Divide a data set over clients.
-
-    A client's local test set has the label mix of its training data before the validation share is taken. Under the
-    protocol `paper` no validation share is taken, and a partition that draws tests of its own draws new ones for every
-    seed. Under the other protocols it keeps the same samples for tests whatever the seed, so that no trial of a sweep
-    has seen samples that results are reported on. Under `tuning` there are no test sets, and the test part is not read.
-
-    Raises:
-        UserError: the partition is unknown; `alpha` is missing, out of range or not wanted; there are more clients than
-            training samples; a subject of the data is both trained on and held out; or the partition itself raises it.
-    """
-    factory = PARTITIONS.get(name)
-    parameters = inspect.signature(factory).parameters
-    if "alpha" in parameters and (alpha is None or not 0 < alpha < math.inf):
-        raise UserError(f"partition {name!r} needs a finite alpha above 0, not {alpha}")
-    if "alpha" not in parameters and alpha is not None:
-        raise UserError(f"partition {name!r} has no alpha; remove alpha = {alpha}")
-    if clients != "all" and not 1 <= clients <= dataset.n_train:
-        raise UserError(
-            f"{clients} clients cannot share the {dataset.n_train} training samples of {dataset.name}; "
-            "take fewer clients"
-        )
-    arguments: dict[str, Any] = {"alpha": alpha} if "alpha" in parameters else {}
-    if "fixed_tests" in parameters:
-        arguments["fixed_tests"] = protocol != "paper"
-    arguments |= {"clients": clients, "seed": seed}
-    split = call_factory(f"partition {name!r}", Split, factory, dataset, **arguments, **options)
-    if is_external(factory):
-        assert clients != "all"  # only our own partitions of groups take it
-        split = _as_arrays(f"partition {name!r}", split)
-        owner = check_lists(f"partition {name!r}", len(dataset.y), clients, split)
-        split = _tested(f"partition {name!r}", dataset, split, owner)
-    if protocol == "tuning":
-        split = replace(split, test=[NONE] * len(split.train), global_test=NONE)
-    paper = protocol == "paper"
-    partition = _complete(dataset, split, seed, 0.0 if paper else validation_share, floor=paper)
-    check_sides(f"partition {name!r}", dataset, partition)
-    return partition
-
-
-def _as_arrays(source: str, split: Split) -> Split:
-    """Convert the lists of a user's split, which may be any sequences of integers, to arrays."""
-
-    def array(values: Sequence[int] | Indices) -> Indices:
-        indices = np.asarray(values)
-        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
-            raise UserError(
-                f"{source} has a list {indices.dtype} {indices.shape}; each should hold integers, one per sample"
-            )
-        return indices.astype(np.int64)
-
-    def arrays(lists: Sequence[Indices] | None) -> list[Indices] | None:
-        return None if lists is None else [array(values) for values in lists]
-
-    return replace(
-        split,
-        train=[array(indices) for indices in split.train],
-        validation=arrays(split.validation),
-        test=arrays(split.test),
-        global_test=None if split.global_test is None else array(split.global_test),
-        kept=array(split.kept),
-    )
-
-
-def _tested(source: str, dataset: Dataset, split: Split, owner: Indices) -> Split:
-    """A user's split, without a common test if clients train or validate on samples of the test part.
-
-    Raises:
-        UserError: they do, and tests are not given, so that they would be drawn from the same samples.
-    """
-    held = dataset.n_train + np.flatnonzero(owner[dataset.n_train :] >= 0)
-    if held.size and split.test is None:
-        raise UserError(
-            f"{source} has clients train on sample {held[0]}, which is kept for tests; divide the first "
-            f"{dataset.n_train} samples alone (`dataset.n_train`), or say what is tested in `test`"
-        )
-    return replace(split, global_test=NONE) if held.size and split.global_test is None else split
 
 
 @PARTITIONS.register("dirichlet")
@@ -257,7 +131,7 @@ def classes(
             halves = [divide(_bucket(pools[c], clients, client), shares) for c in chosen]
         train.append(np.sort(np.concatenate([first for first, _ in halves])))
         test.append(np.sort(np.concatenate([second for _, second in halves])))
-    return Split(train, test=test, global_test=NONE, kept=np.flatnonzero(kept))
+    return Split(train, test=test, global_test=EMPTY, kept=np.flatnonzero(kept))
 
 
 def kept_for_tests(y: Indices, share: float) -> npt.NDArray[np.bool_]:
@@ -370,48 +244,5 @@ def finish(lists: list[Indices], shares: SplitShares | None, kept: npt.NDArray[n
         return Split(lists)
     parts = [cut(indices, shares, seed, i, kept) for i, indices in enumerate(lists)]
     train, validation, test = zip(*parts, strict=True)
-    always = NONE if kept is None else np.flatnonzero(kept)
-    return Split(train, validation if shares[1] else None, test, NONE, always)
-
-
-def _complete(dataset: Dataset, split: Split, seed: int, validation_share: float, *, floor: bool) -> Partition:
-    train, validation = split.train, split.validation
-    if validation is None:
-        test = local_tests(dataset, train, seed, floor) if split.test is None else split.test
-        if dataset.subjects is None:
-            cut = [split_validation(dataset.y, indices, validation_share, seed, i) for i, indices in enumerate(train)]
-        else:
-            cut = split_off_validation(dataset.y, dataset.subjects, train, validation_share, seed)
-        train, validation = [rest for rest, _ in cut], [held for _, held in cut]
-    else:
-        whole = [np.concatenate(both) for both in zip(train, validation, strict=True)]
-        test = local_tests(dataset, whole, seed, floor) if split.test is None else split.test
-    official = np.arange(dataset.n_train, len(dataset.y))
-    return Partition(
-        train=tuple(train),
-        validation=tuple(validation),
-        test=tuple(test),
-        global_test=official if split.global_test is None else split.global_test,
-        summary=summary_of(dataset, train, validation, test),
-        kept=split.kept,
-        names=split.names,
-        new=split.new,
-        left_out=split.left_out,
-    )
-
-
-def summary_of(
-    dataset: Dataset, train: Sequence[Indices], validation: Sequence[Indices], test: Sequence[Indices]
-) -> str:
-    """Describe a partition in one line, from its lists."""
-    counts = label_counts(dataset, train)
-    sizes = counts.sum(axis=1)
-    parts = [
-        f"{len(sizes)} clients",
-        f"{sizes.sum()} training samples (min {sizes.min()}, median {np.median(sizes):g}, max {sizes.max()})",
-        f"{sum(map(len, validation))} for validation",
-        f"{(counts > 0).sum(axis=1).mean():.1f} classes per client",
-        f"{(sizes == 0).sum()} empty",
-    ]
-    untested = sum(len(indices) == 0 < size for indices, size in zip(test, sizes, strict=True))
-    return ", ".join(parts) + (f", {untested} without a local test set" if untested else "")
+    always = EMPTY if kept is None else np.flatnonzero(kept)
+    return Split(train, validation if shares[1] else None, test, EMPTY, always)

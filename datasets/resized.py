@@ -11,7 +11,8 @@ import numpy.typing as npt
 from bench.config.file_digests import digest, version
 from bench.data import Array, Dataset, Indices
 from bench.errors import UserError
-from datasets.assemble import assemble, channel_statistics, content_checksum
+from bench.samples.normalising import channel_statistics
+from datasets.assemble import assemble, content_checksum
 from datasets.pictures import picture
 
 _BLOCK = 4096  # pictures that are in memory at a time

@@ -1,147 +1,215 @@
-"""Applying shifts: every client's samples pass through the cell's shifts one after the other.
+"""Shifts: differences between the samples of two clients beyond their label frequencies (docs/data.md has pictures).
 
-A registered shift is a function `(own, **options) -> own`: it gets a client's samples of one part and returns them with
-other inputs or other labels, or returns only some of them. The addresses of its draws begin with (seed, "shift", name),
-so the draws depend neither on the method nor on the order of clients.
+Shifts of the inputs: `rotation`, `colours`, `corruption`, `permuted_pixels`. Of the meaning of labels: `concept_shift`.
+Of training (and validation) data, but not of tests: `label_noise`, `missing_classes`. `datasets.shifting` describes
+their arguments and return values.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+import math
+from dataclasses import replace
+from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
+from pydantic import Field, PositiveInt
 
-from bench.data import Array, Dataset, Indices, Partition
+from bench.data import Array, Indices, Own
 from bench.errors import UserError
 from bench.plugin import SHIFTS
-from bench.rng import generator
+from datasets.partitions import Share
 
-Part = Literal["train", "validation", "test"]
-PARTS: tuple[Part, ...] = ("train", "validation", "test")
-_NONE: Indices = np.empty(0, np.int64)
+Groups = Annotated[int, Field(ge=2)]
 
 
-@dataclass(frozen=True)
-class Own:
-    """One client's samples of one part, as a shift gets and returns them.
+@SHIFTS.register("rotation")
+def rotation(own: Own, *, groups: Groups = 4) -> Own:
+    """Images turned by g / groups of a full turn, where g is the client's group (rotated MNIST, as in IFCA's paper).
 
-    Attributes:
-        dataset: all samples as they were loaded.
-        client, clients: the client's number and the number of clients.
-        part: the use of the samples: training, validation or test.
-        at: `[n]` their indices in the data set.
-        x, y: `[n, ...]` inputs as stored (not normalised) and `[n]` labels, after the preceding shifts.
-        held: sorted labels that the client trains or validates on.
-        name, seed: name of the shift and seed of the cell's partition; the addresses of its draws begin with them.
+    Quarter turns of square images and half turns are exact; other turns are interpolated linearly, and the corners that
+    become empty are filled with black, or with the channel's mean where images are floating.
+
+    Raises:
+        UserError: the samples are not images.
     """
+    _need_images(own)
+    group = own.group(groups)
+    square = own.x.shape[2] == own.x.shape[3]
+    if 4 * group % groups == 0 and (square or 2 * group % groups == 0):
+        return replace(own, x=np.ascontiguousarray(np.rot90(own.x, 4 * group // groups, axes=(2, 3))))
+    from scipy import ndimage
 
-    dataset: Dataset
-    client: int
-    clients: int
-    part: Part
-    at: Indices
-    x: Array
-    y: Indices
-    held: Indices
-    name: str
-    seed: int
-
-    def rng(self, *address: int | str) -> np.random.Generator:
-        """The generator at the address (seed, "shift", name of the shift, `address`): equal addresses, equal draws."""
-        return generator(self.seed, "shift", self.name, *address)
-
-    def group(self, groups: int) -> int:
-        """The client's group, 0 .. groups - 1: assigned at random, in sizes that differ by at most one."""
-        places = self.rng("groups").permutation(self.clients)
-        return int(places[self.client]) % groups
-
-    def only(self, which: npt.NDArray[np.bool_]) -> "Own":
-        """The samples where the mask `which`, `[n]`, is true."""
-        return replace(self, at=self.at[which], x=self.x[which], y=self.y[which])
+    blank = own.dataset.blank.reshape(-1, 1, 1)
+    values = own.x.astype(np.float64) - blank
+    turned = ndimage.rotate(values, 360 * group / groups, axes=(3, 2), reshape=False, order=1)
+    return replace(own, x=_as_stored(turned + blank, own.x))
 
 
-def apply(
-    dataset: Dataset, partition: Partition, shifts: Sequence[dict[str, Any]], seed: int
-) -> tuple[Dataset, Partition]:
-    """Apply the cell's shifts to every client's samples, and return the changed data set and partition.
-
-    Two clients may share a test sample and see it differently. Therefore, if a shift changes local tests, each client
-    gets its own copies of its test samples, appended after all other samples, and the generic model is tested on their
-    union. If no shift does, the common test set stays. Samples that no client has stay unchanged.
+@SHIFTS.register("colours")
+def colours(own: Own, *, groups: Groups = 4, contrast: Annotated[float, Field(gt=0, le=1)] = 0.5) -> Own:
+    """Every group of clients has its own two colours; black becomes one, white the other, greys are in between.
 
     Args:
-        dataset, partition: before any shift.
-        shifts: the cell's shifts; each has its `name` and its options.
-        seed: seed of the partition.
+        own: images of one byte per channel.
+        groups: number of groups.
+        contrast: smallest difference of the two colours in every channel, as a share of the whole range.
 
     Raises:
-        UserError: a shift does not fit the data, or returns invalid data.
+        UserError: the samples are not such images.
     """
-    if dataset.missing is not None:
-        raise UserError(f"shifts: {dataset.name} lacks some numbers; fill them in, or take `shifts` out")
-    x, y = dataset.x.copy(), dataset.y.copy()
-    lists: dict[Part, list[Indices]] = {part: [] for part in PARTS}
-    tests: list[Own] = []
-    for client in range(len(partition)):
-        samples = _of_client(dataset, partition, client, shifts, seed)
-        for part in PARTS[:2]:
-            x[samples[part].at], y[samples[part].at] = samples[part].x, samples[part].y
-            lists[part].append(samples[part].at)
-        tests.append(samples["test"])
-    shifted = replace(dataset, x=x, y=y)
-    seen = replace(partition, train=tuple(lists["train"]), validation=tuple(lists["validation"]))
-    unchanged = (_untouched(dataset, samples, at) for samples, at in zip(tests, partition.test, strict=True))
-    return (shifted, seen) if all(unchanged) else with_copies(shifted, seen, tests)
+    _need_images(own)
+    if own.x.dtype != np.uint8:
+        raise UserError(f"shift 'colours' needs images of bytes; {own.dataset.name} has {own.x.dtype}")
+    rng = own.rng("colours", own.group(groups))
+    channels = own.x.shape[1]
+    distance = rng.uniform(contrast, 1, channels)
+    dark = rng.uniform(0, 1 - distance)
+    flipped = rng.integers(2, size=channels) == 1
+    black, white = (np.where(flipped == first, dark + distance, dark) for first in (True, False))
+    shape = (1, channels, 1, 1)
+    return replace(own, x=_as_stored(255 * black.reshape(shape) + (white - black).reshape(shape) * own.x, own.x))
 
 
-def _of_client(
-    dataset: Dataset, partition: Partition, client: int, shifts: Sequence[dict[str, Any]], seed: int
-) -> dict[Part, Own]:
-    """Pass a client's samples through all shifts."""
-    lists = {"train": partition.train, "validation": partition.validation, "test": partition.test}
-    samples: dict[Part, Own] = {}
-    for part in PARTS:
-        at = lists[part][client]
-        samples[part] = Own(dataset, client, len(partition), part, at, dataset.x[at], dataset.y[at], _NONE, "", seed)
-    for shift in shifts:
-        options = {key: value for key, value in shift.items() if key != "name"}
-        held = np.unique(np.concatenate([samples["train"].y, samples["validation"].y]))
-        for part, before_shift in samples.items():
-            if len(before_shift.at):
-                argument = replace(before_shift, held=held, name=shift["name"])
-                samples[part] = _checked(argument, SHIFTS.get(shift["name"])(argument, **options))
-    return samples
+@SHIFTS.register("corruption")
+def corruption(
+    own: Own,
+    *,
+    kinds: Annotated[tuple[Literal["none", "blur", "noise"], ...], Field(min_length=2)] = ("none", "blur", "noise"),
+    blur: Annotated[float, Field(gt=0)] = 1.0,
+    noise: Annotated[float, Field(gt=0)] = 1.0,
+) -> Own:
+    """Clients are assigned evenly to `kinds` of corruption: blur (a poor lens), noise (a poor sensor) or none.
 
-
-def _checked(argument: Own, result: Own) -> Own:
-    """Check the samples that a shift returned against those that it got, and return them.
+    Args:
+        own: samples; they must be images if one of the kinds is `blur`.
+        kinds: of corruption; a kind that is listed twice gets twice as many clients.
+        blur: standard deviation of the Gaussian kernel in pixels.
+        noise: standard deviation of the Gaussian noise, in units of the data set's standard deviation per channel.
 
     Raises:
-        UserError: shapes or types differ, labels are out of range, or there are samples that the client does not have.
+        UserError: the samples are not numbers, or not images although `blur` is among the kinds.
     """
-    expected = (len(result.at), *argument.dataset.x.shape[1:]), argument.dataset.x.dtype
-    if (result.x.shape, result.x.dtype) != expected or result.y.shape != result.at.shape:
+    _need_numbers(own)
+    if "blur" in kinds:
+        _need_images(own)
+    kind = kinds[own.group(len(kinds))]
+    if kind == "none":
+        return own
+    values = own.x.astype(np.float64)
+    if kind == "blur":
+        from scipy import ndimage
+
+        return replace(own, x=_as_stored(ndimage.gaussian_filter(values, (0, 0, blur, blur)), own.x))
+    unit = np.array(own.dataset.std).reshape(-1, *[1] * (values.ndim - 2)) * (255 if own.x.dtype == np.uint8 else 1)
+    drawn = np.stack([own.rng("noise", own.client, int(i)).standard_normal(values.shape[1:]) for i in own.at])
+    return replace(own, x=_as_stored(values + noise * unit * drawn, own.x))
+
+
+@SHIFTS.register("permuted_pixels")
+def permuted_pixels(own: Own, *, groups: Groups = 4) -> Own:
+    """Every group of clients has its own order of pixels, or of features; the first group keeps the usual order.
+
+    Raises:
+        UserError: the samples are neither images nor vectors of features, or features have unlike units.
+    """
+    _need_numbers(own)
+    if own.x.ndim == 2 and len({*zip(own.dataset.mean, own.dataset.std, strict=True)}) > 1:
         raise UserError(
-            f"shift {argument.name!r} returns inputs {result.x.dtype} {result.x.shape} and labels {result.y.shape} for "
-            f"{len(result.at)} samples; inputs should be {expected[1]} {expected[0]}"
+            f"shift {own.name!r}: the features of {own.dataset.name} have unlike units, and each would be normalised "
+            "as the one whose place it takes; take an .npz file of features in like units, with their `mean` and `std`"
         )
-    if len(result.y) and not 0 <= result.y.min() <= result.y.max() < argument.dataset.num_classes:
-        raise UserError(f"shift {argument.name!r} returns labels outside 0 .. {argument.dataset.num_classes - 1}")
-    if not np.isin(result.at, argument.at).all():
-        raise UserError(f"shift {argument.name!r} returns samples that client {argument.client} does not have")
-    return result
+    if own.x.ndim not in (2, 4):
+        raise UserError(
+            f"shift {own.name!r} needs images or features; samples of {own.dataset.name} are {own.x.shape[1:]}"
+        )
+    group = own.group(groups)
+    if group == 0:
+        return own
+    flat = own.x.reshape(len(own.x), own.x.shape[1] if own.x.ndim == 4 else 1, -1)
+    order = own.rng("pixels", group).permutation(flat.shape[2])
+    return replace(own, x=flat[:, :, order].reshape(own.x.shape))
 
 
-def _untouched(dataset: Dataset, samples: Own, at: Indices) -> bool:
-    pairs = (samples.at, at), (samples.y, dataset.y[at]), (samples.x, dataset.x[at])
-    return all(np.array_equal(new, old) for new, old in pairs)
+@SHIFTS.register("concept_shift")
+def concept_shift(own: Own, *, clusters: Groups = 4) -> Own:
+    """Labels differ in meaning: every cluster of clients has its own permutation of them; the first keeps the labels.
+
+    Raises:
+        UserError: there are fewer permutations than clusters.
+    """
+    classes = own.dataset.num_classes
+    if clusters > math.factorial(classes):
+        raise UserError(f"shift 'concept_shift': {classes} classes have fewer than {clusters} permutations")
+    return replace(own, y=_permutations(own, clusters)[own.group(clusters)][own.y])
 
 
-def with_copies(shifted: Dataset, seen: Partition, tests: Sequence[Own]) -> tuple[Dataset, Partition]:
-    """Append every client's own copies of its test samples after all other samples."""
-    of = np.concatenate([test.at for test in tests])
-    ends = len(shifted.y) + np.cumsum([len(test.at) for test in tests])
-    places = tuple(np.arange(end - len(test.at), end) for end, test in zip(ends, tests, strict=True))
-    x, y = (np.concatenate(parts) for parts in ([test.x for test in tests], [test.y for test in tests]))
-    return shifted.extended(x, y, shifted, of), replace(seen, test=places, global_test=_NONE)
+@SHIFTS.register("label_noise")
+def label_noise(own: Own, *, share: Share | tuple[Share, Share] = 0.3) -> Own:
+    """A share of each client's training labels is replaced by other classes; validation and tests stay clean.
+
+    Args:
+        own: samples.
+        share: share of wrong labels, rounded to a number of samples; with two values each client draws its share
+            between them.
+
+    Raises:
+        UserError: there is only one class.
+    """
+    classes = own.dataset.num_classes
+    if classes < 2:
+        raise UserError(f"shift 'label_noise': {own.dataset.name} has one class, so no label can be wrong")
+    if own.part != "train":
+        return own
+    rng = own.rng("labels", own.client)
+    wrong = share if isinstance(share, int | float) else rng.uniform(min(share), max(share))
+    chosen = rng.permutation(len(own.y))[: round(wrong * len(own.y))]
+    y = own.y.copy()
+    y[chosen] = (y[chosen] + rng.integers(1, classes, len(chosen))) % classes
+    return replace(own, y=y)
+
+
+@SHIFTS.register("missing_classes")
+def missing_classes(own: Own, *, k: PositiveInt = 1) -> Own:
+    """Each client lacks k of its classes, drawn at random, in training and validation, but is tested on them too.
+
+    At least one class stays, if only in its validation: a client with k classes or fewer lacks all but one.
+
+    Raises:
+        UserError: the data set has no more than k classes.
+    """
+    if k >= own.dataset.num_classes:
+        raise UserError(f"shift 'missing_classes': k = {k} leaves none of {own.dataset.num_classes} classes")
+    if own.part == "test":
+        return own
+    order = own.rng("missing", own.client).permutation(own.held)
+    return own.only(~np.isin(own.y, order[: min(k, len(order) - 1)]))
+
+
+def _permutations(own: Own, count: int) -> list[Indices]:
+    """Draw `count` different permutations of the labels, the identity first."""
+    classes = own.dataset.num_classes
+    permutations = [np.arange(classes)]
+    draw = 0
+    while len(permutations) < count:
+        candidate = own.rng("permutation", draw).permutation(classes)
+        draw += 1
+        if not any(np.array_equal(candidate, other) for other in permutations):
+            permutations.append(candidate)
+    return permutations
+
+
+def _need_images(own: Own) -> None:
+    if own.x.ndim != 4:
+        raise UserError(
+            f"shift {own.name!r} needs images; samples of {own.dataset.name} have the shape {own.x.shape[1:]}"
+        )
+
+
+def _need_numbers(own: Own) -> None:
+    if own.x.dtype != np.uint8 and own.x.dtype.kind != "f":
+        raise UserError(f"shift {own.name!r} needs images or numbers; samples of {own.dataset.name} are {own.x.dtype}")
+
+
+def _as_stored(values: Array, stored: Array) -> Array:
+    """Convert values to the type of `stored`; for bytes they are rounded and clipped to 0 .. 255."""
+    if stored.dtype == np.uint8:
+        values = np.clip(np.rint(values), 0, 255)
+    return values.astype(stored.dtype)

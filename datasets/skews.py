@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PositiveInt
 
-from bench.data import Dataset, Indices
+from bench.data import Dataset, Indices, Split
 from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
-from datasets.partitions import Share, Split, SplitShares, dealt, divide, finish, kept_of, spread
+from datasets.partitions import Share, SplitShares, dealt, divide, finish, kept_of, spread
 
 Kept = npt.NDArray[np.bool_]
 Deal = Callable[[Indices, Kept, np.random.Generator], list[Indices]]

@@ -4,6 +4,7 @@ Checksums and addresses of what torchvision fetches are torchvision's. Licences 
 repositories say, looked up in November 2026; where they say none, or none could be looked up, `licence` is empty.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,6 @@ from bench.plugin import DATASETS
 from datasets import organamnist, tiny_imagenet, watch
 
 File = dict[str, Any]
-READERS = ("csv", "image_folder", "npz", "parquet")
-"""Loaders of the user's own data, of which there is nothing to say here."""
 
 
 @dataclass(frozen=True)
@@ -176,3 +175,7 @@ def _files(name: str) -> list[File]:
             path, package = f"{watch.PACKAGE}/{watch.PACKED.as_posix()}", "In the package seglearn 1.2.5."
             return [as_file(watch.PACKED.name, path, sha256=watch.PACKED_SHA256, size=18_118_091, description=package)]
     return []
+
+
+for _name in SOURCES:
+    DATASETS.offer(_name, "metadata")(functools.partial(describe, _name))

@@ -10,13 +10,12 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bench.data import Dataset, Indices
+from bench.data import Dataset, Indices, Split
 from bench.errors import UserError, did_you_mean
 from bench.places import check_file
 from bench.plugin import PARTITIONS
+from bench.samples.division import check_lists
 from datasets.arrays import read_npz
-from datasets.lists import check_lists
-from datasets.partitions import Split
 
 _LISTS = ("train", "validation", "test")
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from bench.data import Array, Dataset, Indices
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
+from bench.samples.normalising import fill, statistics
+from bench.samples.subjects import subject_notes
 from datasets.assemble import PARTS, assemble, held_out_order, numbering
 from datasets.columns import (
     Columns,
@@ -24,8 +26,6 @@ from datasets.columns import (
     texts,
 )
 from datasets.copies import counted, equal_places, notes_on_copies
-from datasets.normalising import fill, statistics
-from datasets.subjects import subject_notes
 
 if TYPE_CHECKING:
     import pandas as pd

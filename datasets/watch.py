@@ -17,8 +17,9 @@ from pydantic import Field, PositiveInt
 from bench.data import Array, Dataset, Indices
 from bench.errors import UserError
 from bench.plugin import DATASETS
+from bench.samples.normalising import channel_statistics
 from datasets.arrays import read_npz
-from datasets.assemble import assemble, channel_statistics
+from datasets.assemble import assemble
 
 FILE = "watch.npz"
 """Under the data root: the arrays of `_ARRAYS`."""

@@ -292,6 +292,20 @@ FAULTS = [
         "methods/test_fedopt.py",
     ),
     Fault(
+        "a constant channel is divided by a deviation of zero",
+        "bench/samples/normalising.py",
+        "np.where(constant, np.inf, std * unit)",
+        "std * unit",
+        "samples/test_normalising.py",
+    ),
+    Fault(
+        "a share of all classes goes to validation whatever the labels",
+        "bench/samples/local_parts.py",
+        "shuffled[y[indices[shuffled]] == label][:count]",
+        "shuffled[:count]",
+        "samples/test_parts.py",
+    ),
+    Fault(
         "validation is smaller where tests are fixed",
         "datasets/partitions.py",
         "of_rest = chosen[:2] / max(1 - chosen[2], np.finfo(float).tiny)",

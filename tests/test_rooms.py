@@ -12,8 +12,8 @@ import pytest
 from tests.conftest import ROOT
 
 FLOORS = [
-    "base", "config", "models", "metrics", "channel", "attacks", "engine", "federation", "store", "results", "runs",
-    "conformance", "speed", "cluster", "sites",
+    "base", "samples", "config", "models", "metrics", "channel", "attacks", "engine", "federation", "store", "results",
+    "runs", "conformance", "speed", "cluster", "sites",
     "api",
     "cli",
 ]  # fmt: skip

@@ -1,6 +1,5 @@
 """`bench methods`, `datasets`, `models` and `grids`: lists of the names that a grid file may use."""
 
-import importlib
 import inspect
 import itertools
 import json
@@ -48,15 +47,15 @@ def datasets(
 def _describe(names: list[str], folder: Path) -> None:
     """Write the metadata of all data sets that come with pFLeague and are no reader of the user's own data."""
     from bench.places import check_output_folder
+    from bench.plugin import DATASETS
     from bench.store import inside
 
-    sources = importlib.import_module("datasets.sources")  # reached when used: bench imports no data set
     check_output_folder(folder, "--croissant").mkdir(parents=True, exist_ok=True)
-    described = [name for name in names if name in sources.SOURCES]
-    for name in described:
-        inside.replace(folder / f"{name}.json", sources.describe(name).encode())
+    described = {name: describe for name in names if (describe := DATASETS.offered(name, "metadata"))}
+    for name, describe in described.items():
+        inside.replace(folder / f"{name}.json", describe().encode())
     print(f"{folder}: metadata of {len(described)} data sets")
-    print(f"none of {', '.join(sources.READERS)}: they read data of your own")
+    print(f"none of {', '.join(name for name in names if name not in described)}: they read data of your own")
 
 
 def models(as_json: AsJson = False) -> None:

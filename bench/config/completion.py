@@ -3,7 +3,6 @@
 Messages do not give a setting's place in the file; the code that reads a grid file adds it.
 """
 
-import importlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -34,6 +33,7 @@ from bench.plugin import (
     SHIFTS,
     Registry,
 )
+from bench.samples.corruptions import KINDS
 from bench.settings import DataChange, FurtherTest, PublicSet, Settings
 
 _STAGES = ("change", "select", "encode")
@@ -206,7 +206,7 @@ def check_tests(tests: Iterable[FurtherTest | dict[str, Any]]) -> tuple[FurtherT
     Raises:
         UserError: an unknown corruption or shift, wrong options, or two tests of one name.
     """
-    known = list(importlib.import_module("datasets.corruptions").KINDS)
+    known = list(KINDS)
     complete = []
     for test in map(FurtherTest.model_validate, tests):
         for kind in test.kinds:

@@ -1,7 +1,6 @@
 """The data of a cell, from its settings: the data set, the public samples, the partition, the shifts, the attack."""
 
 import functools
-import importlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,6 +16,8 @@ from bench.data import Dataset, Indices, Partition, without_tests
 from bench.errors import UserError
 from bench.plugin import DATASETS, call_factory
 from bench.rng import generator
+from bench.samples import changes, corruptions, normalising, shifts
+from bench.samples.division import make_partition
 from bench.settings import FurtherTest, Settings
 
 CellData = tuple[Dataset, Partition, Dataset | None]
@@ -223,8 +224,7 @@ def load_partition(settings: Settings, dataset: Dataset) -> Partition:
     Raises:
         UserError: the data set cannot be divided so.
     """
-    partitions = importlib.import_module("datasets.partitions")  # reached when used: bench imports no data set
-    partition: Partition = partitions.make_partition(
+    partition = make_partition(
         dataset,
         settings.partition,
         clients=settings.clients,
@@ -251,16 +251,10 @@ def apply_shifts(settings: Settings, dataset: Dataset, partition: Partition) -> 
     seed = settings.seed if settings.partition_seed is None else settings.partition_seed
     if settings.timeline:
         timeline = [change.model_dump() for change in settings.timeline]
-        changing = importlib.import_module("datasets.timeline")
-        stages: tuple[Dataset, Partition] = changing.apply(
-            dataset, partition, settings.shifts, timeline, arriving(settings), seed
-        )
-        return stages
+        return changes.apply(dataset, partition, settings.shifts, timeline, arriving(settings), seed)
     if not settings.shifts:
         return dataset, partition
-    shifting = importlib.import_module("datasets.shifting")
-    shifted: tuple[Dataset, Partition] = shifting.apply(dataset, partition, settings.shifts, seed)
-    return shifted
+    return shifts.apply(dataset, partition, settings.shifts, seed)
 
 
 def normalised(settings: Settings, dataset: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
@@ -271,14 +265,12 @@ def normalised(settings: Settings, dataset: Dataset, partition: Partition) -> tu
     """
     if settings.normalise is None:
         return dataset, partition
-    normalising = importlib.import_module("datasets.normalising")
     training = [client for client, at in enumerate(partition.train) if len(at)]
     if settings.new_clients:
         from bench.federation.setup import divide_clients  # here, as it takes torch
 
         training, _ = divide_clients(training, settings, partition.new)
-    prepared: tuple[Dataset, Partition] = normalising.apply(dataset, partition, settings.normalise, training)
-    return prepared
+    return normalising.apply(dataset, partition, settings.normalise, training)
 
 
 def tested(settings: Settings, tests: Iterable[FurtherTest]) -> str:
@@ -301,7 +293,7 @@ def check_tests(tests: Iterable[FurtherTest], dataset: Dataset, partition: Parti
     notes = []
     for test in tests:
         if test.name == "corrupted":
-            importlib.import_module("datasets.corruptions").check(dataset.x)
+            corruptions.check(dataset.x)
         elif test.path:
             samples = file_samples(test.path, dataset)
             of_both = any(at.max(initial=-1) >= dataset.n_train for at in partition.train)
@@ -336,7 +328,7 @@ def file_samples(path: str, like: Dataset) -> Dataset:
             f"tests: the samples of {path} are no client's, and under `normalise: per_client` only clients have a mean "
             "and a deviation; leave this test out"
         )
-    x, labels, sizes, _ = importlib.import_module("datasets.npz").read_samples(Path(path))
+    x, labels, sizes, _ = DATASETS.offered("npz", "samples")(Path(path))
     if count := sizes["test"]:
         x, labels = x[-count:], labels[-count:]
     if (x.shape[1:], x.dtype.kind) != (like.x.shape[1:], like.x.dtype.kind):

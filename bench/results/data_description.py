@@ -1,6 +1,5 @@
 """A description of a cell's data before any training: its sites, and what a user should know of them."""
 
-import importlib
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 from bench.data import Dataset
 from bench.federation.cell_data import apply_shifts, load_dataset, load_partition
 from bench.results.cell_names import task_name
+from bench.results.portrait import COARSE, portrait, remarks
 from bench.results.remarks import partition_remarks
 from bench.settings import Settings
 
@@ -20,17 +20,16 @@ def describe(cell: Settings, data_root: Path) -> dict[str, Any]:
     Returns:
         `data`, `seed`, `partition`, `shape` and `classes`; `features`, the channels of a table by name, and
         `missing`, the share of rows that lack each (both empty for other data); `sites`, a dict for each client
-        (`datasets.portrait.Site`, None for nan); `coarse`, the points beyond which a site's `within` makes it too small
-        to test; and `remarks`.
+        (`bench.results.portrait.Site`, None for nan); `coarse`, the points beyond which a site's `within` makes it too
+        small to test; and `remarks`.
 
     Raises:
         UserError: the data are missing or cannot be divided so.
     """
-    portrait = importlib.import_module("datasets.portrait")  # reached when used: bench imports no data set
     dataset = load_dataset(cell, data_root)
     dataset, partition = apply_shifts(cell, dataset, load_partition(cell, dataset))
-    sites = portrait.portrait(dataset, partition)
-    small = portrait.remarks(sites, dataset.classes, by_subject=dataset.subjects is not None)
+    sites = portrait(dataset, partition)
+    small = remarks(sites, dataset.classes, by_subject=dataset.subjects is not None)
     texts = [*dataset.notes, *partition_remarks(partition, dataset), *small]
     return {
         "data": task_name(cell),
@@ -41,7 +40,7 @@ def describe(cell: Settings, data_root: Path) -> dict[str, Any]:
         "features": list(dataset.features),
         "missing": _missing(dataset),
         "sites": [{key: _plain(value) for key, value in vars(site).items()} for site in sites],
-        "coarse": portrait.COARSE,
+        "coarse": COARSE,
         "remarks": texts,
     }
 

@@ -5,7 +5,6 @@ test in place of the split.
 """
 
 import csv
-import importlib
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from bench.model_call import Arithmetic
 from bench.params import Params
 from bench.results.figures import ALL
 from bench.results.saved_models import FOLDER, reported_so_far
+from bench.samples.corruptions import corrupt
 from bench.settings import NO_TRIGGER, RECORDED, FurtherTest, Settings
 from bench.store import checkpoint, inside, store
 from bench.store.features import FeatureFiles
@@ -207,12 +207,11 @@ class _Scoring:
 
     def _corrupted(self, label: str) -> Dataset:
         """The data set with all test samples corrupted."""
-        corruptions = importlib.import_module("datasets.corruptions")
         _, kind, severity = label.split(" ")
         at = np.unique(np.concatenate([self._common_test(), *(self._partition.test[i] for i in self._ids)]))
         x = self._dataset.x.copy()
         seed = self._settings.seed if self._settings.partition_seed is None else self._settings.partition_seed
-        x[at] = corruptions.corrupt(self._dataset.x[at], kind, int(severity), at, seed)
+        x[at] = corrupt(self._dataset.x[at], kind, int(severity), at, seed)
         return replace(self._dataset, x=x)
 
     def _shifted(self, test: FurtherTest) -> tuple[Dataset, Partition]:

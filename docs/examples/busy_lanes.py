@@ -21,7 +21,7 @@ from bench.engine.batches import DrawAddress, draw_batches, steps_per_epoch
 from bench.engine.device_plan import SHORT
 from bench.engine.lane_schedule import IDLE, Packing, Phase, narrowed, pack, phases_of, runs_of
 from bench.requests import Feed
-from datasets.partitions import make_partition
+from bench.samples.division import make_partition
 
 CLASSES = 10
 

@@ -21,8 +21,8 @@ from scd_study import as_markdown
 from bench.federation.federation import Federation
 from bench.params import Params
 from bench.plugin import DATASETS
+from bench.samples.division import make_partition
 from bench.settings import Settings
-from datasets.partitions import make_partition
 from methods.scd import Hyper
 from methods.spectrum import divergence, spectrum
 

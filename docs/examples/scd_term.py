@@ -14,8 +14,8 @@ import torch
 from bench.federation.federation import Diverged, Federation
 from bench.model_call import Forward
 from bench.plugin import DATASETS
+from bench.samples.division import make_partition
 from bench.settings import Settings
-from datasets.partitions import make_partition
 from methods.scd import Hyper
 from methods.spectrum import divergence, spectrum
 

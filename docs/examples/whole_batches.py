@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from bench.data import Dataset
+from bench.data import Dataset, Split
 from bench.plugin import PARTITIONS
 from datasets.dialects import dirichlet_pfllib
-from datasets.partitions import Split
 
 
 @PARTITIONS.register("whole_batches")

@@ -25,7 +25,7 @@ PHRASES = re.compile(r"The same(?! \w+)|The same (?:for|as|in|but|with|at|on)\b"
 PRONOUNS = {"found", "one", "own", "made", "theirs"}
 """Names of variables that say nothing of what they hold."""
 
-PUBLIC_OPTIONS = {("datasets/markov.py", "own"), ("datasets/shifts.py", "own")}
+PUBLIC_OPTIONS = {("datasets/markov.py", "own"), ("datasets/shifting.py", "own")}
 """Parameters that users' grids and shifts name, so that they cannot have another name."""
 
 

@@ -17,12 +17,12 @@ from bench.config.code_digests import code_digest
 from bench.config.file_digests import content
 from bench.config.identity import cell_id, declared_checksum
 from bench.config.model_marks import model_marks
+from bench.data import Split
 from bench.errors import UserError
 from bench.federation import cell_data
 from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SELECTIONS, SERVER_RULES
 from bench.runs.plan import plan
 from bench.settings import PublicSet, Settings
-from datasets.partitions import Split
 
 CELL = Settings(method="plain", alpha=0.5)
 
@@ -327,7 +327,7 @@ def test_code_of_a_server_rule_counts(package: Path, file: str, old: str, new: s
 OWN = """
 import numpy as np
 from datasets.assemble import assemble
-from datasets.partitions import Split
+from bench.data import Split
 from someone_elses import helper
 
 

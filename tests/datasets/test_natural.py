@@ -22,11 +22,11 @@ from bench.results.data_description import describe
 from bench.results.remarks import _of_file
 from bench.results.results import CellView
 from bench.runs.plan import plan, planned_remarks
+from bench.samples.division import make_partition
 from bench.settings import BY_GROUPS, Settings
 from bench.store.data_record import partition_record
 from bench.store.store import Status
 from datasets.assemble import assemble
-from datasets.partitions import make_partition
 from tests.warm import PATIENCE, Start
 
 

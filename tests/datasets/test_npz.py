@@ -13,9 +13,9 @@ from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
+from bench.samples.division import make_partition
 from bench.settings import Settings
 from datasets.assemble import assemble
-from datasets.partitions import make_partition
 
 Arrays = dict[str, npt.NDArray[Any]]
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError
-from datasets.local_parts import label_counts
-from datasets.partitions import cut, divide, make_partition
+from bench.samples.division import make_partition
+from bench.samples.local_parts import label_counts
+from datasets.partitions import cut, divide
 
 
 def labelled(train: list[int], test: list[int], num_classes: int = 0) -> Dataset:

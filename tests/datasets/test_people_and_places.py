@@ -12,7 +12,7 @@ from scipy.io import savemat
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from datasets.partitions import make_partition
+from bench.samples.division import make_partition
 
 
 def load(name: str, root: Path, **options: Any) -> Dataset:

@@ -11,10 +11,10 @@ from bench.config.identity import NORMALISED, declared_checksum
 from bench.data import Dataset, TokenShape
 from bench.errors import UserError
 from bench.plugin import DATASETS
+from bench.samples.division import make_partition
 from bench.settings import Settings
 from datasets.har import SIGNALS
 from datasets.pamap2 import CHANNELS
-from datasets.partitions import make_partition
 from datasets.shakespeare import ALPHABET
 
 

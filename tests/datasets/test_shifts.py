@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from bench.config.grid import load_grid
 from bench.config.identity import cell_id
-from bench.data import Dataset, Partition, without_tests
+from bench.data import Dataset, Own, Partition, without_tests
 from bench.errors import UserError
 from bench.federation.cell_data import apply_shifts, load_partition
 from bench.plugin import DATASETS, SHIFTS, load_file
 from bench.rng import generator
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
+from bench.samples.division import make_partition
+from bench.samples.shifts import apply
 from bench.settings import Settings
 from bench.store.tables import read_table
 from datasets.assemble import assemble
-from datasets.partitions import make_partition
-from datasets.shifting import Own, apply
 from tests.conftest import ROOT
 from tests.warm import PATIENCE, Start
 

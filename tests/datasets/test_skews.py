@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError
 from bench.plugin import DATASETS, PARTITIONS
+from bench.samples.division import make_partition
 from datasets.assemble import assemble
 from datasets.dialects import _class_by_class, _classes_drawn, _one_after_the_other
-from datasets.partitions import _deal, make_partition
+from datasets.partitions import _deal
 
 DIALECTS = json.loads((Path(__file__).parent / "dialects.json").read_text())
 

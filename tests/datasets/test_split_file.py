@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.data import Dataset, Indices, Partition
+from bench.data import Dataset, Indices, Partition, Split
 from bench.errors import UserError
 from bench.plugin import DATASETS, PARTITIONS
 from bench.rng import generator
+from bench.samples.division import make_partition
 from datasets.assemble import assemble
-from datasets.partitions import Split, make_partition
 
 # samples 0 to 7 are the official training part, 8 to 11 the test part
 DATASET = Dataset(

@@ -20,9 +20,9 @@ from bench.federation.cell_data import _loaded, load_all
 from bench.plugin import DATASETS
 from bench.results.file_names import file_stems
 from bench.runs.plan import plan
+from bench.samples.division import make_partition
 from bench.settings import Settings
 from datasets.columns import far_values, numbered, spellings, tells_all
-from datasets.partitions import make_partition
 from datasets.table_rows import TableError
 from datasets.tables import table
 

@@ -13,9 +13,9 @@ from bench.data import Dataset
 from bench.errors import UserError
 from bench.federation.cell_data import load_public
 from bench.plugin import DATASETS
+from bench.samples.division import make_partition
 from bench.settings import Settings
 from datasets import watch
-from datasets.partitions import make_partition
 from datasets.watch import CHECKSUM, Recordings, cut_windows
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6)

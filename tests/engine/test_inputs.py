@@ -13,7 +13,8 @@ from bench.data import Array, Dataset
 from bench.engine import device_data
 from bench.engine.device_data import Pool
 from bench.errors import UserError
-from datasets.assemble import assemble, channel_statistics
+from bench.samples.normalising import channel_statistics
+from datasets.assemble import assemble
 from tests.engine.problems import toy_data
 
 CPU = torch.device("cpu")

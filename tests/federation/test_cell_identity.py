@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from bench.cluster.requirements import check_node, needs_of
 from bench.config.identity import NORMALISED, UNVERIFIED, cell_id, declared_checksum
-from bench.data import Dataset
+from bench.data import Dataset, Split
 from bench.federation.cell_identity import Identities
 from bench.plugin import DATASETS, MODELS, PARTITIONS
 from bench.rng import generator
 from bench.runs.plan import plan
 from bench.settings import Settings
 from datasets.assemble import assemble
-from datasets.partitions import Split
 from datasets.sources import SOURCES
 
 Change = Callable[[Dataset], Dataset]

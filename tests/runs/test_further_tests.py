@@ -23,10 +23,10 @@ from bench.results.saved_models import has_reported
 from bench.runs.cell import run_cell
 from bench.runs.plan import plan
 from bench.runs.session_options import Options
+from bench.samples.corruptions import corrupt
 from bench.settings import FurtherTest, Settings
 from bench.store import store
 from datasets.assemble import assemble
-from datasets.corruptions import corrupt
 from reports.tables.further_tests import reversals
 from tests.runs.conftest import Bench
 from tests.runs.helpers import make_run

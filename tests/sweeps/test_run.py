@@ -17,7 +17,7 @@ from sqlalchemy import event
 
 from bench.api.arguments import with_name
 from bench.config.identity import cell_id, declared_checksum
-from bench.data import Dataset
+from bench.data import Dataset, Split
 from bench.errors import UserError
 from bench.federation.cell_identity import Identities
 from bench.plugin import PARTITIONS
@@ -31,7 +31,6 @@ from bench.runs.session_options import Options
 from bench.runs.workers import LocalRunner
 from bench.store import store
 from bench.store.tables import read_table
-from datasets.partitions import Split
 from sweeps.cells import list_cells
 from sweeps.fair import budget_table, cells_again, choose, reported_cells
 from sweeps.finals import check_blind, finalists

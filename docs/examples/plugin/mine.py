@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from bench.data import Dataset
+from bench.data import Dataset, Split
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
 from bench.plugin import DATASETS, MODELS, PARTITIONS
 from datasets.assemble import assemble
-from datasets.partitions import Split
 
 
 @METHODS.register("half_fedavg")

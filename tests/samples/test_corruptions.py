@@ -5,7 +5,7 @@ import pytest
 
 from bench.errors import UserError
 from bench.rng import generator
-from datasets.corruptions import KINDS, SEVERITIES, corrupt
+from bench.samples.corruptions import KINDS, SEVERITIES, corrupt
 
 
 def images(channels: int, height: int, width: int, count: int = 4) -> np.ndarray:

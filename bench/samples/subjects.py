@@ -13,7 +13,7 @@ import numpy as np
 from bench.data import Array, Dataset, Indices, Partition
 from bench.errors import UserError
 from bench.rng import generator
-from datasets.local_parts import split_validation
+from bench.samples.local_parts import split_validation
 
 
 def most_frequent(values: Array, subjects: Indices) -> Indices:

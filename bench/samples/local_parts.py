@@ -5,10 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bench.data import Dataset, Indices
+from bench.data import EMPTY, Dataset, Indices
 from bench.rng import generator
-
-_NONE: Indices = np.empty(0, np.int64)
 
 
 def local_tests(dataset: Dataset, train: Sequence[Indices], seed: int, floor: bool) -> list[Indices]:
@@ -33,7 +31,7 @@ def local_tests(dataset: Dataset, train: Sequence[Indices], seed: int, floor: bo
             counts = _largest_remainders(row, dataset.n_train, total, generator(seed, "partition", "test ties", client))
         rng = generator(seed, "partition", "test", client)
         drawn = [rng.permutation(pool)[:count] for pool, count in zip(pools, counts, strict=True) if count]
-        tests.append(np.sort(np.concatenate([*drawn, _NONE])))
+        tests.append(np.sort(np.concatenate([*drawn, EMPTY])))
     return tests
 
 

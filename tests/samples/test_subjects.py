@@ -17,12 +17,12 @@ from bench.data import Dataset, Indices, Partition
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
 from bench.plugin import DATASETS
+from bench.results.portrait import portrait, remarks
+from bench.samples import normalising
+from bench.samples.division import make_partition
+from bench.samples.subjects import most_frequent, split_off_validation
 from bench.settings import Settings
-from datasets import normalising
 from datasets.assemble import held_out_order
-from datasets.partitions import make_partition
-from datasets.portrait import portrait, remarks
-from datasets.subjects import most_frequent, split_off_validation
 from datasets.tables import table
 
 

@@ -11,8 +11,8 @@ from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
+from bench.samples.division import make_partition
 from bench.settings import Settings
-from datasets.partitions import make_partition
 from datasets.tables import table
 from tests.warm import PATIENCE, Start
 

@@ -16,8 +16,8 @@ from bench.engine.device_data import Pool
 from bench.errors import UserError
 from bench.federation.cell_data import file_samples, load_all
 from bench.runs.plan import plan
+from bench.samples import normalising
 from bench.settings import Settings
-from datasets import normalising
 from datasets.assemble import assemble
 
 _NONE = np.empty(0, np.int64)

@@ -4,18 +4,18 @@ Without it a cell has the mean and standard deviation of its data set's official
 lacks becomes the mean of the same samples that the statistics are of.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from bench.data import Array, Dataset, Floats, Indices, Partition
+from bench.data import EMPTY, Array, Dataset, Floats, Indices, Own, Partition
 from bench.errors import UserError
-from datasets.assemble import channel_statistics
-from datasets.shifting import Own, with_copies
+from bench.samples.shifts import with_copies
 
-_NOBODY: Indices = np.empty(0, np.int64)
+_CHUNK = 256  # samples; limits the size of the float64 copies
 
 
 def apply(
@@ -39,7 +39,7 @@ def apply(
     if dataset.vocabulary:
         raise UserError(f"normalise: {how}: {dataset.name} holds tokens, which have no mean; take `normalise` out")
     if how == "pooled":
-        return _pooled(dataset, np.sort(np.concatenate([_NOBODY, *(partition.train[i] for i in training)]))), partition
+        return _pooled(dataset, np.sort(np.concatenate([EMPTY, *(partition.train[i] for i in training)]))), partition
     return _per_client(dataset, partition)
 
 
@@ -54,6 +54,28 @@ def fill(x: Array, fitted: Indices, at: Indices) -> Array:
 
     means = pd.DataFrame(x[fitted], dtype=np.float64).mean().fillna(0).to_numpy()
     return np.where(np.isnan(x[at]), means, x[at]).astype(x.dtype)
+
+
+def channel_statistics(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel (axis 1), in units of `x / 255` for uint8 and of `x` otherwise.
+
+    A constant channel gets the standard deviation 1. For uint8 the sums are exact; floating values are summed as
+    differences from one of them, which reduces cancellation and gives a constant channel exactly 0.
+    """
+    channels = int(x.shape[1])
+    total, squares = np.zeros(channels), np.zeros(channels)
+    shift = np.zeros(channels) if x.dtype == np.uint8 else x[0].reshape(channels, -1)[:, 0].astype(np.float64)
+    for start in range(0, len(x), _CHUNK):
+        values = x[start : start + _CHUNK].reshape(-1, channels, math.prod(x.shape[2:])).astype(np.float64)
+        values -= shift[:, None]
+        total += values.sum(axis=2).sum(axis=0)
+        np.square(values, out=values)
+        squares += values.sum(axis=2).sum(axis=0)
+    n = x.size / channels
+    unit = 255.0 if x.dtype == np.uint8 else 1.0
+    std = np.sqrt(np.maximum(squares / n - (total / n) ** 2, 0.0)) / unit
+    mean = (shift + total / n) / unit
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
 
 
 def statistics(x: Array, indicators: Sequence[int]) -> tuple[Floats, Floats]:
@@ -84,7 +106,7 @@ def _per_client(dataset: Dataset, partition: Partition) -> tuple[Dataset, Partit
         for at in (train, partition.validation[client]):
             x[at] = seen(at)
         at = partition.test[client]
-        tests.append(Own(dataset, client, len(partition), "test", at, seen(at), dataset.y[at], _NOBODY, "normalise", 0))
+        tests.append(Own(dataset, client, len(partition), "test", at, seen(at), dataset.y[at], EMPTY, "normalise", 0))
     channels = dataset.x.shape[1]
     normalised = replace(
         dataset, x=x, mean=(0.0,) * channels, std=(1.0,) * channels, client_statistics=tuple(by_client)

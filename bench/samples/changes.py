@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.data import Change, Dataset, Indices, Partition
+from bench.data import EMPTY, Change, Dataset, Indices, Partition
 from bench.errors import UserError
 from bench.rng import generator
-from datasets.partitions import summary_of
-from datasets.shifting import apply as shifted
+from bench.samples.division import summary_of
+from bench.samples.shifts import apply as shifted
 
 _Lists = tuple[Indices, ...]
 
@@ -102,9 +102,8 @@ def _lists(
     known = np.isin(dataset.y, classes)
 
     def of_clients(lists: _Lists) -> _Lists:
-        nobody = np.empty(0, np.int64)
         return tuple(
-            lists[owner][known[lists[owner]]] if client in present else nobody for client, owner in enumerate(owners)
+            lists[owner][known[lists[owner]]] if client in present else EMPTY for client, owner in enumerate(owners)
         )
 
     return replace(

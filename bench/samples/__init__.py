@@ -1,0 +1,1 @@
+"""Operations on the samples of any data set: dividing them over clients, shifting, changing and normalising them."""
