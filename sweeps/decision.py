@@ -15,9 +15,9 @@ from bench.config.grid import grid_of
 from bench.errors import UserError
 from bench.federation.cell_identity import Identities
 from bench.runs.cell_runner import CellRunner
+from bench.runs.options import SessionOptions
 from bench.runs.plan import plan as planned_cells
 from bench.runs.session import Session
-from bench.runs.session_options import SessionOptions
 from bench.settings import Settings
 from bench.store import documents, store
 from sweeps.budget import (
@@ -231,7 +231,7 @@ class DecisionRun:
         arms = self.study(DecisionPlan(tuple(self.methods), LONG, 1, 1)).arms
         cells = [arm.cells[0].model_copy(update={"seed": seed}) for arm in arms for seed in TUNING_SEEDS]
         cells.insert(len(TUNING_SEEDS), cells[0].model_copy(update={"rounds": SHORT}))
-        by_itself = self.options.model_copy(update={"quiet": True, "jobs": 1})
+        by_itself = dataclasses.replace(self.options, quiet=True, jobs=1)
         seconds: dict[str, list[float]] = {name: [] for name in self.methods}
         short = 0.0
         with tempfile.TemporaryDirectory() as scratch:

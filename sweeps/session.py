@@ -16,10 +16,10 @@ from bench.results.pack import TUNING
 from bench.results.remarks import fallbacks, unused_fallbacks
 from bench.results.results import load_run
 from bench.runs.cell_runner import CellRunner
+from bench.runs.options import SessionOptions
 from bench.runs.plan import PlannedCell, plan, planned_remarks
 from bench.runs.run_folder import STUDY, call_text, write_run
 from bench.runs.session import Session, Stopped, print_notes
-from bench.runs.session_options import SessionOptions
 from bench.runs.tracking.mirror import shown
 from bench.runs.tracking.process import DRAIN_SECONDS, Follower
 from bench.settings import Settings

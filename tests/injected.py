@@ -258,7 +258,7 @@ FAULTS = [
     ),
     Fault(
         "options of Ray are ignored where there is no Ray",
-        "bench/runs/session_options.py",
+        "bench/runs/options.py",
         "if options.ray is None and {",
         "if options.ray and {",
         "api/test_alike.py",

@@ -24,8 +24,8 @@ def cells_of(
     site: str,
     subject: str,
     part: str,
-    leave_out: Sequence[str],
-    categories: Sequence[str],
+    leave_out: Sequence[str] = (),
+    categories: Sequence[str] = (),
 ) -> list[Settings]:
     """The settings of cells that have the data of a table, or of a grid: one for each way to divide data.
 

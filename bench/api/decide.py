@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.api.arguments import refuse_text, run_name
+from bench.api import refuse_text, run_name
 from bench.api.data_source import cells_of
-from bench.api.runner import choose_runner
+from bench.api.run import choose_runner
 from bench.errors import UserError, refusing_exits
 from bench.federation.cell_data import apply_shifts, as_trained, load_dataset, load_partition
 from bench.results.cell_names import dataset_name
 from bench.results.data_description import describe
 from bench.results.results import load_run
+from bench.runs.options import SessionOptions
 from bench.runs.run_folder import check_folder
 from bench.runs.session import print_notes
-from bench.runs.session_options import SessionOptions
 from bench.runs.workers import worker_count
 from bench.settings import Settings
 from bench.store import inside, store
@@ -127,7 +127,7 @@ def decide(
     begin = time.monotonic()
     refuse_text(leave_out=leave_out, categories=categories)
     _check(minutes, margin, confidence, normalise)
-    options = SessionOptions.of(jobs=jobs, device=device, data_root=data_root, quiet=quiet, tracking=False, keep="best")
+    options = SessionOptions.of({**locals(), "tracking": False, "keep": "best"})
     if not isinstance(data, Path | str):
         out = Path(out or Path("runs") / "decide_table")
     if out:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bench.api.arguments import refuse_text
+from bench.api import refuse_text
 from bench.config.completion import check_tests
 from bench.config.validation import shown
 from bench.errors import UserError, refusing_exits

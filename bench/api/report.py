@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from bench.api.arguments import refuse_text
+from bench.api import refuse_text
 from bench.errors import UserError, refusing_exits
 from bench.places import check_output_folder
 from reports.page.client_pages import write_client_pages

@@ -4,15 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.api.arguments import refuse_text, run_name, with_name
-from bench.api.runner import choose_runner
+from bench.api import refuse_text, run_name, with_name
 from bench.config.grid import Grid, grid_of, load_grid
 from bench.errors import UserError, refusing_exits
 from bench.method import METHODS, Method
 from bench.results.results import RunView, load_run
 from bench.runs.callbacks import Callback
+from bench.runs.cell_runner import CellRunner
+from bench.runs.options import SessionOptions
 from bench.runs.session import Session
-from bench.runs.session_options import Keep, SessionOptions
+from bench.runs.session_options import Keep
+from bench.runs.workers import LocalRunner
 from bench.settings import Executor, Settings
 
 
@@ -99,29 +101,29 @@ def run(
         [1, 2]
     """
     refuse_text(overrides=overrides, allow_fallback=allow_fallback)
-    options = SessionOptions.of(
-        jobs=jobs,
-        device=device,
-        ray=ray,
-        cpus_per_cell=cpus_per_cell,
-        gpus_per_cell=gpus_per_cell,
-        devices_per_cell=devices_per_cell,
-        executor=executor,
-        allow_fallback=allow_fallback,
-        lane_kernels=lane_kernels,
-        data_root=data_root,
-        download=download,
-        checkpoint_seconds=checkpoint_seconds,
-        keep=keep,
-        tracking_uri=tracking_uri,
-        tracking=tracking,
-        quiet=quiet,
-        verbose=verbose,
-    )
+    options = SessionOptions.of(locals())
     loaded = _grid(grid, out, overrides, [_method(kind) for kind in methods])
     session = Session(loaded, out, options, only=only, take_over=take_over)
     session.run(choose_runner(options), fresh=fresh, callbacks=callbacks)
     return load_run(session.folder)
+
+
+def choose_runner(options: SessionOptions) -> CellRunner:
+    """Choose the runner that the options ask for: processes of this machine, or a Ray cluster.
+
+    Raises:
+        UserError: there is no such device or cluster, or Ray is not installed.
+    """
+    if options.ray is None:
+        return LocalRunner(options.jobs, options.device)
+    from bench.cluster.connect import connect
+
+    connect(options.ray)  # before the next import, because it reports a missing Ray
+
+    from bench.cluster.ray_runner import RayRunner
+
+    cpus, gpus, devices = options.cpus_per_cell, options.gpus_per_cell, options.devices_per_cell
+    return RayRunner(options.jobs, options.device, cpus, gpus, devices or 1)
 
 
 def _method(kind: type[Method]) -> str:

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.api.arguments import refuse_text, with_name
-from bench.api.runner import choose_runner
+from bench.api import refuse_text, with_name
+from bench.api.run import choose_runner
 from bench.errors import refusing_exits
 from bench.results.results import RunView, load_run
-from bench.runs.session_options import SessionOptions
+from bench.runs.options import SessionOptions
 from bench.settings import Executor
 from sweeps.session import open_session, run_study
 from sweeps.study_reader import load_study
@@ -61,23 +61,7 @@ def sweep(
         KeyboardInterrupt: the user stopped it; another call goes on.
     """
     refuse_text(overrides=overrides, allow_fallback=allow_fallback)
-    options = SessionOptions.of(
-        jobs=jobs,
-        device=device,
-        ray=ray,
-        cpus_per_cell=cpus_per_cell,
-        gpus_per_cell=gpus_per_cell,
-        devices_per_cell=devices_per_cell,
-        executor=executor,
-        allow_fallback=allow_fallback,
-        lane_kernels=lane_kernels,
-        data_root=data_root,
-        download=download,
-        checkpoint_seconds=checkpoint_seconds,
-        tracking_uri=tracking_uri,
-        tracking=tracking,
-        quiet=quiet,
-    )
+    options = SessionOptions.of(locals())
     named = with_name(study, "study", out) if isinstance(study, Mapping) else str(study)
     loaded = load_study(named, list(overrides), trials)
     session = open_session(loaded, out, options)

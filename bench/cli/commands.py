@@ -1,13 +1,39 @@
-"""The commands' class: an option that means one thing is given once."""
+"""What commands share: their class, their beginning, arguments that several have, and tables in a terminal."""
 
+import contextlib
+import functools
+import inspect
+import os
+import shlex
+import signal
+import sys
+import threading
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
 from bench.errors import UserError, refusing_exits
+from bench.runs.options import SessionOptions
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+PluginFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", metavar="FILE.py", help="Load methods, data sets, partitions or models; repeatable."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE[,...]", help="These cells only, e.g. method=scd,seed=0; repeatable."),
+]
+DryRun = Annotated[bool, typer.Option(help="Only count the cells and estimate their cost.")]
+Measure = Annotated[bool, typer.Option(help="In a dry run: time rounds, for a minute at most.")]
 
 
 class _Command(TyperCommand):
@@ -32,3 +58,134 @@ class Commands(typer.Typer):
 
     def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
         return super().command(name, **{"cls": _Command, **options})
+
+
+def with_session_options(without: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a session, which it gets as its argument `options`; Typer reads its signature.
+
+    Args:
+        without: names of those that the command does not have.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        declared = [field for field in fields(SessionOptions) if field.name not in without]
+        signature = inspect.signature(command)
+        parameters = {name: each for name, each in signature.parameters.items() if name != "options"}
+        for field in declared:
+            kind = _as_typer_reads(field.type)
+            default = None if field.default == () else field.default
+            parameters[field.name] = inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+            )
+
+        @functools.wraps(command)
+        def call(**given: Any) -> None:
+            options = SessionOptions.of({field.name: given.pop(field.name, None) for field in declared})
+            command(**given, options=options)
+
+        call.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def _as_typer_reads(declared: Any) -> Any:
+    """The declared type, but for a list as Typer has them, and text for words: `SessionOptions` refuses wrong ones, in
+    the same words as from Python."""
+    kind, *notes = get_args(declared)
+    if get_origin(kind) is Literal:
+        kind = str
+    elif get_origin(kind) is tuple:
+        kind = list[str] | None
+    return Annotated[kind, *notes]
+
+
+def by_option(option: str) -> Any:
+    """A hidden argument for a file that the user gave without `option`; its error says how to give the file."""
+
+    def refuse(context: typer.Context, files: list[str] | None) -> None:
+        if files:
+            raise UserError(f"a file is given by {option}: bench {context.info_name} {option} {shlex.quote(files[0])}")
+
+    return typer.Argument(hidden=True, is_eager=True, callback=refuse, metavar="")
+
+
+def required(kind: str, option: str = "") -> Any:
+    """A callback that refuses a missing grid or study with the names of those that the working folder has."""
+
+    def refuse(context: typer.Context, name: str) -> str:
+        if not name and not context.resilient_parsing:
+            from bench.config.nearby import missing_option
+
+            raise missing_option(kind, option, str(context.info_name))
+        return name
+
+    return refuse
+
+
+@contextlib.contextmanager
+def starting(text: str, *, quiet: bool) -> Iterator[None]:
+    """Print `text`, and inside the block let Ctrl-C kill the process directly, as no work can be lost yet.
+
+    Python's own handler would react only after the current C call, and loading a library takes seconds.
+    """
+    on_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL) if on_main else None
+    if not quiet:
+        print(text, file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if on_main:
+            signal.signal(signal.SIGINT, handler)
+
+
+def load_plugins(files: list[Path] | None) -> None:
+    """Load the files of `--plugin`.
+
+    Raises:
+        UserError: one is not there, or cannot be imported.
+    """
+    from bench.plugin import load_file
+
+    for file in files or []:
+        load_file(file)
+
+
+def given(arguments: dict[str, Any], *others: str) -> dict[str, Any]:
+    """Arguments for the Python function of a command's name: those that the user gave; a list not given is None.
+
+    Args:
+        arguments: all of the command.
+        others: names of those that the function does not have.
+    """
+    return {name: value for name, value in arguments.items() if value is not None and name not in others}
+
+
+def start_early(ray: str | None) -> None:
+    """Start the server of the local workers before the command imports torch, because its start takes seconds."""
+    from bench.runs.workers import start_server
+
+    if ray is None:
+        start_server()
+
+
+def command_line() -> str:
+    """The command as the user gave it."""
+    return shlex.join(["bench", *sys.argv[1:]])
+
+
+def print_table(table: "Table") -> None:
+    """Print a table without cutting any number or word.
+
+    In a narrow terminal the text of a cell is wrapped; if that is not enough, lines are wider than the terminal.
+    """
+    from rich.cells import cell_len
+    from rich.console import Console
+
+    for column in table.columns:
+        column.overflow = "fold"  # by default rich cuts words and adds an ellipsis
+        words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
+        column.min_width = max(map(cell_len, words), default=0)
+    # without a terminal, rich would use 80 columns
+    Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160).print(table, crop=False)

@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.cli.run import PluginFiles, required
-from bench.cli.starting import starting
-from bench.cli.table import print_table
+from bench.cli.commands import PluginFiles, given, load_plugins, print_table, required, starting
 from bench.errors import UserError
 from bench.places import check_output_file
+from bench.runs.options import DataRoot
 
 SourceArgument = Annotated[
     str,
@@ -48,26 +47,24 @@ def data(
         Path | None, typer.Option(metavar="FILE", help="Also write a page of it, which needs nothing else.")
     ] = None,
     plugin: PluginFiles = None,
-    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+    data_root: DataRoot = Path("data"),
 ) -> None:
     """Look at data before any training: sites, sizes, classes, gaps, how different the sites are, what is too small.
 
     A table that cannot be read so is refused with all that is wrong with it.
     """
-    from bench.plugin import allow, is_near, load_file
+    arguments = given(locals(), "as_json", "html", "plugin")
 
-    for file in plugin or []:
-        load_file(file)
+    from bench.plugin import allow, is_near
+
+    load_plugins(plugin)
     if html is not None and check_output_file(html, "--html").suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--html {html}: the name of a page ends in .html")
     with allow(is_near), starting("Reading the data ...", quiet=as_json):
         from bench.api.data_source import cells_of
         from bench.results.data_description import describe
 
-        cells = cells_of(
-            source, data_root, label=label, site=site, subject=subject, part=part,
-            leave_out=leave_out or (), categories=categories or (),
-        )  # fmt: skip
+        cells = cells_of(**arguments)
         entries = [describe(cell, data_root) for cell in cells]
     if html is not None:
         from reports.page.data_page import write_data_page

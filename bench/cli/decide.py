@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.cell_runner import DeviceOption, Jobs, start_early, wished_device
+from bench.cli.commands import PluginFiles, given, load_plugins, start_early, starting
 from bench.cli.data import (
     CategoriesOption,
     LabelOption,
@@ -16,8 +16,7 @@ from bench.cli.data import (
     SourceArgument,
     SubjectOption,
 )
-from bench.cli.run import PluginFiles
-from bench.cli.starting import starting
+from bench.runs.options import DataRoot, Device, Jobs, Quiet
 
 
 def decide(
@@ -39,41 +38,24 @@ def decide(
     ] = None,
     plugin: PluginFiles = None,
     jobs: Jobs = None,
-    device: DeviceOption = None,
-    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    device: Device = "auto",
+    data_root: DataRoot = Path("data"),
+    quiet: Quiet = False,
 ) -> None:
     """Decide from the data of several sites whether to train together, and how. Repeat the command to continue."""
+    arguments = given(locals(), "plugin")
     with starting(f"bench decide: {data} is being read", quiet=quiet):
-        from bench.plugin import load_file
+        from bench.runs.session_options import check_device_name
 
-        for file in plugin or []:
-            load_file(file)
-        wished = wished_device(device)
+        load_plugins(plugin)
+        check_device_name(device)
         start_early(None)
 
         from bench.api.decide import decide as make
         from bench.runs.session import Stopped
 
     try:
-        decision = make(
-            data,
-            out,
-            label=label,
-            site=site,
-            subject=subject,
-            part=part,
-            leave_out=leave_out or (),
-            categories=categories or (),
-            normalise=normalise,
-            minutes=minutes,
-            margin=margin,
-            confidence=confidence,
-            jobs=jobs,
-            device=wished,
-            data_root=data_root,
-            quiet=quiet,
-        )
+        decision = make(**arguments)
     except Stopped:
         print("stopped. The same command goes on", file=sys.stderr)
         raise typer.Exit(130) from None

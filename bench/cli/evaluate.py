@@ -5,10 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.cli.cell_runner import DeviceOption, wished_device
-from bench.cli.results import RunFolder
-from bench.cli.run import Only, PluginFiles
+from bench.cli.commands import Only, PluginFiles, RunFolder, given, load_plugins
 from bench.errors import UserError
+from bench.runs.options import DataRoot, Device, Quiet
 
 
 def evaluate(
@@ -24,31 +23,23 @@ def evaluate(
     ] = None,
     only: Only = None,
     plugin: PluginFiles = None,
-    device: DeviceOption = None,
-    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    device: Device = "auto",
+    data_root: DataRoot = Path("data"),
+    quiet: Quiet = False,
 ) -> None:
     """Score the kept models of finished cells on further tests (default: the grid's); nothing is trained.
 
     Exit status 1: a cell's files are damaged, and it was left out.
     """
+    arguments = given(locals(), "plugin", "tests")
+
     from bench.api.evaluate import chosen_cells
     from bench.api.evaluate import evaluate as evaluate_run
-    from bench.plugin import load_file
     from bench.results.results import damaged
 
-    for file in plugin or []:
-        load_file(file)
+    load_plugins(plugin)
     values = [value for text in tests or [] for value in _values(text)]
-    view = evaluate_run(
-        run,
-        tests=values,
-        metrics=metrics or (),
-        only=only or (),
-        device=wished_device(device),
-        data_root=data_root,
-        quiet=quiet,
-    )
+    view = evaluate_run(tests=values, **arguments)
     if damaged(chosen_cells(view, only or ())):  # they were named
         raise typer.Exit(1)
 

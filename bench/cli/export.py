@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.results import RunFolder
-from bench.cli.run import PluginFiles
-from bench.cli.starting import starting
+from bench.cli.commands import PluginFiles, RunFolder, load_plugins, starting
 from bench.errors import UserError
+from bench.runs.options import DataRoot
 
 
 def export(
@@ -20,20 +19,18 @@ def export(
     ] = "",
     out: Annotated[Path | None, typer.Option(help="The folder of the models, new or empty.")] = None,
     plugin: PluginFiles = None,
-    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+    data_root: DataRoot = Path("data"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes.")] = False,
 ) -> None:
     """Write a finished cell's models as files: one of each site, the generic one, and a script that predicts new rows.
 
     The cell must have kept its models (`bench run --keep best`).
     """
-    from bench.plugin import load_file
     from bench.results.results import load_run
 
     if out is None:
         raise UserError("bench export: say by --out into which folder the models go")
-    for file in plugin or []:
-        load_file(file)
+    load_plugins(plugin)
     views = {view.id: view for view in load_run(run).cells if view.id.startswith(cell)}
     if len(views) != 1:
         problem = f"{run} has no cell {cell!r}"

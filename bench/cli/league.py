@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from bench.cli.commands import Commands
+from bench.cli.commands import Commands, DryRun, PluginFiles, load_plugins
 from bench.cli.results import end_if_damaged
-from bench.cli.run import PluginFiles
 from bench.errors import UserError, did_you_mean
 from bench.places import check_file, check_folder, check_output_folder
+from bench.runs.options import DataRoot, Download, Quiet
 
 if TYPE_CHECKING:
     from bench.results.results import RunView
@@ -36,8 +36,6 @@ MethodOption = Annotated[
 Out = Annotated[
     Path | None, typer.Option(help="Where entries lie; default: runs/league_LEAGUE_TIER.", show_default=False)
 ]
-
-DataRoot = Annotated[Path, typer.Option(help="Where data files lie.")]
 
 
 @dataclass(frozen=True)
@@ -126,9 +124,9 @@ def run(
     out: Out = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; default: one per core.")] = None,
     data_root: DataRoot = Path("data"),
-    download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
-    dry_run: Annotated[bool, typer.Option(help="Only count the cells and estimate their cost.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    download: Download = False,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
 ) -> None:
     """Tune and run one method on all tasks, and pack its entry. The same command goes on where it was stopped."""
     from bench.results.pack import SUFFIX, pack
@@ -289,10 +287,9 @@ def _export_all(standing: LeagueTier, folder: Path, data_root: Path) -> None:
 
 def _load(method: str, plugins: list[Path] | None) -> str:
     """Load the plug-in files and return the method's name; if `method` is a file, that of the method it registers."""
-    from bench.plugin import file_path, load_file
+    from bench.plugin import file_path
 
-    for file in plugins or []:
-        load_file(file)
+    load_plugins(plugins)
     if not method.endswith(".py"):
         return method
     file_path(method)  # what is not there is refused before torch is imported

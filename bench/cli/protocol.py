@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from bench.cli.commands import Commands
+from bench.runs.options import DataRoot
 
 app = Commands(help="Published protocols: grids whose numbers stand beside printed ones.", no_args_is_help=True)
 
@@ -25,7 +26,7 @@ def list_() -> None:
 @app.command()
 def check(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A protocol (`bench protocol list`).")],
-    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+    data_root: DataRoot = Path("data"),
     hours: Annotated[bool, typer.Option(help="Estimate how long it takes here.")] = True,
 ) -> None:
     """Say of each scenario which settings are known, assumed or deviating, and the hours that it takes here."""

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.table import print_table
+from bench.cli.commands import RunFolder, given, load_plugins, print_table
 from bench.errors import UserError
 
 if TYPE_CHECKING:
     from bench.results.results import CellView
-
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
 def end_if_damaged(*runs: Path) -> None:
@@ -173,24 +171,12 @@ def report(
     clients: Annotated[bool, typer.Option("--clients", help="Also a page for each client.")] = False,
 ) -> None:
     """Make the report: RUN/report/index.html with tables and figures."""
-    from bench.api.report import report as make_report
-    from bench.plugin import load_file
+    arguments = given(locals(), "plugin")
 
-    for file in plugin or []:
-        load_file(file)
-    print(
-        make_report(
-            runs,
-            selection=selection,
-            target=target or (),
-            margin=margin,
-            latex=latex,
-            transpose=transpose,
-            columns=columns or (),
-            storage=storage,
-            clients=clients,
-        )
-    )
+    from bench.api.report import report as make_report
+
+    load_plugins(plugin)
+    print(make_report(**arguments))
     end_if_damaged(*runs)
 
 

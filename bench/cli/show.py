@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.cli.run import PluginFiles, required
-from bench.cli.table import print_table
+from bench.cli.commands import PluginFiles, load_plugins, print_table, required
 from bench.errors import UserError
+from bench.runs.options import DataRoot
 
 
 def show(
@@ -27,20 +27,19 @@ def show(
     table: Annotated[bool, typer.Option("--table", help="One row per cell.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="All settings of every cell, as JSON.")] = False,
     plugin: PluginFiles = None,
-    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+    data_root: DataRoot = Path("data"),
 ) -> None:
     """Print the resolved grid: every setting, defaults filled in, and the cells in their order.
 
     Comments at its end tell what models take from files of pretrained weights.
     """
     from bench.config.grid import load_grid
-    from bench.plugin import allow, is_near, load_file
+    from bench.plugin import allow, is_near
     from bench.runs.weights import weights_table
 
     if table and as_json:
         raise UserError("--table and --json are two answers to one question; give one of them")
-    for file in plugin or []:
-        load_file(file)
+    load_plugins(plugin)
     with allow(is_near):
         loaded_grid = load_grid(grid, overrides or [])
     cells = [cell.model_dump(mode="json") for cell in loaded_grid.cells]

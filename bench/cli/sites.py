@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.commands import Commands
-from bench.cli.league import DataRoot
-from bench.cli.run import Only, PluginFiles
-from bench.cli.starting import starting
-from bench.cli.table import print_table
+from bench.cli.commands import Commands, Only, PluginFiles, load_plugins, print_table, starting
 from bench.errors import UserError, optional
 from bench.places import check_output_folder
+from bench.runs.options import DataRoot
 
 if TYPE_CHECKING:
     from bench.settings import Settings
@@ -77,7 +74,7 @@ def serve(
 ) -> None:
     """Run a job's server over mailboxes. The same command goes on where it was stopped."""
     _optional()
-    _load(plugin)
+    load_plugins(plugin)
     from bench.sites.export import JOB
     from bench.sites.job import SiteJob
     from bench.sites.mailbox import MailboxHub
@@ -106,7 +103,7 @@ def join(
 ) -> None:
     """Run one site of a job over its mailbox, until all rounds are done. The same command goes on."""
     _optional()
-    _load(plugin)
+    load_plugins(plugin)
     from bench.sites.export import JOB, LOADER, load_samples
     from bench.sites.job import SiteJob
     from bench.sites.mailbox import MailboxLink
@@ -190,20 +187,13 @@ def _optional(runtime: str = "files") -> None:
         optional("nvflare.apis.executor", "--runtime flare")
 
 
-def _load(plugin: list[Path] | None) -> None:
-    from bench.plugin import load_file
-
-    for file in plugin or []:
-        load_file(file)
-
-
 def _settings(source: str, only: list[str] | None, plugin: list[Path] | None) -> "Settings":
     """The one cell that a folder or a grid names."""
     from bench.config.grid import load_grid
     from bench.settings import Settings
     from bench.store.documents import read_json
 
-    _load(plugin)
+    load_plugins(plugin)
     if (Path(source) / "settings.json").is_file():
         return Settings.model_validate(read_json(Path(source) / "settings.json"))
     cells = load_grid(source).cells

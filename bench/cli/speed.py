@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.cli.cell_runner import DeviceOption, wished_device
-from bench.cli.table import print_table
+from bench.cli.commands import print_table
 from bench.errors import UserError, did_you_mean
 from bench.places import check_output_file
+from bench.runs.options import Device
 
 if TYPE_CHECKING:
     from bench.speed.commands import CommandCost
@@ -23,7 +23,7 @@ def speed(
             help="digits, mnist_mlp, mnist_cnn, cifar_cnn, resnet18, resnet18_head, char_lstm; repeatable; else all."
         ),
     ] = None,
-    device: DeviceOption = None,
+    device: Device = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="One turn of each instead of five.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all as JSON.")] = None,
     commands: Annotated[bool, typer.Option("--commands", help="Time commands instead: reports, dry runs, ...")] = False,
@@ -33,7 +33,7 @@ def speed(
     limit: Annotated[float, typer.Option(min=0, help="With --commands: seconds after which one is ended.")] = 120.0,
 ) -> None:
     """Measure each executor, and a loop as the public libraries write it, on the built-in workloads."""
-    if commands and (workload or device):
+    if commands and (workload or device != "auto"):
         raise UserError("--commands trains nothing that could be chosen: leave out --workload and --device")
     if json_file:
         check_output_file(json_file, "--json")
@@ -42,9 +42,11 @@ def speed(
     if commands:
         _commands(beside, limit, json_file, quick=quick)
         return
+    from bench.runs.session_options import check_device_name
     from bench.speed.workloads import WORKLOADS
 
-    names, wish = workload or list(WORKLOADS), wished_device(device)
+    names = workload or list(WORKLOADS)
+    check_device_name(device)
     if unknown := [name for name in names if name not in WORKLOADS]:
         known = list(WORKLOADS)
         hint = did_you_mean(unknown[0], known)
@@ -54,7 +56,7 @@ def speed(
     from bench.speed.measure import measure
     from bench.store import store  # from here on torch is needed
 
-    measurements = measure(names, choose_device(wish), repeats=1 if quick else 5)
+    measurements = measure(names, choose_device(device), repeats=1 if quick else 5)
     if json_file:
         store.write_json(json_file, measurements)
     _print(measurements)

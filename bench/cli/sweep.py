@@ -7,30 +7,22 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.cell_runner import (
-    CpusPerCell,
-    DeviceOption,
-    DevicesPerCell,
-    GpusPerCell,
-    Jobs,
-    RayAddress,
-    command_line,
-    start_early,
-    wished_device,
-)
-from bench.cli.run import (
-    CheckpointSeconds,
-    ExecutorOption,
-    FallbackOption,
-    LaneKernels,
+from bench.cli.commands import (
+    DryRun,
+    Measure,
     PluginFiles,
     by_option,
+    command_line,
+    load_plugins,
     required,
+    start_early,
+    starting,
+    with_session_options,
 )
-from bench.cli.starting import starting
-from bench.cli.track import Tracking, TrackingUri
+from bench.runs.options import SessionOptions
 
 
+@with_session_options(without=("keep", "verbose"))
 def sweep(
     study: Annotated[
         str,
@@ -49,56 +41,24 @@ def sweep(
         int | None, typer.Option(help="Trials for each method and task, those of earlier commands included.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds after which no trial is begun.")] = None,
-    jobs: Jobs = None,
     storage: Annotated[
         str | None, typer.Option(help="Optuna's storage; default: RUN/study.db.", show_default=False)
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<study name>.")] = None,
     plugin: PluginFiles = None,
-    device: DeviceOption = None,
-    ray: RayAddress = None,
-    cpus_per_cell: CpusPerCell = None,
-    gpus_per_cell: GpusPerCell = None,
-    devices_per_cell: DevicesPerCell = None,
-    executor: ExecutorOption = "auto",
-    allow_fallback: FallbackOption = None,
-    lane_kernels: LaneKernels = False,
-    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
-    download: Annotated[bool, typer.Option(help="Fetch missing data files.")] = False,
-    dry_run: Annotated[bool, typer.Option(help="Only count the cells and estimate their cost.")] = False,
-    measure: Annotated[bool, typer.Option(help="In a dry run: time rounds, for a minute at most.")] = False,
-    checkpoint_seconds: CheckpointSeconds = 300.0,
-    tracking_uri: TrackingUri = None,
-    tracking: Tracking = None,
+    dry_run: DryRun = False,
+    measure: Measure = False,
     page: Annotated[bool, typer.Option(help="Make the report's page at the end.")] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     _misplaced: Annotated[list[str] | None, by_option("--study")] = None,
+    *,
+    options: SessionOptions,
 ) -> None:
     """Tune by validation accuracy, run the best settings on new seeds, and report. Repeat the command to continue."""
-    with starting(f"bench sweep: {study} is being read", quiet=quiet or dry_run):
-        from bench.plugin import allow, is_near, load_file
-        from bench.runs.session_options import SessionOptions
+    with starting(f"bench sweep: {study} is being read", quiet=options.quiet or dry_run):
+        from bench.plugin import allow, is_near
         from sweeps.study_reader import load_study
 
-        options = SessionOptions.of(
-            jobs=jobs,
-            device=wished_device(device),
-            ray=ray,
-            cpus_per_cell=cpus_per_cell,
-            gpus_per_cell=gpus_per_cell,
-            devices_per_cell=devices_per_cell,
-            executor=executor,
-            allow_fallback=allow_fallback or (),
-            lane_kernels=lane_kernels,
-            data_root=data_root,
-            download=download,
-            checkpoint_seconds=checkpoint_seconds,
-            tracking_uri=tracking_uri,
-            tracking=tracking,
-            quiet=quiet,
-        )
-        for file in plugin or []:
-            load_file(file)
+        load_plugins(plugin)
         with allow(is_near) if dry_run else nullcontext():
             # before torch is imported, as wrong studies are refused
             loaded_study = load_study(study, set_ or [], trials)
@@ -109,11 +69,11 @@ def sweep(
         if dry_run:
             from bench.cli.dry_run import print_study_outline
 
-            print_study_outline(loaded_study, data_root)
+            print_study_outline(loaded_study, options.data_root)
         else:
-            start_early(ray)
+            start_early(options.ray)
 
-        from bench.api.runner import choose_runner
+        from bench.api.run import choose_runner
         from bench.runs.session import Stopped
         from reports.tables.table import to_markdown
         from sweeps.session import open_session, run_study
@@ -122,7 +82,9 @@ def sweep(
     if dry_run:
         from bench.cli.dry_run import print_study_forecast
 
-        print_study_forecast(loaded_study, session.folder, data_root, options.device, jobs, measure=measure)
+        print_study_forecast(
+            loaded_study, session.folder, options.data_root, options.device, options.jobs, measure=measure
+        )
         return
     runner = choose_runner(options)
     try:

@@ -9,17 +9,10 @@ from typing import Annotated
 import typer
 
 from bench.child_processes import safe_path
-from bench.cli.results import RunFolder, end_if_damaged
+from bench.cli.commands import RunFolder
+from bench.cli.results import end_if_damaged
 from bench.errors import UserError
-
-TrackingUri = Annotated[
-    str | None,
-    typer.Option(help="MLflow's tracking store; default: MLFLOW_TRACKING_URI, else RUN/mlflow.db.", show_default=False),
-]
-Tracking = Annotated[
-    bool | None,
-    typer.Option(help="Mirror the run in MLflow; default: as BENCH_TRACKING says, else yes.", show_default=False),
-]
+from bench.runs.options import TrackingUri
 
 
 def track(run: RunFolder, tracking_uri: TrackingUri = None) -> None:

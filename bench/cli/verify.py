@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.results import RunFolder, end_if_damaged
-from bench.cli.run import PluginFiles
+from bench.cli.commands import PluginFiles, RunFolder
+from bench.cli.results import end_if_damaged
 from bench.errors import UserError
+from bench.runs.options import DataRoot
 
 if TYPE_CHECKING:
     from bench.runs.verify.verify import Checked
@@ -56,7 +57,7 @@ def verify(
     seed: Annotated[int | None, typer.Option(help="Of the draw of cells; default: a new one.")] = None,
     plugin: PluginFiles = None,
     jobs: Annotated[int | None, typer.Option(help="Cells side by side; default: one per core.")] = None,
-    data_root: Annotated[Path, typer.Option(help="Where data files lie.")] = Path("data"),
+    data_root: DataRoot = Path("data"),
     blind: Annotated[
         bool,
         typer.Option("--blind", help="Train without labels of tests; score in a process that loads no plug-in."),

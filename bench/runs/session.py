@@ -23,10 +23,11 @@ from bench.runs import interactive
 from bench.runs.callbacks import Callback, CallbackListener, check_callbacks, pack_callback
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.events import Event
+from bench.runs.options import SessionOptions
 from bench.runs.plan import PlannedCell, listed, plan, planned_remarks, select
 from bench.runs.progress import patience, reporter
 from bench.runs.run_folder import check_folder, check_there, forget, write_run
-from bench.runs.session_options import Options, SessionOptions
+from bench.runs.session_options import Options
 from bench.runs.tracking import mirror
 from bench.runs.tracking.process import DRAIN_SECONDS, STOP_SECONDS, Follower
 from bench.runs.workers import LocalRunner
@@ -161,13 +162,20 @@ class Session:
         """
         for settings in self.cells if self.options.lane_kernels else ():
             check_lane_kernels(runner.device, settings.precision)
-        fields = self.options.model_dump(
-            include={"executor", "allow_fallback", "lane_kernels", "data_root", "checkpoint_seconds", "keep"}
-        )
-        threads, plugins = runner.threads(cells), loaded_files()
-        fields |= {"device": runner.device, "threads": threads, "cells": runner.sharing, "plugins": plugins}
-        fields["callbacks"] = callbacks
-        return Options(**fields).model_dump_json()
+        options = self.options
+        return Options(
+            device=runner.device,
+            executor=options.executor,
+            threads=runner.threads(cells),
+            allow_fallback=options.allow_fallback,
+            lane_kernels=options.lane_kernels,
+            cells=runner.sharing,
+            data_root=options.data_root,
+            checkpoint_seconds=options.checkpoint_seconds,
+            keep=options.keep,
+            plugins=loaded_files(),
+            callbacks=callbacks,
+        ).model_dump_json()
 
     def plan(self, runner: CellRunner) -> list[PlannedCell]:
         """Plan the cells, and check that the runner can run them.

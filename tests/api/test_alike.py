@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bench.cli.run import run
 from bench.cli.sweep import sweep
 from bench.cli.verify import verify
 from bench.errors import UserError
+from bench.runs.options import SessionOptions
 from bench.store import store
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -72,19 +74,24 @@ def test_a_command_and_its_function_have_the_same_options(door: str) -> None:
     parameters = dict(inspect.signature(function).parameters)
     assert set(options) - set(parameters) == set(of_command)
     assert set(parameters) - set(options) == set(of_python)
-    same = {"auto": None, (): None} if door != "report" else {(): None}
+    lists = {name for name, parameter in parameters.items() if parameter.default == ()}
     for name in options.keys() & parameters.keys():
         default = parameters[name].default
         shown = str(options[name].default) if isinstance(options[name].default, Path) else options[name].default
-        expected = (
-            same.get(default, default)
-            if name
-            in ("device", "allow_fallback", "target", "columns", "tests", "metrics", "leave_out", "categories", "only")
-            else default
-        )
+        expected = None if name in lists else default
         if default is inspect.Parameter.empty and shown == "":  # the command says by itself that its file is missing
             continue
         assert shown == expected, name
+
+
+def test_python_writes_out_each_option_of_a_session_as_it_is_declared() -> None:
+    """For editors and `help`; the commands are made from the declaration."""
+    for function, without in ((bench.run, set[str]()), (bench.sweep, {"keep", "verbose"})):
+        parameters = inspect.signature(function).parameters
+        for option in fields(SessionOptions):
+            if option.name not in without:
+                default = str(option.default) if isinstance(option.default, Path) else option.default
+                assert parameters[option.name].default == default, option.name
 
 
 def test_a_sweep_has_the_options_of_a_run() -> None:
@@ -263,8 +270,6 @@ def test_the_environment_says_whether_a_run_is_mirrored(
     grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For the command and for Python, unless the user does."""
-    from bench.runs.session_options import SessionOptions
-
     for word, tracked in (("1", True), ("yes", True), ("", True), ("0", False), ("off", False), ("False", False)):
         monkeypatch.setenv("BENCH_TRACKING", word)
         assert SessionOptions().tracked is tracked

@@ -102,7 +102,7 @@ DEVICES = {
         ["--device", "mps"],
         "--device mps: there is no such device. Devices: auto, cpu, cuda",
     ),
-    "twice": ("sweep", ["--device", "cpu", "--device", "cuda"], "--device cpu and --device cuda: give one of them"),
+    "twice": ("sweep", ["--device", "cpu", "--device", "cuda"], "--device is given 2 times"),
 }
 
 

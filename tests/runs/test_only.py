@@ -12,9 +12,9 @@ from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from bench.runs.cell_runner import CellTask
+from bench.runs.options import SessionOptions
 from bench.runs.plan import select
 from bench.runs.session import Session
-from bench.runs.session_options import SessionOptions
 from bench.settings import Settings
 from bench.store.documents import read_run_file
 from datasets.assemble import assemble
@@ -126,7 +126,7 @@ def test_the_data_of_other_cells_may_be_missing(tmp_path: Path, monkeypatch: pyt
 
 def listed(grid: Grid, only: Any, folder: Path) -> list[str]:
     """The data sets of the cells in `run.json` after a session that trained nothing."""
-    options = SessionOptions.of(data_root=folder, quiet=True, tracking=False)
+    options = SessionOptions.of({"data_root": folder, "quiet": True, "tracking": False})
     Session(grid, folder / "run", options, only=only).run(Idle())
     info = read_run_file(folder / "run")
     assert info is not None

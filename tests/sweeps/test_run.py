@@ -15,7 +15,7 @@ from optuna.storages._rdb.models import TrialParamModel
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import event
 
-from bench.api.arguments import with_name
+from bench.api import with_name
 from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset, Split
 from bench.errors import UserError
