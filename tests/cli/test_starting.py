@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.conftest import ROOT
 from tests.warm import PATIENCE, Start
 
-NEEDED = {"annotated_types", "array", "bench", "json", "shlex", "socket"}
+NEEDED = {"array", "bench", "json", "shlex", "socket"}
 """What the command line imports beyond typer before it knows the command; anything more makes `bench --help` slower."""
 
 
