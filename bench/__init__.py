@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 # MKL reads this variable at its first matrix product. Without it, rounding depends on the memory addresses of the
 # operands, so a client's bytes would depend on its lane. The setting is part of the recorded path
-# (`bench.engine.cpu_path`).
+# (`bench.engine.device`).
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:

@@ -16,11 +16,9 @@ from bench.engine.batches import DrawAddress
 from bench.engine.device import gpu_memory_ran_out, lanes_on
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, Trainer
-from bench.engine.forward_requests import ForwardRequest, answer_forwards
-from bench.engine.gradient import as_train, gradient_of
 from bench.engine.lane_schedule import lanes_for
-from bench.engine.predict import Task, choose_samples_per_lane, outputs
-from bench.engine.prepare import Prepared, Preparer
+from bench.engine.predict import ForwardRequest, Task, answer_forwards, choose_samples_per_lane, outputs
+from bench.engine.prepare import Prepared, Preparer, gradient_of
 from bench.engine.private import OWN, PrivateSteps
 from bench.engine.programs import Budget, ProgramRun, Reply, Work, advance, limit_to_budget
 from bench.engine.recorded_steps import GraphCache
@@ -28,12 +26,7 @@ from bench.engine.team import Assignment, Helpers, Job, Team
 from bench.errors import UserError, shortage
 from bench.method import Hyperparameters, Message, Program, is_static
 from bench.model_call import Arithmetic
-from bench.requests import (
-    Exchange,
-    Gradient,
-    Train,
-    Trained,
-)
+from bench.requests import Exchange, Gradient, Train, Trained
 from bench.settings import Executor, Settings
 
 
@@ -223,8 +216,7 @@ class Engine:
         start = time.perf_counter()
         groups: dict[int, tuple[list[int], list[Prepared]]] = {}  # by recipe; equal ones are one object
         for i, (request, address, limit) in enumerate(jobs):
-            train = as_train(request) if isinstance(request, Gradient) else request
-            prepared = self._preparer.prepare(train, address, limit)
+            prepared = self._preparer.prepare(request, address, limit)
             places, group = groups.setdefault(id(prepared.recipe), ([], []))
             places.append(i)
             group.append(prepared)
@@ -389,17 +381,15 @@ class Engine:
         return self._team.evaluate(self, samples, tasks, output, samples_per_lane, owners or [SERVER] * len(tasks))
 
     def _outputs_here(self, samples: Any, tasks: Sequence[Task], output: Any, samples_per_lane: int) -> list[Tensor]:
-        pool, used = self.device_data.pool(samples), self._trainer.steps.used
-        lanes, threads = self._lanes_for(len(tasks)), self._cohorts
         results = outputs(
-            pool,
+            self.device_data.pool(samples),
             tasks,
             self._arithmetic,
             output=output,
-            lanes=lanes,
+            lanes=self._lanes_for(len(tasks)),
             samples_per_lane=samples_per_lane,
-            threads=threads,
-            used=used,
+            threads=self._cohorts,
+            used=self._trainer.steps.used,
         )
         self._look_for_failures()
         return results

@@ -1,4 +1,4 @@
-"""The schedule of a cohort: steps of equal batches together, and clients of unequal length in lanes.
+"""The schedule of a cohort: steps of equal batches in phases, and in each the clients, of unequal length, in lanes.
 
 The longest client goes first, and a lane that finishes a client takes the next; a lane without a client is idle and its
 results are thrown away. On a CPU the number of lanes is part of what the byte promise rests on, so it never depends on
@@ -14,7 +14,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bench.data import Array
+from bench.engine.prepare import Prepared
+from bench.engine.step import MAIN
+
 IDLE = -1
+SHORT = -1
+"""The size of batches that are padded, in a phase that has them side by side."""
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """How many lanes a narrowed schedule may have: few, as each number is a shape of its own, to be recorded."""
 
@@ -135,3 +141,64 @@ def _lanes_only(packing: Packing, start: int, stop: int, lanes: int) -> Packing:
 
 def _busy_lanes(rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
     return [(lane, row) for lane, row in enumerate(rows.tolist()) if row != IDLE]
+
+
+def schedule(
+    group: list[Prepared], lanes: int, threads: int, *, on_gpu: bool, padded: bool
+) -> list[list[tuple[Phase, Packing]]]:
+    """Schedule the training of a group.
+
+    Args:
+        group: requests of one recipe.
+        lanes: the largest number of lanes.
+        threads: parts of a phase that run at a time, on a CPU.
+        on_gpu: whether a packing continues in fewer lanes where these suffice.
+        padded: whether BatchNorm leaves out padding.
+
+    Returns:
+        One list after another, each of packings that may run side by side.
+    """
+    phases = _phases(group, by_epoch=on_gpu, padded=padded)
+    if on_gpu:
+        return [[(phase, part)] for phase in phases for part in narrowed(pack(phase.lengths(len(group)), lanes))]
+    return [[(s, pack(s.lengths(len(group)), lanes)) for s in _shares(phase, threads)] for phase in phases]
+
+
+def batch_sizes(request: Prepared) -> Array:
+    """`[steps, streams]` samples per batch, with its padding where its sum has a divisor."""
+    batches = [request.streams[name].batches for name in sorted(request.streams)]
+    return np.stack([np.full_like(b.sizes, b.positions.shape[1]) if b.divisor else b.sizes for b in batches], axis=1)
+
+
+def widths_in(request: Prepared, phase: Phase) -> dict[str, int]:
+    """The batch size of each stream in a phase, padding included."""
+    sizes = zip(sorted(request.streams), phase.sizes, strict=True)
+    return {name: request.streams[name].batches.positions.shape[1] if n == SHORT else n for name, n in sizes}
+
+
+def _phases(group: list[Prepared], *, by_epoch: bool, padded: bool) -> list[Phase]:
+    """Divide the steps into phases: one phase, or with moving statistics one per batch size, so that nothing is padded.
+
+    Side batches count too: sizes are compared stream by stream, the main one first. With `by_epoch` runs end with
+    epochs, or clients without short batches would take all their epochs while the others take one. With `padded`, all
+    short batches are in one phase, of size SHORT, whatever their sizes.
+    """
+    recipe, streams = group[0].recipe, group[0].streams
+    full = tuple(streams[name].batches.positions.shape[1] for name in sorted(streams))
+    if not recipe.moves_statistics or recipe.frozen:
+        rows = [(row, 0, p.steps) for row, p in enumerate(group) if p.steps]
+        return [Phase(full, rows)] if rows else []
+    sizes = [batch_sizes(p) for p in group]
+    if padded:
+        sizes = [np.where(batches == full, batches, SHORT) for batches in sizes]
+    epochs = [p.streams[MAIN].batches.per_epoch if by_epoch else 0 for p in group]
+    return phases_of([runs_of(batches, epoch) for batches, epoch in zip(sizes, epochs, strict=True)])
+
+
+def _shares(phase: Phase, threads: int) -> list[Phase]:
+    """Share a phase's rows among threads, about as many steps for each: packed as clients are into lanes."""
+    shares: list[list[int]] = [[] for _ in range(threads)]
+    for pairs in pack([stop - start for _, start, stop in phase.rows], threads).load:
+        for lane, row in pairs:
+            shares[lane].append(row)
+    return [Phase(phase.sizes, [phase.rows[i] for i in sorted(share)]) for share in shares if share]

@@ -1,9 +1,13 @@
-"""Outputs of model values on samples, running statistics frozen, in large batches."""
+"""Outputs of model values on samples, running statistics frozen, in large batches.
+
+They answer the requests without training: predictions, scores of models, and sums of outputs by class.
+"""
 
 import functools
 import itertools
-from collections.abc import Sequence
-from typing import Literal
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,17 +15,20 @@ from torch import Tensor
 from torch.func import vmap
 
 from bench.data import Indices
+from bench.engine.anomalies import check_sums
 from bench.engine.backends.backends import Recorded
 from bench.engine.backends.loops import EvalLoop
-from bench.engine.device_data import GATHER, Pool, channels_last
+from bench.engine.device import side_by_side
+from bench.engine.device_data import GATHER, DeviceData, Pool, channels_last
+from bench.engine.programs import ProgramRun, Work
 from bench.engine.step import better_alone, is_convolutional, takes_channels_last
-from bench.engine.threads import side_by_side
 from bench.model_call import Arithmetic, Forward
 from bench.params import Params, Spec
-from bench.requests import ClassSums
+from bench.requests import ClassStats, ClassSums, Evaluate, Predict
 
 Output = Literal["probabilities", "logits", "features", "directions"]
 Task = tuple[Params, Indices]  # a model value and the positions of its samples in the pool
+ForwardRequest = Predict | Evaluate | ClassStats
 
 _SAMPLES_PER_LANE = (16, 32)
 """The two possible numbers of samples per call and lane; the one that needs less work is taken."""
@@ -112,14 +119,6 @@ def accuracy_and_loss(labels: Tensor, logits: Tensor, positions: Indices) -> tup
     # A third of the time that torch's own cross-entropy takes for few classes.
     below = logits - logits.amax(1, keepdim=True)
     return logits.argmax(1) == y, below.exp().sum(1).log() - below.gather(1, y.unsqueeze(1)).squeeze(1)
-
-
-def class_sums(pool: Pool, rows: Tensor, positions: Indices, classes: int, moments: int) -> ClassSums:
-    """Sums of `[samples, d]` outputs by class; of outer products too with 2 moments."""
-    y = pool.y.index_select(0, _on_device(pool, positions))
-    member = (torch.arange(classes, device=y.device).unsqueeze(1) == y).to(rows.dtype)
-    outer = torch.stack([(rows * members.unsqueeze(1)).T @ rows for members in member]) if moments == 2 else None
-    return ClassSums(member.sum(1), member @ rows, outer)
 
 
 def _run(w: Params, x: Tensor, output: Output, arithmetic: Arithmetic) -> Tensor:
@@ -222,3 +221,82 @@ def _record(spec: Spec, output: Output, arithmetic: Arithmetic) -> Recorded:
         return _run(Params(weights, buffers, spec), x, output, arithmetic)
 
     return Recorded(lambda tensors: [vmap(model)(*tensors)], EvalLoop)
+
+
+def answer_forwards(
+    device_data: DeviceData,
+    outputs: Callable[..., list[Tensor]],
+    programs: Sequence[ProgramRun],
+    requests: Mapping[int, ForwardRequest],
+) -> tuple[dict[int, Any], dict[int, Work]]:
+    """Answer requests, and measure the work that each took, by position of the program.
+
+    Args:
+        device_data: the samples.
+        outputs: `bench.engine.engine.Engine.outputs`.
+        programs: all programs.
+        requests: the requests of some of them.
+    """
+    work: dict[int, Work] = {}
+    by_kind: dict[tuple[Any, Any, Spec], list[tuple[int, int, Task]]] = defaultdict(list)
+    for i, request in requests.items():
+        subset = request.subset if isinstance(request, Predict) else None
+        positions = device_data.positions(programs[i].owner, request.samples, subset, programs[i].address.round)
+        models, output = _models_and_output(request)
+        work[i] = Work(0, len(models) * len(positions))
+        for k, w in enumerate(models):
+            by_kind[request.samples, output, w.spec].append((i, k, (w, positions)))
+    results: dict[int, dict[int, tuple[Tensor, Indices]]] = defaultdict(dict)
+    for (samples, kind, _), tasks in by_kind.items():
+        owners = [programs[i].owner for i, _, _ in tasks]
+        rows = outputs(samples, [task for _, _, task in tasks], kind, owners)
+        for (i, k, (_, positions)), row in zip(tasks, rows, strict=True):
+            results[i][k] = (row, positions)
+    answers: dict[int, Any] = {}
+    to_score: dict[Any, dict[int, list[tuple[Tensor, Indices]]]] = defaultdict(dict)
+    for i, request in requests.items():
+        if isinstance(request, Predict):
+            answers[i] = results[i][0][0].to(device_data.home)
+        elif isinstance(request, ClassStats):
+            answers[i] = _class_sums(device_data, programs[i].owner, request, *results[i][0])
+        else:
+            to_score[request.samples][i] = [results[i][k] for k in range(len(request.models))]
+    for samples, scored in to_score.items():
+        answers |= _scores(device_data, samples, scored)
+    return answers, work
+
+
+def _models_and_output(request: ForwardRequest) -> tuple[Sequence[Params], str]:
+    """The models that a request evaluates, and which of their outputs it needs."""
+    if isinstance(request, Evaluate):
+        return request.models, "logits"
+    return ([request.w], request.output) if isinstance(request, Predict) else ([request.model], request.of)
+
+
+def _class_sums(
+    device_data: DeviceData, owner: int, request: ClassStats, rows: Tensor, positions: Indices
+) -> ClassSums:
+    """Sums of `[samples, d]` outputs by class; of outer products, too, with 2 moments."""
+    y, home = device_data.pool(request.samples).y, device_data.home
+    of_class = y.index_select(0, torch.from_numpy(positions).to(y.device))
+    member = (torch.arange(device_data.num_classes, device=y.device).unsqueeze(1) == of_class).to(rows.dtype)
+    squares = request.moments == 2
+    outer = torch.stack([(rows * members.unsqueeze(1)).T @ rows for members in member]) if squares else None
+    sums = ClassSums(member.sum(1), member @ rows, outer)
+    check_sums(owner, sums)
+    return ClassSums(sums.count.to(home), sums.sum.to(home), None if outer is None else outer.to(home))
+
+
+def _scores(
+    device_data: DeviceData, samples: Any, models: dict[int, list[tuple[Tensor, Indices]]]
+) -> dict[int, tuple[Tensor, Tensor]]:
+    """Losses and accuracies by program, from logits of its models; on the host, which waits for all at once."""
+    rows = [row for results in models.values() for row in results]
+    logits, positions = torch.cat([row for row, _ in rows]), np.concatenate([where for _, where in rows])
+    hit, loss = accuracy_and_loss(device_data.pool(samples).y, logits, positions)
+    lengths = [len(where) for _, where in rows]
+    parts = torch.split(torch.stack([loss, hit.to(loss.dtype)]).cpu(), lengths, dim=1)
+    # A client without samples of that kind scores a loss of 0 with every model.
+    means = iter(part.sum(1) / max(1, n) for part, n in zip(parts, lengths, strict=True))
+    scores = {i: torch.stack([next(means) for _ in results], dim=1) for i, results in models.items()}
+    return {i: (losses, right) for i, (losses, right) in scores.items()}

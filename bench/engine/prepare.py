@@ -1,8 +1,15 @@
-"""Preparation of `Train` requests as arrays: which samples, which draws, which learning rate at every step."""
+"""Preparation of trainings as arrays: which samples, which draws, which learning rate at every step.
 
+The gradient over all samples of a client is a training, too: one that sums gradients and does not change the model.
+"""
+
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from bench.data import Array
 from bench.engine.batches import (
@@ -21,9 +28,10 @@ from bench.engine.step import MAIN, Kinds, Recipe, Slices, kinds
 from bench.model_call import Arithmetic
 from bench.optim import SGD, Adam, AdamW, Optimizer, OptimizerState, learning_rates
 from bench.params import Params
-from bench.requests import Feed, Train
+from bench.requests import Batch, Do, Feed, Gradient, Loss, Step, Train, Trained, Value, Values
 from bench.settings import Settings
 
+_SUM = "sum of "
 _AUGMENTED = ("train", "remainder", "earlier", "pooled")
 
 
@@ -97,8 +105,10 @@ class Preparer:
         self._key: Any = None
         self._plan: _Plan | None = None
 
-    def prepare(self, request: Train, address: DrawAddress, limit: int | None = None) -> Prepared:
+    def prepare(self, request: Train | Gradient, address: DrawAddress, limit: int | None = None) -> Prepared:
         """Prepare one client's request: draw its batches and values, for at most `limit` steps."""
+        if isinstance(request, Gradient):
+            request = _as_train(request)
         plan = self._planned(request, address.round)
         n = len(_positions(request.feed, address, self._device_data))
         recipe = plan.of_one_sample if plan.statistics and n == 1 else plan.recipe
@@ -262,3 +272,45 @@ def _stream(
     absolute = positions[drawn.positions] if steps else drawn.positions
     augmented = feed.augment and feed.samples in _AUGMENTED and augment != "none" and steps
     return Stream(feed, drawn, absolute, draw_augmentation(feed, len(positions), drawn, address) if augmented else None)
+
+
+def _as_train(request: Gradient) -> Train:
+    """Make the training that answers the request: a full pass in stored order that sums gradients.
+
+    It does not change the model.
+    """
+    sums = {_SUM + name: torch.zeros_like(_tensor(v)) for name, v in request.values.items()}
+    some = _tensor(next(iter(request.values.values())))
+    return Train(
+        {**request.values, **sums, _SUM: some.new_zeros(2)},
+        step=_accumulate(request.loss),
+        epochs=1,
+        feed=Feed(request.samples, order="cyclic", augment=False),
+        optimizer={name: SGD(lr=1.0, momentum=0.0, weight_decay=0.0) for name in request.values},
+        context=request.context,
+        stats="frozen",
+    )
+
+
+@functools.cache
+def _accumulate(loss: Loss) -> Step:
+    """The step that adds gradient x samples, loss x samples and samples; cached: equal losses share a recipe."""
+
+    def step(do: Do, values: Values, batch: Batch, ctx: Any) -> Values:
+        gradients, _ = do.gradient(loss, values, batch, ctx)
+        assert do.loss is not None
+        n = batch.weight.sum()
+        sums = {_SUM + name: values[_SUM + name] + n * g for name, g in gradients.items()}
+        return values | sums | {_SUM: values[_SUM] + torch.stack([n * do.loss, n])}
+
+    return step
+
+
+def gradient_of(request: Gradient, trained: Trained) -> tuple[dict[str, Tensor], Tensor]:
+    """The answer to the `Gradient` request, from the result of that training."""
+    total = trained[_SUM]
+    return {name: trained[_SUM + name] / total[1] for name in request.values}, total[0] / total[1]
+
+
+def _tensor(value: Value) -> Tensor:
+    return value.weights if isinstance(value, Params) else value

@@ -12,9 +12,9 @@ from bench.attacks.attack import Attack, checked
 from bench.data import Dataset, Partition
 from bench.engine.programs import Reply, Sent
 from bench.errors import UserError
-from bench.federation.sent_values import SentValues, origin
+from bench.federation.channel import SentValues, origin
 from bench.federation.setup import divide_clients, make_method
-from bench.federation.timeline import ComputedRound
+from bench.federation.simulated_time import ComputedRound
 from bench.method import Everyone, Message, Method
 from bench.params import Params, Spec
 from bench.plugin import ATTACKS

@@ -5,12 +5,12 @@ from dataclasses import replace
 import torch
 
 from bench.engine.batches import DrawAddress
-from bench.engine.device_data import SERVER, DeviceData
-from bench.engine.engine import Engine
+from bench.engine.device_data import SERVER
 from bench.errors import UserError
-from bench.federation.participants import Clients, ServerState, as_model, mean_of_models
+from bench.federation.cell import Cell
+from bench.federation.participants import as_model, mean_of_models
 from bench.federation.scores import Evaluation, Outputs, Scorer, Scorers
-from bench.method import Method, Program, Train, cross_entropy
+from bench.method import Program, Train, cross_entropy
 from bench.params import Params
 
 
@@ -18,34 +18,19 @@ class Evaluator:
     """Asks the method for its models, and these for their outputs.
 
     Attributes:
-        new: ids of the clients held out of training.
         scorers: the scorers of the outputs.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        server: ServerState,
-        clients: Clients,
-        engine: Engine,
-        device_data: DeviceData,
-        new: list[int],
-        malicious: list[int] | None = None,
-    ) -> None:
-        self._method = method
-        self._server = server
-        self._clients = clients
-        self._engine = engine
-        self._device_data = device_data
-        self.new = new
-        self._malicious = malicious
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._method, self._server, self._clients, self._engine = cell.method, cell.server, cell.clients, cell.engine
         self.meet_change()
 
     def meet_change(self) -> None:
         """Score on the samples that the clients have now."""
-        data, further = self._device_data, self._engine.settings.further_metrics
-        ids, labels = self._clients.ids, data.local.y
-        self.scorers = Scorers(labels, data.changes, ids, self.new, further, data.stage, self._malicious)
+        cell, data = self._cell, self._cell.device_data
+        ids, labels, further = self._clients.ids, data.local.y, cell.settings.further_metrics
+        self.scorers = Scorers(labels, data.changes, ids, cell.new, further, data.stage, cell.malicious)
 
     def outputs(self, version: int, local: dict[int, Params]) -> Evaluation:
         """Compute the outputs of generic, personalized and `local` models (right after local training), unscored."""
@@ -55,9 +40,9 @@ class Evaluator:
         names = ("gm", "pm") if self._method.trains == "gm" else ("gm",)
         by_client = {name: models for name, models in (("pm", personal), ("lm", local)) if models}
         evaluation.outputs += self._outputs(generic, names, by_client, self.scorers.trained)
-        if self.new and version == self._engine.settings.rounds:
+        if self._cell.new and version == self._cell.settings.rounds:
             evaluation.outputs += self._outputs_of_newcomers(version, generic)
-        for stage in self.scorers.compared(version, self._engine.settings.rounds):
+        for stage in self.scorers.compared(version, self._cell.settings.rounds):
             evaluation.outputs += self._outputs_of_stage(stage, generic, names, personal)
         return evaluation
 
@@ -121,13 +106,13 @@ class Evaluator:
         Raises:
             UserError: these clients should start from the generic model, and there is none.
         """
-        from_generic = self._engine.settings.new_client_start == "generic"
+        from_generic = self._cell.settings.new_client_start == "generic"
         if from_generic and generic is None:
             raise UserError("`new_client_start: generic` needs one architecture for all: there is no generic model")
         outputs = []
-        for epochs in self._engine.settings.new_client_epochs:
+        for epochs in self._cell.settings.new_client_epochs:
             programs = []
-            for i in self.new:
+            for i in self._cell.new:
                 program = (
                     _fine_tuned(generic, epochs)
                     if from_generic and generic is not None
@@ -136,13 +121,13 @@ class Evaluator:
                 programs.append((i, program, self._address(version, i, f"adapt {epochs}")))
             name = f"{type(self._method).__name__}.adapt"
             adapted = [as_model(model, name) for model in self._engine.finish_all(programs)]
-            models = dict(zip(self.new, adapted, strict=True))
+            models = dict(zip(self._cell.new, adapted, strict=True))
             of_new = self._outputs(None, (), {f"new{epochs}": models}, self.scorers.new)
             outputs += [replace(output, new=True) for output in of_new]
         return outputs
 
     def _address(self, version: int, owner: int, purpose: str = "evaluate") -> DrawAddress:
-        return DrawAddress(self._engine.settings.seed, version, owner, purpose)
+        return DrawAddress(self._cell.settings.seed, version, owner, purpose)
 
 
 def _fine_tuned(start: Params, epochs: int) -> Program:

@@ -3,11 +3,15 @@
 The cell then trains on features: they are its samples, and the head is its network, so a step costs what a head costs.
 """
 
+import ast
 import copy
 import hashlib
+import inspect
 import itertools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +19,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bench.config.code_digests import sources
 from bench.data import Array, Dataset, TokenShape
-from bench.engine.cpu_path import cpu_kernels
-from bench.engine.device_data import DeviceData, Pool, home_of
+from bench.engine.device import cpu_kernels
+from bench.engine.device_data import Pool, home_of
 from bench.engine.predict import outputs
-from bench.federation.inputs import reads_inputs_by_models_only
 from bench.federation.setup import frozen_tensors
 from bench.model_call import Arithmetic
 from bench.params import Entry, Params, Spec
+from bench.plugin import METHODS
 from bench.settings import Settings
+
+_LIBRARIES = {"bench", "methods", "torch", "numpy", "scipy", "pydantic"} | sys.stdlib_module_names
+_RUNS = {"features"}  # `model(w, x)` and `model.features(w, x)`
+_UNSEEN = {"getattr", "vars", "asdict", "replace"}  # of a batch, they may read its inputs under no name
 
 Shelf = Callable[[str, tuple[int, int], Callable[[], Array]], Array]
 """Gives the features of a key, `[n, width]` of this shape: kept from before, or computed by the function."""
@@ -77,34 +86,19 @@ def head_spec(whole: Spec) -> Spec:
     return Spec.of(f"head on features of {whole.arch}", Head(whole.module), frozen)
 
 
-def put_features(
-    device_data: DeviceData,
-    w: Params,
-    data: Dataset,
-    public: Dataset | None,
-    arithmetic: Arithmetic,
-    threads: int,
-    shelf: Shelf,
-) -> None:
-    """Put the features of all samples in the place of the samples.
+def with_features(
+    pool: Pool, w: Params, data: Dataset, arithmetic: Arithmetic, threads: int = 1, shelf: Shelf = computed
+) -> Pool:
+    """A pool with the features of its samples in their place.
 
     Args:
-        device_data: the samples on the device.
+        pool: the samples on the device.
         w: the cell's model, whose body is frozen.
-        data, public: the clients' data and the public samples, if there are any, which are on the device.
+        data: the samples that are in the pool.
         arithmetic: that of the cell's evaluation.
         threads: parts of the samples at a time; they change no byte.
         shelf: where features are kept.
     """
-    device_data.local = with_features(device_data.local, w, data, arithmetic, threads, shelf)
-    if public is not None and device_data.public is not None:
-        device_data.public = with_features(device_data.public, w, public, arithmetic, threads, shelf)
-
-
-def with_features(
-    pool: Pool, w: Params, data: Dataset, arithmetic: Arithmetic, threads: int = 1, shelf: Shelf = computed
-) -> Pool:
-    """The features of samples in their place; the arguments are those of `put_features`, and `pool` is of `data`."""
 
     def compute() -> Array:
         everything = np.arange(len(data.y))
@@ -132,3 +126,73 @@ def _key(pool: Pool, w: Params, data: Dataset, arithmetic: Arithmetic) -> str:
     for start in range(0, len(data.x), 1000):
         total.update(data.x[start : start + 1000].tobytes())
     return total.hexdigest()
+
+
+def reads_inputs_by_models_only(method: str) -> bool:
+    """Whether a method's code hands samples to its models and does nothing else with them.
+
+    Every `batch.x` must be an argument of `model(...)` or `model.features(...)`, and so must the inputs of a function
+    that `compose` gets. Whoever makes networks of its own, imports other packages than those that are known here, or
+    has no source file may do something else: the answer is no.
+    """
+    kind = METHODS.get(method)
+    try:
+        file = Path(inspect.getsourcefile(kind) or "")
+    except TypeError:
+        return False
+    return file.is_file() and _by_models_only(kind.__module__, file)
+
+
+def _by_models_only(module: str, file: Path) -> bool:
+    files = sources(module, file)
+    trees = [ast.parse(source.read_bytes()) for source in files.values()]
+    known = _LIBRARIES | {name.partition(".")[0] for name in files}
+    if any(name.partition(".")[0] not in known for tree in trees for name in _imported(tree)):
+        return False
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    if any(isinstance(node, ast.alias) and node.name == "compose" and node.asname for node in nodes):
+        return False
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    if any(isinstance(call.func, ast.Attribute) and call.func.attr == "build" for call in calls):
+        return False
+    if any(_name(call.func) in _UNSEEN and call.args and _is_batch(call.args[0], nodes) for call in calls):
+        return False
+    given = {id(argument) for call in calls if _runs_a_model(call) for argument in call.args}
+    functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+    composed = [call.args[0] if call.args else None for call in calls if _called(call) == "compose"]
+    inputs: list[ast.expr] = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == "x"]
+    for function in composed:
+        definition = functions.get(_name(function))
+        if definition is None or len(definition.args.args) != 3:
+            return False
+        third = definition.args.args[2].arg
+        inputs += [node for node in ast.walk(definition) if isinstance(node, ast.Name) and node.id == third]
+    return all(id(node) in given for node in inputs)
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else _name(call.func)
+
+
+def _is_batch(node: ast.expr, nodes: list[ast.AST]) -> bool:
+    """Whether a name is that of a batch, by its letters or by a parameter's annotation."""
+    batches = {a.arg for a in nodes if isinstance(a, ast.arg) and a.annotation and _name(a.annotation) == "Batch"}
+    return _name(node) in batches | {"batch"}
+
+
+def _runs_a_model(call: ast.Call) -> bool:
+    return _name(call.func) == "model" or (
+        isinstance(call.func, ast.Attribute) and call.func.attr in _RUNS and _name(call.func.value) == "model"
+    )
+
+
+def _name(node: ast.AST | None) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "bench"  # a relative import is of the method's own package

@@ -23,8 +23,7 @@ from bench.federation.attacks import make_attack
 from bench.federation.cell_data import CellData, apply_shifts, file_samples, load_all
 from bench.federation.features import with_features
 from bench.federation.federation import Federation
-from bench.federation.further_scores import FurtherScores, mean_of_present
-from bench.federation.scores import Evaluation, Outputs, Scorer
+from bench.federation.scores import Evaluation, FurtherScores, Outputs, Scorer, mean_of_present
 from bench.federation.snapshot import unpack
 from bench.model_call import Arithmetic
 from bench.params import Params

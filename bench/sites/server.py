@@ -10,7 +10,7 @@ from bench.engine.batches import DrawAddress
 from bench.engine.programs import ProgramRun, Sent, Work
 from bench.errors import UserError
 from bench.federation.federation import Federation
-from bench.federation.timeline import ComputedRound
+from bench.federation.simulated_time import ComputedRound
 from bench.method import Message
 from bench.nested import leaves
 from bench.sites.forms import Forms, check_numbers, largest

@@ -18,8 +18,7 @@ import numpy as np
 
 from bench.data import Dataset
 from bench.engine.batches import DrawAddress, draw_batches, steps_per_epoch
-from bench.engine.device_plan import SHORT
-from bench.engine.lane_schedule import IDLE, Packing, Phase, narrowed, pack, phases_of, runs_of
+from bench.engine.lane_schedule import IDLE, SHORT, Packing, Phase, narrowed, pack, phases_of, runs_of
 from bench.requests import Feed
 from bench.samples.division import make_partition
 

@@ -85,7 +85,7 @@ def sizes(federation: Federation, phase: str = "generic") -> list[float]:
         generic, personal = federation.server.state["model"], federation.clients[i].state["personal"]
         start, other, tau = (generic, personal, o.tau) if phase == "generic" else (personal, generic, 1.0)
         teacher = spectrum(other, tau, o)
-        x, y = federation._device_data.local.take(torch.from_numpy(federation._device_data.positions(i, "train")))
+        x, y = federation.device_data.local.take(torch.from_numpy(federation.device_data.positions(i, "train")))
         w = start.weights.clone().requires_grad_()
         ce = torch.nn.functional.cross_entropy(Forward()(start.with_weights(w), x), y)
         d = divergence(start.with_weights(w), teacher, tau, o)

@@ -86,7 +86,7 @@ def test_looked_at_side_by_side_and_one_by_one() -> None:
         tasks: list[tuple[Params, Indices]] = []
         for i in federation.clients.ids:
             own = {**parts, "alpha": parts["alpha"] * (i + 1)}
-            tasks.append((compose(mixed, **own), federation._device_data.partition.train[i]))
+            tasks.append((compose(mixed, **own), federation.device_data.partition.train[i]))
         rows = federation.engine.outputs("train", tasks)
         for (w, at), row, i in zip(tasks, rows, federation.clients.ids, strict=True):
             own = {**parts, "alpha": w.tensors()["alpha"]}

@@ -13,7 +13,7 @@ import typer.main
 import bench as harness
 from bench.cli import app
 from bench.errors import UserError
-from bench.federation.further_scores import FurtherScores
+from bench.federation.scores import FurtherScores
 from bench.method import METHODS
 from bench.plugin import METRICS
 from bench.runs.cell import run_cell

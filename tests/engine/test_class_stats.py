@@ -38,7 +38,7 @@ def test_sums_by_class_are_those_of_a_loop_over_samples(of: Any, executor: Any) 
     inner, head = (w.tensors()[n].numpy() for n in ("inner.weight", "head.weight"))
     sizes = set()
     for i, p in running.items():
-        at = federation._device_data.partition.train[i]
+        at = federation.device_data.partition.train[i]
         count, total, outer = np.zeros(3), np.zeros((3, 3)), np.zeros((3, 3, 3))
         for x, y in zip(data.x[at].astype(float), data.y[at], strict=True):
             z = inner @ x
@@ -72,7 +72,7 @@ def test_statistics_that_overflow_are_a_divergence(moments: Any) -> None:
 def test_the_running_statistics_are_frozen_and_stay_as_they_are() -> None:
     running, federation, w = ask(ClassStats, model="test_norm")
     before = w.buffers.clone()
-    at = federation._device_data.partition.train[0]
+    at = federation.device_data.partition.train[0]
     z = Forward().features(w, torch.from_numpy(toy_data().x[at]).double(), stats="frozen")
     torch.testing.assert_close(running[0].result.sum.sum(0), z.sum(0))
     assert running[0].result.outer is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.engine.cpu_path import can_be_kernels, cpu_kernels
+from bench.engine.device import can_be_kernels, cpu_kernels
 from bench.runs.cell import CellConfig, run_cell
 from bench.runs.session_options import Options
 from bench.settings import Settings

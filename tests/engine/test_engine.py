@@ -84,7 +84,7 @@ def test_a_full_gradient_is_the_mean_over_all_samples(executor: str) -> None:
     seen, federation = ask(program, executor=executor)
     data, w = toy_data(), federation.server.initial_model()
     for i, (gradients, loss) in seen.items():
-        at = federation._device_data.partition.train[i]
+        at = federation.device_data.partition.train[i]
         x, y = data.x[at].astype(float), data.y[at]
         p = softmax(logits(federation, w, x))
         assert float(loss) == pytest.approx(-np.log(p[np.arange(len(y)), y]).mean(), rel=1e-9)
@@ -105,7 +105,7 @@ def test_a_gradient_counts_a_last_batch_of_one_sample_with_batchnorm(executor: s
     seen, federation = ask(program, executor=executor, model="test_norm", batch_size=4)
     data = toy_data()
     for i, ((gradients, loss), (losses, _), w) in seen.items():
-        at = federation._device_data.partition.train[i]
+        at = federation.device_data.partition.train[i]
         x, y = torch.from_numpy(data.x[at]).double(), torch.from_numpy(data.y[at])
 
         def mean_loss(weights: Tensor, w: Params = w, x: Tensor = x, y: Tensor = y) -> Tensor:
@@ -115,7 +115,7 @@ def test_a_gradient_counts_a_last_batch_of_one_sample_with_batchnorm(executor: s
         torch.testing.assert_close(gradients["w"], expected, rtol=1e-9, atol=1e-12)
         assert float(loss) == pytest.approx(float(value), rel=1e-9)
         assert float(losses[0]) == pytest.approx(float(value), rel=1e-9)
-    assert {13, 9, 5} < {len(part) for part in federation._device_data.partition.train}
+    assert {13, 9, 5} < {len(part) for part in federation.device_data.partition.train}
 
 
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
@@ -131,7 +131,7 @@ def test_predict_and_evaluate(executor: str) -> None:
     expected = softmax(logits(federation, w, public.x.astype(float)))
     for i, (given, (losses, accuracies)) in seen.items():
         np.testing.assert_allclose(given.numpy(), expected, rtol=1e-9)
-        at = federation._device_data.partition.train[i]
+        at = federation.device_data.partition.train[i]
         p = softmax(logits(federation, w, toy_data().x[at].astype(float)))
         y = toy_data().y[at]
         assert float(losses[0]) == pytest.approx(-np.log(p[np.arange(len(y)), y]).mean())
@@ -218,12 +218,12 @@ def test_the_holdout_is_the_clients_own_and_fixed() -> None:
         seen, federation = ask(program)
     finally:
         Probe.holdout = 0.0
-    sizes = {i: len(federation._device_data.partition.train[i]) for i in seen}
+    sizes = {i: len(federation.device_data.partition.train[i]) for i in seen}
     assert seen == {i: (n - int(0.4 * n), int(0.4 * n)) for i, n in sizes.items()}
     for i in seen:
-        both = [set(federation._device_data.positions(i, kind)) for kind in ("remainder", "holdout")]
+        both = [set(federation.device_data.positions(i, kind)) for kind in ("remainder", "holdout")]
         assert not both[0] & both[1]
-        assert both[0] | both[1] == set(federation._device_data.positions(i, "train"))
+        assert both[0] | both[1] == set(federation.device_data.positions(i, "train"))
 
 
 def test_an_optimizer_goes_on_where_it_stopped() -> None:

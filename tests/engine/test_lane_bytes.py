@@ -65,7 +65,7 @@ def test_where_products_were_made_before_the_path_says_so() -> None:
     """MKL reads the variable that `bench` sets only once, at its first product. On some processors lanes agree without
     it: then the path has nothing to say."""
     before = "import torch; torch.ones(5, 5) @ torch.ones(5, 5); "
-    then = "from bench.engine.cpu_path import cpu_kernels; print('lanes-differ' in cpu_kernels())"
+    then = "from bench.engine.device import cpu_kernels; print('lanes-differ' in cpu_kernels())"
     environment = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
     lanes = "import torch; x = torch.linspace(-1, 1, 371).square().repeat(5, 1)[:, :370].view(5, 10, 37); "
     alone = f"{lanes}y = x @ x.transpose(1, 2); print(not bool((y == y[0]).all()))"  # without `bench`

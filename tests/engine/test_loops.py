@@ -10,8 +10,8 @@ from torch import Tensor, fx
 from bench.engine.backends import backends
 from bench.engine.backends.backends import Recorded
 from bench.engine.backends.loops import ClientLoop, CohortLoop, EvalLoop
+from bench.engine.device import side_by_side
 from bench.engine.lane_schedule import pack
-from bench.engine.threads import side_by_side
 from tests.warm import PATIENCE
 
 LENGTHS = [3, 1, 0, 2, 2]

@@ -234,7 +234,7 @@ def test_trainings_share_no_noise_and_with_noise_no_batches() -> None:
     torch.testing.assert_close(torch.corrcoef(there.flatten(1)), torch.eye(4, dtype=torch.float64), rtol=0, atol=0.02)
     torch.testing.assert_close(torch.corrcoef(there[0].T), torch.eye(20, dtype=torch.float64), rtol=0, atol=0.1)
     evaluated = noisy.evaluator.personal(noisy.version)
-    flights = noisy.waiting.start(noisy.client_rounds, noisy.clients.ids, noisy.version, 0.0)
+    flights = noisy.start(noisy.clients.ids)
     started = {f.client.id: f.messages[0][1]["model"].weights for f in flights}
     assert all((evaluated[i].weights != started[i]).all() for i in started)
 

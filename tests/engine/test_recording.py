@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from bench.engine.backends.recording import record
-from bench.engine.backends.simplify import tidy, update_in_place
+from bench.engine.backends.recording import record, tidy, update_in_place
 
 
 def calls(function: torch.fx.GraphModule) -> int:

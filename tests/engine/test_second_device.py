@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.engine import device_plan, executors
+from bench.engine import step_inputs
 from bench.engine.device import gpu_memory_ran_out, make_deterministic
 from bench.engine.lane_schedule import Packing, narrowed
 from bench.engine.predict import _recorded_model
@@ -95,7 +95,7 @@ def test_models_that_rest_on_the_host_train_the_same(method: str, executor: str)
     """Nothing of them stays on the device between two rounds."""
     there, device = _both(method, 2, offload=True, executor=executor, model="mlp")
     assert there.path["models"] == "cpu"
-    pools = [there._device_data.local, there._device_data.pool("public")]
+    pools = [there.device_data.local, there.device_data.pool("public")]
     samples = sum(tensor.here.nbytes for pool in pools for tensor in (pool.x, pool.y))
     constants = 2.1 * there.server.initial_model().weights.nbytes  # of SCD's loss; five clients have a model
     assert device.live < samples + constants
@@ -153,8 +153,8 @@ def test_a_training_uploads_the_same_number_of_arrays_however_long_it_is(
 ) -> None:
     """On a GPU the processor waits for each copy. With BatchNorm, short batches form separate phases."""
     uploads = []
-    for epochs, in_a_chunk in ((1, executors.GATHER), (1, 1), (3, 1)):  # 1: one step
-        monkeypatch.setattr(executors, "GATHER", in_a_chunk)
+    for epochs, in_a_chunk in ((1, step_inputs.GATHER), (1, 1), (3, 1)):  # 1: one step
+        monkeypatch.setattr(step_inputs, "GATHER", in_a_chunk)
         with SecondDevice() as device:
             federation = toy(
                 "fedavg", device=NAME, sizes=[9, 8, 7, 6], batch_size=4, epochs=epochs, model=model, executor=executor
@@ -182,12 +182,12 @@ def test_a_trained_vector_begins_where_one_that_lies_alone_does(offload: bool) -
     with SecondDevice():
         federation = toy("local", device=NAME, offload=offload)
         assert federation.server.initial_model().weights.nbytes % 16 == 8
-        rows = federation._device_data.matrix([torch.ones(15, device=federation._device_data.home)] * 3)
+        rows = federation.device_data.matrix([torch.ones(15, device=federation.device_data.home)] * 3)
         assert [row.data_ptr() % 16 for row in rows.unbind()] == [0, 0, 0]
         assert rows.tolist() == [[1.0] * 15] * 3
         federation.advance()
         if not offload:
-            trained = [w for i, w in personal(federation).items() if len(federation._device_data.partition.train[i])]
+            trained = [w for i, w in personal(federation).items() if len(federation.device_data.partition.train[i])]
             assert len({w.here.untyped_storage()._cdata for w in trained if isinstance(w, There)}) < len(trained)
             assert [w.data_ptr() % 16 for w in trained] == [0] * len(trained)
 
@@ -206,8 +206,8 @@ def test_what_is_drawn_is_put_together_once_a_training_and_not_for_each_phase(mo
         whole.append(len(group))
         return arrays_of(group, name)
 
-    arrays_of = device_plan._arrays
-    monkeypatch.setattr(device_plan, "_arrays", noted)
+    arrays_of = step_inputs._arrays
+    monkeypatch.setattr(step_inputs, "_arrays", noted)
     for model in ("test_linear", "test_norm"):
         with SecondDevice():
             toy("fedavg", device=NAME, sizes=[13, 7, 9, 5], model=model).advance()
@@ -247,7 +247,7 @@ def test_a_call_has_as_many_lanes_as_clients_that_train(
         found.extend(part.row.shape[1] for part in parts for _ in part.row)
         return parts
 
-    monkeypatch.setattr("bench.engine.executors.narrowed", noted)
+    monkeypatch.setattr("bench.engine.lane_schedule.narrowed", noted)
     with SecondDevice():
         toy("fedavg", device=NAME, sizes=[13, 7, 9, 5], model=model).advance()
     assert found == lanes

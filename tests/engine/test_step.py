@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from bench import model_call, placement
 from bench.data import Dataset
 from bench.engine.backends.backends import Recorded
-from bench.engine.backends.simplify import _shows, tidy, writes
+from bench.engine.backends.recording import _shows, tidy, writes
 from bench.engine.step import Slices
 from bench.federation.federation import Federation
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy

@@ -83,7 +83,7 @@ def test_benign_means_are_weighted_over_the_others() -> None:
 
 def sent(federation: Federation) -> dict[int, dict[str, Any]]:
     """What the server gets of the first round, by client."""
-    flights = federation.waiting.start(federation.client_rounds, list(federation.clients.ids), federation.version, 0.0)
+    flights = federation.start(list(federation.clients.ids))
     return {f.client.id: f.messages[-1][1].values for f in flights}
 
 
@@ -96,7 +96,7 @@ def test_lies_take_the_place_of_updates_and_nothing_else(name: str) -> None:
     lies, honest = sent(federation), sent(plain)
     malicious = federation.malicious or []
     updates = {i: values["model"].weights - w for i, values in honest.items()}
-    kind = federation._forger and federation._forger._attack
+    kind = federation.forger and federation.forger._attack
     assert kind is not None
     benign = torch.stack([updates[i] for i in updates if i not in malicious])
     for i, values in lies.items():

@@ -10,9 +10,8 @@ import torch
 from bench.channel.operation import Update
 from bench.config.completion import check_channel
 from bench.errors import UserError
-from bench.federation.channel import STATE
+from bench.federation.channel import STATE, origin
 from bench.federation.federation import Federation
-from bench.federation.sent_values import origin
 from bench.params import Params
 from bench.plugin import CHANNELS
 from bench.rng import generator
@@ -213,5 +212,5 @@ def _weights(base: Params, value: Params) -> torch.Tensor:
 def test_without_a_channel_nothing_is_in_the_way() -> None:
     federation = toy("fedavg")
     federation.advance()
-    assert federation._channel is None
+    assert federation.channel is None
     assert all(STATE not in state for state in federation.clients.states().values())

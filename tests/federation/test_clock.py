@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from bench.engine.programs import Work
 from bench.errors import UserError
-from bench.federation.clock import Clock
 from bench.federation.federation import Federation
 from bench.federation.setup import make_method
+from bench.federation.simulated_time import Clock
 from bench.federation.traffic import Size
 from bench.profiles import PRESETS, Profile
 from bench.settings import Settings

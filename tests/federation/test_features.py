@@ -10,9 +10,8 @@ from torch import nn
 
 from bench.data import Partition, noise
 from bench.federation import federation as federations
-from bench.federation.features import can_take_their_place
+from bench.federation.features import can_take_their_place, reads_inputs_by_models_only
 from bench.federation.federation import Federation
-from bench.federation.inputs import reads_inputs_by_models_only
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload
 from bench.model_call import Forward
 from bench.models.factory import build
@@ -51,7 +50,7 @@ def test_features_are_those_of_the_frozen_body() -> None:
     """Public samples have features, too; and the head starts from its draw as a part of the whole."""
     federation = toy("feddf", **BODY)
     whole, data, public = federation.server._whole_model(), toy_data(), toy_data(seed=9)
-    for pool, samples in ((federation._device_data.local, data), (federation._device_data.public, public)):
+    for pool, samples in ((federation.device_data.local, data), (federation.device_data.public, public)):
         assert pool is not None
         x = torch.from_numpy(samples.x).double()
         torch.testing.assert_close(pool.x, Forward().features(whole, x, stats="frozen"), rtol=1e-12, atol=1e-12)
@@ -171,5 +170,5 @@ def test_threads_change_no_byte_of_features() -> None:
         partition = Partition((np.arange(100), np.arange(100, 200)), (none, none), (none, none), np.arange(200, 230))
         settings = Settings(method="fedavg", model="resnet18", frozen=("body",), clients=2)
         federation = Federation(settings, dataset=data, partition=partition, public=None, threads=threads)
-        found.append(federation._device_data.local.x)
+        found.append(federation.device_data.local.x)
     assert torch.equal(*found)

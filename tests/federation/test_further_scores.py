@@ -70,7 +70,7 @@ def test_each_clients_scores_are_scikit_learns_on_its_logits(
 
 def test_means_are_over_the_clients_that_have_the_score(both: tuple[Federation, Evaluation, Evaluation]) -> None:
     federation, _, scores = both
-    sizes = {i: len(federation._device_data.partition.train[i]) for i in range(8)}
+    sizes = {i: len(federation.device_data.partition.train[i]) for i in range(8)}
     areas = {r["client"]: r["value"] for r in scores.client_scores
              if (r["metric"], r["split"], r["quantity"]) == ("pm", "test", "auroc")}  # fmt: skip
     present = {i: value for i, value in areas.items() if not np.isnan(value)}

@@ -71,7 +71,7 @@ def test_cap_cuts_the_training_in_which_it_is_reached() -> None:
     seen = {i for version in range(6) for i in _selected("ditto", version, **settings)}
     idle = seen - set(_selected("ditto", 5, **settings))
     assert idle
-    assert {capped._unselected.steps[i] for i in idle} == {3}
+    assert {capped.unselected.steps[i] for i in idle} == {3}
 
 
 def test_personal_training_of_clients_that_are_not_selected_takes_its_time() -> None:
@@ -130,7 +130,7 @@ def test_running_statistics_stay_with_clients_whatever_name_their_model_travels_
     federation = toy(method, sizes=[8, 6], hp=hp, model="test_norm", batchnorm="local")
     for _ in range(3):
         federation.advance()
-    last = {i: w.buffers for i, w in federation.waiting.local_models.items()}
+    last = {i: w.buffers for i, w in federation.local_models.items()}
     assert not torch.equal(last[0], last[1])
     for i, buffers in last.items():
         received = [w for w in federation.clients.down(i).values() if isinstance(w, Params)]
@@ -167,7 +167,7 @@ def test_kept_statistics_go_into_their_name_else_into_their_architecture() -> No
 def _selected(method: str, version: int, **settings: Any) -> list[int]:
     federation = toy(method, **(settings or HALF))
     federation.version = version
-    return federation._selector.select(federation.version)
+    return federation.selector.select(federation.version)
 
 
 def test_new_clients_take_no_part_and_adapt_at_the_end() -> None:

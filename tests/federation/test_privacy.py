@@ -12,9 +12,9 @@ import torch
 
 from bench.config.completion import check_channel
 from bench.errors import UserError
+from bench.federation.channel import SentValues
 from bench.federation.federation import Federation
 from bench.federation.privacy import Releases, epsilon
-from bench.federation.sent_values import SentValues
 from bench.plugin import METHODS
 from bench.rng import generator
 from bench.settings import Settings
@@ -120,7 +120,7 @@ def test_noise_on_the_sum_weighs_all_clients_alike() -> None:
     for version in range(3):
         sizes = [30 if i == 0 else 3 for i in range(3)]
         alone = toy("fedavg", sizes=sizes, steps=1)
-        computed = alone.waiting.start(alone.client_rounds, [version], 0, 0.0)
+        computed = alone.start([version])
         single.append(computed[0].messages[0][1]["model"].weights - start)
     torch.testing.assert_close(generic(unequal) - start, sum(single) / 3, rtol=0, atol=1e-12)
 
@@ -147,9 +147,9 @@ def test_executors_agree(channel: Any) -> None:
     run(sequential, 3)
     run(cohort, 3)
     assert_same(everything(sequential), everything(cohort))
-    assert sequential._channel is not None
-    assert cohort._channel is not None
-    assert sequential._channel.state() == cohort._channel.state()
+    assert sequential.channel is not None
+    assert cohort.channel is not None
+    assert sequential.channel.state() == cohort.channel.state()
 
 
 @pytest.mark.parametrize("channel", OF_A_KIND, ids=["sum", "each", "adaptive"])
@@ -167,16 +167,16 @@ def test_a_stop_in_the_middle_changes_no_byte_and_no_count(channel: Any) -> None
 
 
 def mechanisms(federation: Federation) -> Any:
-    assert federation._channel is not None
-    assert federation._channel.releases is not None
-    return federation._channel.releases.mechanisms()
+    assert federation.channel is not None
+    assert federation.channel.releases is not None
+    return federation.channel.releases.mechanisms()
 
 
 def test_a_round_is_one_release_and_late_uploads_are_counted_with_noise_on_each() -> None:
     half = toy("fedper", channel=noisy("sum"), participation=0.5)
     assert half.settings.selection == "poisson"
     run(half, 3)
-    assert mechanisms(half) == [(1.0, half._selector.count / len(half.clients.ids), 3)]
+    assert mechanisms(half) == [(1.0, half.selector.count / len(half.clients.ids), 3)]
     late = toy("fedavg", channel=noisy("each"), server={"name": "fedbuff", "buffer": 2, "concurrency": 3})
     run(late, 4)
     ((noise, rate, most),) = mechanisms(late)

@@ -60,7 +60,7 @@ def releases(federation: Federation, rounds: int) -> Any:
     for _ in range(rounds):
         before = generic(federation)
         federation.advance()
-        moves.append((generic(federation) - before) * federation._selector.count / 0.5)
+        moves.append((generic(federation) - before) * federation.selector.count / 0.5)
     return torch.stack(moves)[:, 0].numpy(), torch.stack(moves)[:, 1:].flatten().numpy()
 
 
@@ -99,15 +99,15 @@ def test_rounds_have_the_law_that_is_attacked(
 def test_a_round_without_clients_is_a_round() -> None:
     """It moves the model by noise alone, is counted, and moves the clipping norm."""
     federation = far(3, participation=0.2, clip="adaptive_clip")
-    assert federation._channel is not None
+    assert federation.channel is not None
     sizes, norms = [], []
     for version in range(12):
         before = generic(federation)
         federation.advance()
         sizes.append(len(federation.server.selected))
-        norms.append(federation._channel._shared["adaptive_clip model"]["norm"])
+        norms.append(federation.channel._shared["adaptive_clip model"]["norm"])
         assert (generic(federation) != before).all()
-        ((_, rate, count),) = federation._channel.releases.mechanisms()  # type: ignore[union-attr]
+        ((_, rate, count),) = federation.channel.releases.mechanisms()  # type: ignore[union-attr]
         assert (rate, count) == (0.2, version + 1)
     assert min(sizes) == 0
     assert max(sizes) > 1
@@ -117,16 +117,16 @@ def test_a_round_without_clients_is_a_round() -> None:
 def said(rounds: int, **options: Any) -> tuple[float, dict[str, Any]]:
     """The epsilon that a cell says after so many rounds, and its whole statement; rounds are counted, not run."""
     federation = far(1, **options)
-    channel = federation._channel
+    channel = federation.channel
     assert channel is not None
     assert channel.releases is not None
     for version in range(rounds):
-        channel.begin(version, federation._selector.count)
+        channel.begin(version, federation.selector.count)
         if channel.sums:
             channel.releases.add_sum()
         else:
             channel.releases.add(0)
-        channel.close(federation._selector.rate)
+        channel.close(federation.selector.rate)
     (statement,) = federation.privacy()
     return float(statement["epsilon"]), statement
 
@@ -203,7 +203,7 @@ def test_noisy_steps_have_the_law_that_is_attacked(executor: str) -> None:
     """Also where batches are wider than others, or empty: 12 samples, 2 of them in a batch on average."""
     federation = toy("test_one_sample", sizes=[12], batch_size=2, momentum=0.0, lr=1.0, executor=executor,
                      dp_sgd={"norm": 0.5, "noise": 0.7})  # fmt: skip
-    data = federation._device_data
+    data = federation.device_data
     data.local.y[:12] = torch.tensor([1] + [0] * 11)
     moves = []
     for _ in range(500):

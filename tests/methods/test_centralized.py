@@ -32,7 +32,7 @@ def test_samples_of_new_clients_are_not_among_them() -> None:
     settings = Settings(method="centralized", model="test_linear", clients=3, new_clients=1)
     federation = Federation(settings, dataset=DATA, partition=partition, public=None)
     (new,) = {0, 1, 2} - set(federation.clients.ids)
-    pooled = set(federation._device_data.positions(SERVER, "pooled").tolist())
+    pooled = set(federation.device_data.positions(SERVER, "pooled").tolist())
     assert not pooled & set(partition.train[new].tolist())
     assert pooled == set(np.concatenate([partition.train[i] for i in federation.clients.ids]).tolist())
 

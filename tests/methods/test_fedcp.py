@@ -81,7 +81,7 @@ def test_a_client_is_tested_by_both_heads() -> None:
     state, data = federation.server.state, toy_data()
     losses = []
     for i in range(2):
-        own, at = federation.clients[i].state["head"].weights, federation._device_data.partition.test[i]
+        own, at = federation.clients[i].state["head"].weights, federation.device_data.partition.test[i]
         w = torch.cat([state["body"].weights, own])
         rows = gated(
             w, state["gate"].weights, state["head"].weights, context_of(own), torch.tensor(data.x[at]).double()

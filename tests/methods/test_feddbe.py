@@ -46,7 +46,7 @@ def test_follows_the_formulas() -> None:
     losses, data = [], toy_data()
     for i in range(2):
         near(federation.clients[i].state["mean"], means[i].numpy())
-        at = federation._device_data.partition.test[i]
+        at = federation.device_data.partition.test[i]
         logits = (features(w0, torch.tensor(data.x[at]).double()) + means[i]) @ w0[12:].view(3, 3).T
         losses.append(float(functional.cross_entropy(logits, torch.tensor(data.y[at]))))
     row = next(r for r in scores.metrics if (r["metric"], r["mean"], r["quantity"]) == ("pm", "equal", "loss"))

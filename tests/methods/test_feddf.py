@@ -154,10 +154,8 @@ def test_labels_of_the_public_set_do_not_matter() -> None:
 def test_student_learns_its_ensemble() -> None:
     """With the paper's rate and schedule; local training is FedAvg's."""
     feddf, fedavg = after("feddf", 1, sizes=SIZES, hp={"distil_steps": 300}), after("fedavg", 1, sizes=SIZES)
-    sent = [w.weights.numpy() for w in fedavg.waiting.local_models.values()]
-    assert all(
-        torch.equal(w.weights, fedavg.waiting.local_models[i].weights) for i, w in feddf.waiting.local_models.items()
-    )
+    sent = [w.weights.numpy() for w in fedavg.local_models.values()]
+    assert all(torch.equal(w.weights, fedavg.local_models[i].weights) for i, w in feddf.local_models.items())
     teacher = softmax(np.mean([logits(w, PUBLIC_X) for w in sent], axis=0))
     away = []
     for federation in (fedavg, feddf):

@@ -47,7 +47,7 @@ def test_first_round_goes_twice_as_far_as_fedprox() -> None:
     run(federation, 1)
     run(fedprox, 1)
     start = federation.server.initial_model().weights
-    average = torch.stack([w.weights for w in fedprox.waiting.local_models.values()]).mean(0)
+    average = torch.stack([w.weights for w in fedprox.local_models.values()]).mean(0)
     torch.testing.assert_close(generic(federation), start + 2 * (average - start))
 
 
@@ -69,7 +69,7 @@ def test_evaluated_models() -> None:
         for _ in range(3):
             run(found[name], 1)
             selected = found[name].server.selected
-            last |= {i: found[name].waiting.local_models[i].weights for i in selected}
+            last |= {i: found[name].local_models[i].weights for i in selected}
     assert len({one.server.state["model"].weights.numpy().tobytes() for one in found.values()}) == 1
     torch.testing.assert_close(generic(found["cloud"]), found["cloud"].server.state["model"].weights)
     torch.testing.assert_close(generic(found["avg_selected"]), torch.stack([last[i] for i in selected]).mean(0))
@@ -80,5 +80,5 @@ def test_running_statistics_have_no_drift() -> None:
     """They are the plain mean over the selected clients, so that a variance stays positive."""
     federation = toy("feddyn", model="test_norm")
     run(federation, 2)
-    sent = torch.stack([w.buffers for w in federation.waiting.local_models.values()])
+    sent = torch.stack([w.buffers for w in federation.local_models.values()])
     torch.testing.assert_close(federation.server.state["model"].buffers, sent.mean(0))

@@ -61,7 +61,7 @@ def test_a_client_is_tested_by_its_mixture() -> None:
     federation = toy("fedem", sizes=SIZES, hp={"components": M}, **PLAIN)
     scores = run(federation, 3)
     components = [federation.server.state[f"component{m}"].weights.numpy() for m in range(M)]
-    data, partition = toy_data(), federation._device_data.partition
+    data, partition = toy_data(), federation.device_data.partition
     losses = []
     for i in range(3):
         at = partition.test[i]
@@ -107,7 +107,7 @@ def test_a_new_client_learns_its_shares_alone() -> None:
     new = federation.evaluator.new[0]
     components = [federation.server.state[f"component{m}"].weights.numpy() for m in range(M)]
     x, y = local_data(SIZES, new)
-    data, partition = toy_data(), federation._device_data.partition
+    data, partition = toy_data(), federation.device_data.partition
     at = partition.test[new]
     for epochs in (0, 4):
         pi = np.full(M, 1 / M)

@@ -172,10 +172,10 @@ def test_the_head_after_the_upload_follows_the_formula() -> None:
     """One full batch: the head moves by -lr times the gradient of CE(logits + head(features)) at the updated model."""
     federation = toy("fedrod", sizes=[8], hp={"head_phase": "after"}, epochs=1, batch_size=8, momentum=0.0)
     run(federation, 1)
-    (positions,) = federation._device_data.partition.train
-    pool = federation._device_data.local
+    (positions,) = federation.device_data.partition.train
+    pool = federation.device_data.local
     x, y = pool.take(torch.from_numpy(positions))
-    local = federation.waiting.local_models[0].tensors()
+    local = federation.local_models[0].tensors()
     z = x.flatten(1) @ local["inner.weight"].T
     shares = (z @ local["head.weight"].T).softmax(1)
     gradient = (shares - torch.nn.functional.one_hot(y, 3)).T @ z / len(y)

@@ -72,7 +72,7 @@ def test_a_client_is_tested_by_its_route() -> None:
     state, data = federation.server.state, toy_data()
     losses = []
     for i in range(2):
-        head, at = federation.clients[i].state["head"].weights.view(3, 3), federation._device_data.partition.test[i]
+        head, at = federation.clients[i].state["head"].weights.view(3, 3), federation.device_data.partition.test[i]
         own = torch.tensor(local_data(SIZES, i)[1]).mean(0) @ state["embeddings"]
         z = features(state["body"].weights, torch.tensor(data.x[at]).double())
         rows = [head @ valved(one, state["gamma"].weights, state["beta"].weights, own) for one in z]

@@ -36,7 +36,7 @@ def test_the_nearest_vote(share: float, k: int, executor: Any) -> None:
     federation = toy("knnper", sizes=SIZES, hp={"share": share, "k": k, "scale": 0.2}, executor=executor, **PLAIN)
     run(federation, 2)
     w = generic(federation).numpy()
-    partition = federation._device_data.partition
+    partition = federation.device_data.partition
     for i, model in federation.evaluator.personal(2).items():
         x = torch.from_numpy(DATA.x[partition.test[i]]).double()
         found = Forward()(model, x, stats="frozen").exp().numpy()
@@ -105,7 +105,7 @@ def test_a_new_client_needs_its_samples_only() -> None:
         for r in scores.metrics
         if r["quantity"] == "loss" and r["split"] == "test" and r["mean"] == "equal"
     }
-    new, partition = federation.evaluator.new[0], federation._device_data.partition
+    new, partition = federation.evaluator.new[0], federation.device_data.partition
     at = partition.test[new]
     p = expected(generic(federation).numpy(), partition.train[new], at, 1.0, 10, 1.0)
     low = np.exp(0.9 * np.log(np.finfo(float).tiny))

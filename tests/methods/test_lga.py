@@ -106,8 +106,8 @@ def test_without_stragglers_it_is_fedavg(method: str, model: str) -> None:
     run(federation, 3)
     run(fedavg, 3)
     assert torch.equal(generic(federation), generic(fedavg))
-    trained = {i: personal(federation)[i] for i in fedavg.waiting.local_models}
-    assert all(torch.equal(w, fedavg.waiting.local_models[i].weights) for i, w in trained.items()) == (method != "plga")
+    trained = {i: personal(federation)[i] for i in fedavg.local_models}
+    assert all(torch.equal(w, fedavg.local_models[i].weights) for i, w in trained.items()) == (method != "plga")
 
 
 @pytest.mark.parametrize("model", BOTH_MODELS)

@@ -101,7 +101,7 @@ def test_without_mu_it_is_fedavg(method: str, model: str) -> None:
     run(fedavg, 3)
     assert torch.equal(generic(federation), generic(fedavg))
     for i, w in personal(federation).items():
-        assert torch.equal(w, fedavg.waiting.local_models[i].weights)
+        assert torch.equal(w, fedavg.local_models[i].weights)
     for alpha in federation.server.state["alphas"].values():
         assert torch.equal(alpha, torch.full_like(alpha, 1 / 5))
 

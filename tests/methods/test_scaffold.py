@@ -94,7 +94,7 @@ def test_all_selected_clients_count_the_same() -> None:
         after(method, 1, model="test_norm", momentum=0.0, hp=hp)
         for method, hp in (("scaffold", {"server_lr": 0.5}), ("fedavg", {}))
     )
-    start, sent = scaffold.server.initial_model().weights, list(fedavg.waiting.local_models.values())
+    start, sent = scaffold.server.initial_model().weights, list(fedavg.local_models.values())
     equal = torch.stack([w.weights for w in sent]).mean(0)
     torch.testing.assert_close(generic(scaffold), (start + equal) / 2)
     buffers = torch.stack([w.buffers for w in sent]).mean(0)

@@ -196,7 +196,7 @@ def test_clients_in_flight_survive_a_checkpoint() -> None:
 
 def in_flight(federation: Federation) -> list[int]:
     """Clients at work between two versions."""
-    return [f.client.id for f in federation.waiting.in_flight]
+    return [f.client.id for f in federation.in_flight]
 
 
 def test_what_cannot_be() -> None:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load, save
 
 from bench.errors import UserError
-from bench.federation.clock import Clock
+from bench.federation.simulated_time import Clock
 from bench.profiles import Profile
 from bench.sites.loopback import differences, simulate
 from bench.sites.messages import Refused, decode

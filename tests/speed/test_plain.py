@@ -88,7 +88,7 @@ def test_every_client_starts_from_the_generic_model() -> None:
 
 def test_running_statistics_are_averaged_too() -> None:
     plain, ours = plain_and_ours(False, model="test_norm", batch_size=13)
-    ours._selector._ids, ours._selector.count = [0, 1, 4], 3  # those with more samples than one
+    ours.selector._ids, ours.selector.count = [0, 1, 4], 3  # those with more samples than one
     plain.round([0, 1, 4])
     ours.advance()
     buffers = torch.cat([b.flatten() for b in plain.net.buffers()])

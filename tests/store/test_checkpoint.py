@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.engine.backends import backends, simplify
+from bench.engine.backends import backends, recording
 from bench.errors import shortage
 from bench.store import checkpoint
 from bench.store.checkpoint import Checkpoint, Writer
@@ -129,7 +129,7 @@ def test_what_is_written_beside_training_is_what_was_there_before_it(
 ) -> None:
     """All of it is written after two more rounds, whose recorded steps overwrite the weights that they train."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
-    monkeypatch.setattr(simplify, "_SMALL", 0)  # steps of one client overwrite weight vectors of all sizes
+    monkeypatch.setattr(recording, "_SMALL", 0)  # steps of one client overwrite weight vectors of all sizes
     federation = toy(method, executor=executor, momentum=0.0)
     run(federation, 2)
     saved = Checkpoint(federation.version, *federation.state())

@@ -13,7 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ _CAPTURED_LANES = 16
 _LESS_ON_GPU = 20  # there an eager call waits so much longer for Python, so recording pays sooner by this factor
 
 
-class Backend(Protocol):
+class Backend:
     """A way to run a step.
 
     Attributes:
@@ -40,10 +40,11 @@ class Backend(Protocol):
 
     name: str
     devices: tuple[str, ...]
-    lends: bool
+    lends = False
 
     def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
-        """Return whether it gains anything for a step of these shapes."""
+        """Return whether it gains anything for a step of these shapes: where nothing else is said, for all."""
+        return True
 
     def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
         """Build the loop around this backend's version of the step; that version is the loop's only submodule.
@@ -56,48 +57,35 @@ class Backend(Protocol):
             make_loop: see `Recorded`.
             in_place: see `Recorded`.
         """
+        raise NotImplementedError
 
     def running(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which the loop has to run."""
+        return contextlib.nullcontext()
 
 
-class Graph:
+class Graph(Backend):
     """The tensor operations, replayed from Python."""
 
     name = "graph"
-    devices: tuple[str, ...] = ("cpu", "cuda")
-    lends = False
-
-    def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
-        """Return True: steps of all shapes gain."""
-        return True
+    devices = ("cpu", "cuda")
 
     def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
         """Record the step's tensor operations and build the loop around them."""
-        from bench.engine.backends.recording import of_list, record  # loads PyTorch's tracer
-        from bench.engine.backends.simplify import update_in_place
+        from bench.engine.backends.recording import of_list, record, update_in_place  # loads PyTorch's tracer
 
         recorded = record(step, [_with_other_numbers(t) for t in examples])
         return make_loop(of_list(update_in_place(recorded) if in_place else recorded))
 
-    def running(self) -> contextlib.AbstractContextManager[None]:
-        """Return an empty context."""
-        return contextlib.nullcontext()
 
-
-class TorchScript:
+class TorchScript(Backend):
     """Runs the operations and the loop around them in one call, so that threads do not wait for Python.
 
     It is not used on GPUs, where it gains nothing.
     """
 
     name = "torchscript"
-    devices: tuple[str, ...] = ("cpu",)
-    lends = False
-
-    def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
-        """Return True: steps of all shapes gain."""
-        return True
+    devices = ("cpu",)
 
     def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
         """Translate the loop around the recorded operations into TorchScript."""
@@ -122,7 +110,7 @@ class TorchScript:
         return context
 
 
-class CudaGraph:
+class CudaGraph(Backend):
     """The recorded operations as a CUDA graph (`bench/engine/backends/cuda_graph.py`): a GPU does not wait for Python.
 
     It is used for few lanes only. With more lanes, the GPU works for longer than Python takes to start its operations,
@@ -130,7 +118,7 @@ class CudaGraph:
     """
 
     name = "cudagraph"
-    devices: tuple[str, ...] = ("cuda",)
+    devices = ("cuda",)
     lends = True
 
     def takes(self, examples: list[Tensor], *, in_place: bool) -> bool:
@@ -140,10 +128,6 @@ class CudaGraph:
     def make(self, step: Any, examples: list[Tensor], make_loop: MakeLoop, *, in_place: bool) -> nn.Module:
         """Capture the step as CUDA graphs and build the loop around them."""
         return make_loop(Captured(step, examples))
-
-    def running(self) -> contextlib.AbstractContextManager[None]:
-        """Return an empty context."""
-        return contextlib.nullcontext()
 
 
 EAGER = "eager"

@@ -42,7 +42,7 @@ class CohortLoop(nn.Module):
         """Run some steps and return the values in the lanes afterwards. All lists of tensors have the same order.
 
         Args:
-            starting, load, store: see `bench.engine.device_plan.DevicePacking`.
+            starting, load, store: see `bench.engine.step_inputs.DevicePacking`.
             rows: the clients' values, `[clients, ...]` each.
             row_contexts: the context of each client.
             lanes: the values in the lanes, `[lanes, ...]` each.

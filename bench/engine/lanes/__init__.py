@@ -1,10 +1,11 @@
 """Layers that handle all networks of a cohort in one operation, for GPUs."""
 
-from torch import nn
+from typing import Any
+
+from torch import Tensor, nn
 
 from bench.engine.lanes.convolution import LaneConv2d, PlaceMean, has_lane_convolution
 from bench.engine.lanes.norm import LaneBatchNorm, has_lane_norm
-from bench.engine.lanes.resnet import with_relus
 
 
 def with_lanes(net: nn.Module, *, convolutions: bool) -> nn.Module:
@@ -23,5 +24,47 @@ def with_lanes(net: nn.Module, *, convolutions: bool) -> nn.Module:
         else:
             with_lanes(child, convolutions=convolutions)
             if convolutions:
-                setattr(net, name, with_relus(child))
+                setattr(net, name, _with_relus(child))
+    return net
+
+
+class LaneBlock(nn.Module):
+    """Replacement for a `BasicBlock` or a `Bottleneck` of torchvision whose layers have been replaced.
+
+    Its BatchNorm layers add the residual and take the ReLU; tensors keep their names.
+    """
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        for name, layer in block.named_children():
+            if name != "relu":
+                setattr(self, name, layer)
+        self.depth = sum(name.startswith("conv") for name, _ in block.named_children())
+        for layer in self.children():
+            if isinstance(layer, LaneBatchNorm):
+                layer.relu = True
+        self.shortcut = getattr(block, "downsample", None) is not None
+        self.training = block.training  # its layers have modes of their own: some may be frozen
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's outputs."""
+        shortcut: Tensor = self.downsample(x) if self.shortcut else x  # type: ignore[operator]
+        for i in range(1, self.depth):
+            x = self.get_submodule(f"bn{i}")(self.get_submodule(f"conv{i}")(x))
+        convolved = self.get_submodule(f"conv{self.depth}")(x)
+        out: Tensor = self.get_submodule(f"bn{self.depth}")(convolved, shortcut)
+        return out
+
+
+def _with_relus(net: nn.Module) -> nn.Module:
+    """Let the BatchNorm layers of a ResNet or of a block take the ReLU that follows, if they are those for lanes."""
+    from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+    kind, norms = type(net), [layer for name, layer in net.named_children() if name.startswith("bn")]
+    if kind not in (BasicBlock, Bottleneck, ResNet) or not all(isinstance(layer, LaneBatchNorm) for layer in norms):
+        return net
+    if kind is not ResNet:
+        return LaneBlock(net)
+    stem: Any = net
+    stem.bn1.relu, stem.relu = True, nn.Identity()
     return net

@@ -23,7 +23,7 @@ from bench.engine.predict import samples_at_once
 from bench.engine.step import better_alone, is_convolutional
 from bench.federation.features import can_take_their_place, head_spec, width
 from bench.federation.setup import cell_spec, check_batch_size
-from bench.federation.timeline import TIMELINE_VERSIONS
+from bench.federation.simulated_time import TIMELINE_VERSIONS
 from bench.models.factory import build
 from bench.runs.forecast.machine import Machine, this_machine
 from bench.runs.forecast.memory import keep_on_host, models, models_on_gpu, working_bytes

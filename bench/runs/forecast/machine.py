@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bench.engine.counting import Operation
-from bench.engine.cpu_path import cpu_kernels
+from bench.engine.device import cpu_kernels
 from bench.runs.forecast.kept import keep, read_kept
 
 _VERSION = 2  # of what is measured

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, get_args
 
-from bench.engine.cpu_path import can_be_kernels
+from bench.engine.device import can_be_kernels
 from bench.settings import Executor, Settings
 
 _DEVICE = re.compile(r"cpu|(cuda|xpu|mps)(:\d+)?")

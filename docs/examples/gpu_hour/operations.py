@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from bench import dft, placement
 from bench.engine.device import make_deterministic
-from bench.engine.lanes.convolution import convolve
-from bench.engine.lanes.geometry import Geometry
+from bench.engine.lanes.convolution import Geometry, convolve
 from bench.engine.lanes.norm import LaneBatchNorm, masked
 from bench.speed.measure import ceiling
 from methods.frequencies import magnitudes

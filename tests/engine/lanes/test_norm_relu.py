@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from bench.engine.lanes import LaneBatchNorm, norm_relu, sgd, with_lanes
+from bench.engine.lanes import LaneBatchNorm, LaneBlock, norm_relu, sgd, with_lanes
 from bench.engine.lanes.norm import masked
-from bench.engine.lanes.resnet import LaneBlock
 from bench.models.resnet import resnet18, resnet18_gn, resnet50
 from tests.engine.lanes.test_layers import LANES, SAMPLES, drawn, everything_of
 

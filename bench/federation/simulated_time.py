@@ -1,18 +1,20 @@
-"""Assign simulated times to what client programs did.
+"""Simulated time: how long work and messages take (`Clock`), and when what client programs did happens (`Timer`).
 
 With start s_i and times G_i (generic training), U_i (up), P_i (personal training), D_i (down): wait-free, the server is
 ready at A = max_j(s_j + G_j + U_j) and client i starts again at max(A + D_i, s_i + G_i + P_i); with `wait_free: off`
 uploads leave at the end of the local work, A = max_j(s_j + G_j + P_j + U_j), and i starts again at A + D_i.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bench.engine.programs import ProgramRun, Sent, Work
-from bench.federation.clock import Clock
-from bench.federation.in_flight import InFlight
 from bench.federation.traffic import Ledger, Size
 from bench.method import Client, Message
+from bench.params import Params
+from bench.profiles import Amount, Profile, Spread
+from bench.rng import generator
 
 TIMELINE_VERSIONS = 4
 """Server versions whose timeline is kept: enough to see the pattern, few enough to draw."""
@@ -45,6 +47,119 @@ class ComputedRound(NamedTuple):
     down: dict[str, Any]
     size: Size | None
     kind: str = "training"
+
+
+class Clock:
+    """Seconds of computing and of messages, per client; all draws by (seed, client) or (seed, client, round).
+
+    Args:
+        archs: each client's architecture.
+        delays: by client, the number of ticks by which its answer is later than the others' (tick trigger only); a
+            tuple: in its first round, its second and so on, in turn.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        seed: int,
+        archs: Mapping[int, str],
+        delays: Mapping[int, int | tuple[int, ...]],
+    ) -> None:
+        self._profile = profile
+        self._seed = seed
+        self._delays = delays
+        self._speed = {i: self._drawn(profile.samples_per_second, i, "speed") for i in archs}
+        self._uplink = {i: self._drawn(profile.uplink, i, "uplink") for i in archs}
+        self._downlink = {i: self._drawn(profile.downlink, i, "downlink") for i in archs}
+        for i, arch in archs.items():
+            self._speed[i] *= profile.models.get(arch, 1.0)
+        for i in self._slow(sorted(archs)):
+            assert profile.slow_clients is not None
+            self._speed[i] /= profile.slow_clients.factor
+
+    def work(self, client: int, work: Work, round: int) -> float:
+        """Seconds that a client's work takes in a round."""
+        slow = self._profile.slow_rounds
+        unlucky = slow is not None and self._chance("slow round", client, round) < slow.probability
+        return work.samples / self._speed[client] * (slow.factor if slow is not None and unlucky else 1.0)
+
+    def up(self, client: int, size: Size) -> float:
+        """Seconds that a client's upload of this size takes."""
+        return self._profile.latency + (size.main + size.buffers) / self._uplink[client]
+
+    def down(self, client: int, size: Size) -> float:
+        """Seconds that a client's download of this size takes."""
+        return self._profile.latency + (size.main + size.buffers) / self._downlink[client]
+
+    def drops_out(self, client: int, round: int) -> bool:
+        """Whether a client takes no part in a round for which it was selected."""
+        return self._profile.dropout > 0 and self._chance("dropout", client, round) < self._profile.dropout
+
+    def delay(self, client: int, rounds: int) -> int:
+        """Ticks by which a client's answer is late, in the round that it starts after `rounds` others."""
+        delays = self._delays.get(client, 0)
+        return delays[rounds % len(delays)] if isinstance(delays, tuple) else delays
+
+    def _chance(self, what: str, client: int, round: int) -> float:
+        return float(generator("clock", what, self._seed, client, round).random())
+
+    def _drawn(self, amount: Amount, client: int, what: str) -> float:
+        if isinstance(amount, Spread):
+            rng = generator("clock", what, self._seed, client)
+            return amount.median * float(rng.lognormal(sigma=amount.sigma))
+        return amount[client % len(amount)] if isinstance(amount, tuple) else amount
+
+    def _slow(self, clients: list[int]) -> list[int]:
+        slow = self._profile.slow_clients
+        if slow is None:
+            return []
+        members = generator("clock", "slow clients", self._seed).permutation(clients)[
+            : round(slow.share * len(clients))
+        ]
+        return sorted({int(i) for i in members} | (set(slow.clients) & set(clients)))
+
+
+@dataclass
+class InFlight:
+    """A client's round whose work has been computed, but whose messages have not all arrived yet.
+
+    Attributes:
+        client: the client with the state after its round, which the server's side sees only from the time `end` on.
+        end: simulated time at which the client has finished its local work and its last message has arrived.
+        messages: (time of arrival, message) of the messages that are still under way, in order.
+        local: the client's model right after local training, if its program returned one.
+    """
+
+    client: Client
+    end: float
+    messages: list[tuple[float, Message]] = field(default_factory=list)
+    local: Params | None = None
+
+    @property
+    def next(self) -> tuple[float, int]:
+        """Return the time of the round's next event, with the client's id to break ties."""
+        return (self.messages[0][0] if self.messages else self.end), self.client.id
+
+    def ended(self, now: float) -> bool:
+        """Whether all events of the round are over."""
+        return not self.messages and self.end <= now
+
+    def plain(self) -> dict[str, Any]:
+        """Return the plain values that a checkpoint stores of the round."""
+        return {
+            "client": self.client.id,
+            "state": self.client.state,
+            "end": self.end,
+            "messages": [[time, dict(vars(message))] for time, message in self.messages],
+            "local": self.local,
+        }
+
+    @classmethod
+    def of(cls, plain: dict[str, Any], client: Client) -> "InFlight":
+        """Restore a round from the result of `plain`; `client` is the client that it names, without state."""
+        client.state = plain["state"]
+        messages = [(time, Message(**message)) for time, message in plain["messages"]]
+        return cls(client, plain["end"], messages, plain["local"])
 
 
 class Timer:

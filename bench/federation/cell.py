@@ -1,0 +1,142 @@
+"""A cell's context: all that the parts of its federation share, made once and in order from settings and data."""
+
+from collections.abc import Collection
+from typing import TypedDict
+
+import torch
+
+from bench.data import Dataset, Partition
+from bench.engine.device import check_lane_kernels, keep_freed_memory, make_deterministic
+from bench.engine.device_data import DeviceData
+from bench.engine.engine import Engine
+from bench.engine.recorded_steps import GraphCache
+from bench.federation.attacks import Forger, make_attack, malicious_clients
+from bench.federation.channel import Channel, NoisyMean
+from bench.federation.features import Shelf, can_take_their_place, computed, with_features
+from bench.federation.participants import Clients, ServerState
+from bench.federation.setup import check_batch_size, divide_clients, make_method, make_selection
+from bench.federation.simulated_time import Clock, Timer
+from bench.federation.traffic import Ledger
+from bench.model_call import Arithmetic, forget_networks
+from bench.settings import Executor, Settings
+
+
+class Execution(TypedDict, total=False):
+    """The way a federation is computed; a cell's numbers depend on it only by the recorded path."""
+
+    device: str
+    executor: Executor
+    threads: int
+    offload: bool
+    recordings: GraphCache | None
+    allow_fallback: Collection[str]
+    lane_kernels: bool
+    features: Shelf
+
+
+class Cell:
+    """A cell before its first round: the context that selection, clients' rounds, simulated time and evaluation take.
+
+    Args:
+        settings: settings of the cell.
+        dataset, partition: data of the cell after its shifts and its attack, without tests if it is a trial of a sweep
+            (`bench.federation.cell_data.load_all`).
+        public: public samples of the cell; None if it has none.
+        device, executor, threads, offload, recordings, allow_fallback, lane_kernels: the way it is computed (`Engine`).
+        features: where features are kept that take the samples' place.
+
+    Attributes:
+        method: the method, with its hyperparameters and its server rule.
+        selection: the rule by which the server selects a round's clients.
+        new: ids of the clients held out of training.
+        malicious: ids of the malicious clients; None if the cell has no attack.
+        device_data: the samples.
+        server: the server's state.
+        on_features: whether samples are features and models are heads, as all that comes before is frozen.
+        engine: answers what programs ask for.
+        clients: the clients that train.
+        clock, timer: simulated seconds of work and messages, and the times of rounds.
+        traffic: counts the bytes of the version under way.
+        channel, forger: what uploads go through, and who forges them; None where the cell has none.
+
+    Raises:
+        UserError: a setting does not fit the method, the data or the device.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        dataset: Dataset,
+        partition: Partition,
+        public: Dataset | None,
+        device: str = "cpu",
+        executor: Executor = "auto",
+        threads: int = 1,
+        offload: bool = False,
+        recordings: GraphCache | None = None,
+        allow_fallback: Collection[str] = (),
+        lane_kernels: bool = False,
+        features: Shelf = computed,
+    ) -> None:
+        self.settings = settings
+        forget_networks()
+        make_deterministic(torch.device(device), settings.precision)
+        if lane_kernels:
+            check_lane_kernels(device, settings.precision)
+        self.lane_kernels = lane_kernels
+        self.method = make_method(settings)
+        self.selection = make_selection(settings, self.method)
+        everybody = sorted({i for stage in partition.stages for i in stage.clients})
+        ids, self.new = divide_clients(everybody, settings, partition.new)
+        self.malicious, attack = malicious_clients(settings, partition), make_attack(settings)
+        self.forger: Forger | None = None
+        if self.malicious and attack is not None and attack.forges:
+            self.forger = Forger(settings, attack, self.malicious, self.method)
+        self.device_data = DeviceData(
+            dataset,
+            partition,
+            pooled=ids if self.method.bound else (),
+            device=torch.device(device),
+            dtype=getattr(torch, settings.dtype),
+            seed=settings.seed,
+            public=public,
+            holdout=self.method.holdout,
+            offload=offload,
+        )
+        self.server = ServerState(settings, self.device_data, dataset.shape, ids)
+        whole, shape = self.server._whole_model(), dataset.shape
+        self.on_features = can_take_their_place(settings, whole.spec.module)
+        if self.on_features:
+            data, how = self.device_data, (Arithmetic(settings.precision == "bf16", lane_kernels), threads, features)
+            data.local = with_features(data.local, whole, dataset, *how)
+            if public is not None and data.public is not None:
+                data.public = with_features(data.public, whole, public, *how)
+            self.server._train_on_features()
+            shape = tuple(data.local.x.shape[1:])
+        if self.device_data.largest > 1:  # who has one sample trains with frozen statistics
+            for name, spec in {(self.server.architecture(i), self.server.initial_model(i).spec) for i in ids}:
+                check_batch_size(settings, name, spec, shape)
+        size = max(self.server.initial_model(i).weights.nbytes for i in ids)
+        keep_freed_memory(size)
+        self.engine = Engine(
+            settings,
+            self.device_data,
+            self.method.hp,
+            size=size,
+            executor=executor,
+            threads=threads,
+            recordings=recordings,
+            allow_fallback=allow_fallback,
+            lane_kernels=lane_kernels,
+        )
+        self.method.init(self.server)
+        self.clients = Clients(self.method, self.server, self.device_data, local_buffers=settings.batchnorm == "local")
+        archs = {i: self.server.architecture(i) for i in ids}
+        self.clock = Clock(settings.clock, settings.seed, archs, settings.stragglers)
+        self.traffic = Ledger(buffers_travel=settings.batchnorm == "aggregate")
+        self.timer = Timer(self.clock, self.traffic, ids, wait_free=settings.wait_free)
+        # Under DP-SGD the channel changes nothing, but records what clients send beside models, which has no noise.
+        self.channel = Channel(settings) if settings.channel or settings.dp_sgd is not None else None
+        if self.channel is not None and self.channel.sums:
+            self.method.rule = NoisyMean(self.channel)
