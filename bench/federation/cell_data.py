@@ -69,7 +69,7 @@ def load_dataset(settings: Settings, data_root: Path = Path("data"), *, download
     Raises:
         UserError: the data set is unknown, missing or damaged.
     """
-    return _dataset(settings.dataset, json.dumps(settings.dataset_options, sort_keys=True), data_root, download)
+    return read_data(*data_of(settings)[0], data_root, download=download)
 
 
 def load_public(settings: Settings, data_root: Path, *, download: bool = False) -> Dataset | None:
@@ -87,8 +87,7 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
     if chosen is None:
         return None
     dataset = load_dataset(settings, data_root, download=download)
-    options = json.dumps(chosen.options, sort_keys=True)
-    public = _dataset(chosen.name, options, data_root, download).training_part()
+    public = read_data(*data_of(settings)[1], data_root, download=download).training_part()
     if public.shape != dataset.shape:
         raise UserError(
             f"the public set {chosen.name!r} has samples of shape {public.shape}, the clients' data of "
@@ -180,15 +179,6 @@ def data_of(settings: Settings) -> list[tuple[str, str]]:
     return sets
 
 
-def read_data(name: str, options: str, data_root: Path, *, download: bool = False) -> Dataset:
-    """Read a data set that `data_of` lists.
-
-    Raises:
-        UserError: the data set is unknown, missing or damaged.
-    """
-    return _dataset(name, options, data_root, download)
-
-
 _LEVELS = 3  # in a folder of which nothing is known but its name; it may hold a million pictures
 _PROVIDED: dict[tuple[str, str], Dataset] = {}
 
@@ -198,7 +188,12 @@ def provide(name: str, options: str, dataset: Dataset) -> None:
     _PROVIDED[name, options] = dataset
 
 
-def _dataset(name: str, options: str, data_root: Path, download: bool) -> Dataset:
+def read_data(name: str, options: str, data_root: Path, *, download: bool = False) -> Dataset:
+    """Read a data set that `data_of` lists.
+
+    Raises:
+        UserError: the data set is unknown, missing or damaged.
+    """
     if (name, options) in _PROVIDED:
         return _PROVIDED[name, options]
     return _loaded(name, options, data_root, download, DATASETS.get(name), _versions(name, options, data_root))

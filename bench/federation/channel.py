@@ -310,7 +310,7 @@ class SentValues:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`."""
         self.models = dict(state["sent"])
-        self._weights, self._names = set(state.get("weights", ())), dict(state.get("names", {}))
+        self._weights, self._names = set(state["weights"]), dict(state["names"])
 
     def note_rest(self, beginning: str, end: str) -> None:
         """Tell the user, once and after the first messages, how much of what was sent is beside model values.

@@ -340,17 +340,17 @@ class Federation(Cell):
         known, underway = back(plain["known"]), back(plain["underway"])
         self.version, self.now, self.selector.start_draws = known["version"], known["now"], known["starts"]
         self.rounds_started = known["begun"]
-        self.server.round, self.server.selected = max(0, self.version - 1), known.get("selected", [])
+        self.server.round, self.server.selected = max(0, self.version - 1), known["selected"]
         self.enter(self.version)
         self.engine.lanes, self.warnings = known["lanes"], known["warnings"]
-        self.engine.failed, self.engine.fallbacks = known.get("failed", []), known.get("fallbacks", [])
+        self.engine.failed, self.engine.fallbacks = known["failed"], known["fallbacks"]
         self.timer.free, self.ledger, self.unselected.steps = known["free"], known["ledger"], known["unattended"]
         self.server.state = back(plain["server"])
         self.clients.load({int(i): back(state) for i, state in plain["clients"].items()})
         self.local_models = {int(i): back(w) for i, w in plain["local"].items()}
-        if self.channel is not None and "channel" in known:
+        if self.channel is not None:
             self.channel.restore(known["channel"])
-        if "private" in known:
+        if self.settings.dp_sgd is not None:
             self.engine.private.restore(known["private"])
         self.unselected.downloads = underway["held"]
         self.in_flight = [InFlight.of(f, self.clients.bare(f["client"])) for f in underway["flights"]]

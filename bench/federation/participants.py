@@ -219,7 +219,7 @@ class Clients:
         weighted = [
             (self._server.sizes[i], b)
             for i, state in self.states().items()
-            for b in map(_tensor_of, state.get(_BUFFERS, {}).values())
+            for b in (kept.buffers for kept in state.get(_BUFFERS, {}).values())
             if b.shape == generic.buffers.shape
         ]
         if not weighted:
@@ -234,7 +234,7 @@ def buffers_of(sent: Mapping[str, Any]) -> dict[str, Params]:
     return {name: value.part(*(entry.name for entry in value.spec.buffers)) for name, value in models.items()}
 
 
-def with_kept(received: Mapping[str, Any], kept: Mapping[str, Params | Tensor]) -> dict[str, Any]:
+def with_kept(received: Mapping[str, Any], kept: Mapping[str, Params]) -> dict[str, Any]:
     """Received values with a client's own buffers in the model values.
 
     A model value gets the buffers kept under its name. Without them it gets the latest of its architecture that the
@@ -242,29 +242,25 @@ def with_kept(received: Mapping[str, Any], kept: Mapping[str, Params | Tensor]) 
 
     Args:
         received: values by name.
-        kept: buffers by the name of the value that they were sent with; tensors `[b]` in states of earlier versions.
+        kept: buffers by the name of the value that they were sent with.
     """
     renamed = [value for name, value in kept.items() if name not in received]
     values = dict(received)
     for name, value in received.items():
         if isinstance(value, Params) and value.spec.b:
             if name in kept:
-                values[name] = value.with_buffers(_tensor_of(kept[name]))
+                values[name] = value.with_buffers(kept[name].buffers)
             else:
                 matching = [b for b in (_buffers_for(value.spec, earlier) for earlier in renamed) if b is not None]
                 values[name] = value.with_buffers(matching[-1]) if matching else value
     return values
 
 
-def _buffers_for(spec: Spec, kept: Params | Tensor) -> Tensor | None:
+def _buffers_for(spec: Spec, kept: Params) -> Tensor | None:
     """The buffers `[b]` of a spec among those that were kept; None if they are another model's, or not all there."""
-    if not isinstance(kept, Params) or kept.spec.arch != spec.arch or not {*spec.buffers} <= {*kept.spec.buffers}:
+    if kept.spec.arch != spec.arch or not {*spec.buffers} <= {*kept.spec.buffers}:
         return None
     return kept.part(*(entry.name for entry in spec.buffers)).buffers
-
-
-def _tensor_of(kept: Params | Tensor) -> Tensor:
-    return kept.buffers if isinstance(kept, Params) else kept
 
 
 def as_model(value: Any, source: str) -> Params:

@@ -104,7 +104,7 @@ def test_a_new_client_learns_its_shares_alone() -> None:
     """By EM on the trained components."""
     federation = toy("fedem", sizes=SIZES, hp={"components": M}, new_clients=1, new_client_epochs=[0, 4], rounds=2)
     scores = run(federation, 2)
-    new = federation.evaluator.new[0]
+    new = federation.new[0]
     components = [federation.server.state[f"component{m}"].weights.numpy() for m in range(M)]
     x, y = local_data(SIZES, new)
     data, partition = toy_data(), federation.device_data.partition

@@ -299,7 +299,7 @@ def test_new_clients_combine_and_then_train() -> None:
     federation = toy("fedfomo", hp={"models": 2}, new_clients=2, new_client_epochs=(0, 2), rounds=3)
     scores = run(federation, 3)
     assert {row["metric"] for row in scores.metrics} >= {"new0", "new2"}
-    newcomer = federation.evaluator.new[0]
+    newcomer = federation.new[0]
     assert newcomer not in federation.server.sizes
     down = federation.clients.down(newcomer)
     models = list(down["models"].values())

@@ -105,7 +105,7 @@ def test_a_new_client_needs_its_samples_only() -> None:
         for r in scores.metrics
         if r["quantity"] == "loss" and r["split"] == "test" and r["mean"] == "equal"
     }
-    new, partition = federation.evaluator.new[0], federation.device_data.partition
+    new, partition = federation.new[0], federation.device_data.partition
     at = partition.test[new]
     p = expected(generic(federation).numpy(), partition.train[new], at, 1.0, 10, 1.0)
     low = np.exp(0.9 * np.log(np.finfo(float).tiny))

@@ -160,7 +160,7 @@ def test_new_clients_fine_tune_the_generic_model() -> None:
     federation = toy("pgfed", new_clients=2, new_client_epochs=(0, 2), rounds=3)
     scores = run(federation, 3)
     assert {row["metric"] for row in scores.metrics} >= {"new0", "new2"}
-    newcomer = federation.evaluator.new[0]
+    newcomer = federation.new[0]
     assert newcomer not in federation.server.sizes
     program = federation.method.adapt(federation.server, federation.clients.copy(newcomer), {}, 2)
     assert torch.equal(next(program).values["w"].weights, generic(federation))

@@ -176,7 +176,7 @@ def test_new_clients_train_like_the_others(method: str, loss: object) -> None:
     )
     scores = run(federation, 2)
     assert {row["metric"] for row in scores.metrics} >= {"new0", "new2"}
-    newcomer = federation.clients.copy(federation.evaluator.new[0])
+    newcomer = federation.clients.copy(federation.new[0])
     down = federation.method.broadcast(federation.server, newcomer)
     assert down["known"].any()
     program = federation.method.adapt(federation.server, newcomer, down, 2)

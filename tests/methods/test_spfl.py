@@ -234,7 +234,7 @@ def test_a_new_client_starts_from_the_mean_of_the_models_there_are(gamma: int | 
     federation = toy("spfl", hp=hp, new_clients=1, rounds=3, new_client_epochs=(0, 2))
     scores = run(federation, 3)
     assert {m["metric"] for m in scores.metrics} >= {"new0", "new2"}
-    down = federation.clients.down(federation.evaluator.new[0])
+    down = federation.clients.down(federation.new[0])
     models = federation.server.state["models"].values()
     near(down["model"].weights, np.mean([w.weights.numpy() for w in models], axis=0))
 

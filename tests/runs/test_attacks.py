@@ -126,7 +126,7 @@ def test_a_judge_scores_benign_clients_alike(made: Path) -> None:
     dataset, partition, _ = load_all(cell.settings)
     evaluation = Evaluation(outputs=federation.outputs().outputs)
     liars = malicious_clients(cell.settings, partition)
-    ids, new = federation.clients.ids, federation.evaluator.new
+    ids, new = federation.clients.ids, federation.new
     Scorers(torch.from_numpy(dataset.y), partition, ids, new, ["macro_f1"], malicious=liars).score(evaluation)
     expected = federation.evaluate()
     assert evaluation.metrics == expected.metrics

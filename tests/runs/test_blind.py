@@ -215,7 +215,7 @@ def scored(federation: Federation, blind: bool, folder: Path) -> Evaluation:
     write_outputs(folder, 1, federation.outputs().outputs)
     true, partition = problem()
     evaluation = Evaluation(outputs=read_outputs(folder, 1))
-    Scorers(torch.from_numpy(true.y), partition, federation.clients.ids, federation.evaluator.new).score(evaluation)
+    Scorers(torch.from_numpy(true.y), partition, federation.clients.ids, federation.new).score(evaluation)
     return evaluation
 
 
