@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.library import custom_op
 
-from bench import placement
+from bench import tensors
 
 LARGEST_PRIME = 127
 """Up to this prime factor cuFFT has transforms of its own."""
@@ -30,7 +30,7 @@ def rfft(x: Tensor, norm: Literal["backward", "ortho"]) -> Tensor:
 
     On a GPU this takes two steps where that helps. Each frequency is a sum or, with `ortho`, that times 1 / sqrt(d).
     """
-    if not (placement.on_gpu(x) and takes_two_steps(x.shape[-1])):
+    if not (tensors.on_gpu(x) and takes_two_steps(x.shape[-1])):
         plain: Tensor = torch.fft.rfft(x, norm=norm)
         return plain
     spectrum: Tensor = _Rfft.apply(x, norm)
@@ -42,7 +42,7 @@ def irfft(z: Tensor, d: int, norm: Literal["forward", "ortho"]) -> Tensor:
 
     On a GPU this takes two steps where that helps.
     """
-    if not (placement.on_gpu(z) and takes_two_steps(d)):
+    if not (tensors.on_gpu(z) and takes_two_steps(d)):
         plain: Tensor = torch.fft.irfft(z, n=d, norm=norm)
         return plain
     vectors: Tensor = _Irfft.apply(z, d, norm)

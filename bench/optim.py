@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bench import placement
+from bench import tensors
 
 OptimizerState = dict[str, Tensor]
 Schedule = Literal["constant", "cosine"]
@@ -119,7 +119,7 @@ def learning_rates(optimizer: Optimizer, steps: int) -> npt.NDArray[np.float64]:
 
 def _moved(velocity: Tensor, g: Tensor, momentum: float) -> Tensor:
     """The velocity after a step. On a GPU it takes one pass over memory and rounds once."""
-    return torch.add(g, velocity, alpha=momentum) if placement.on_gpu(g) else momentum * velocity + g
+    return torch.add(g, velocity, alpha=momentum) if tensors.on_gpu(g) else momentum * velocity + g
 
 
 def clipped(clip: float | None, g: Tensor) -> Tensor:

@@ -28,8 +28,7 @@ from bench.conformance.toy_problem import (
     watch,
 )
 from bench.federation.federation import Diverged, Federation
-from bench.nested import leaves
-from bench.params import Params
+from bench.params import Params, leaves
 from bench.plugin import METHODS
 
 TOLERANCE = 1e-9  # between executors, in float64

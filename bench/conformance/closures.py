@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from bench.nested import leaves
+from bench.params import leaves
 
 LIBRARIES = ("bench", "numpy", "torch")  # their functions hold nothing of a method's
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
 from bench.method import ClassStats, Client, Gradient, Message, Method, Predict, Program, Server, State, Train
-from bench.nested import leaves
-from bench.params import Params
+from bench.params import Params, leaves
 from bench.plugin import METHODS
 from bench.requests import Exchange, Request, Upload
 from bench.rng import generator

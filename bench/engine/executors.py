@@ -28,7 +28,7 @@ from bench.engine.private import refuse_mixing
 from bench.engine.recorded_steps import GraphCache, RecordedSteps
 from bench.engine.step import MAIN, Flat, Recipe, flatten, rebuild
 from bench.engine.step_inputs import DevicePacking, Inputs
-from bench.nested import filled, tensors_of
+from bench.params import filled, tensors_of
 from bench.requests import Trained
 
 Answers = tuple[list[Trained], bool]

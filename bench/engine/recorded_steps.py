@@ -18,7 +18,7 @@ from bench.engine.device_data import channels_last
 from bench.engine.prepare import Prepared
 from bench.engine.step import Flat, Recipe, differentiate, differentiate_alone, losses, make_step
 from bench.model_call import PLAIN
-from bench.nested import filled, tensors_of
+from bench.params import filled, tensors_of
 
 
 @dataclass

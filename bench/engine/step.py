@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.compose import Composed
 from bench.engine.lanes import with_lanes
 from bench.engine.lanes.norm import Padding, has_lane_norm
 from bench.engine.lanes.sgd import update
-from bench.model_call import Arithmetic, Forward, use_on_gpus
+from bench.model_call import Arithmetic, Composed, Forward, use_on_gpus
 from bench.optim import Optimizer, OptimizerState
 from bench.params import Params, Spec
 from bench.requests import Batch, Loss, Step, Values

@@ -21,8 +21,7 @@ from bench.engine.programs import Passage, Sent
 from bench.errors import UserError
 from bench.federation.privacy import Releases
 from bench.method import Client, Hyperparameters, Message, ServerRule, mean
-from bench.nested import parts
-from bench.params import Params
+from bench.params import Params, parts
 from bench.plugin import CHANNELS
 from bench.rng import generator
 from bench.settings import Settings, noise_of

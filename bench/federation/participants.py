@@ -16,8 +16,7 @@ from bench.method import Client, Message, Method, Trained, mean
 from bench.models.factory import build, initial_values, prepare
 from bench.models.init import initialise
 from bench.models.pretrained import pretrained
-from bench.nested import map_tensors
-from bench.params import Params, Spec
+from bench.params import Params, Spec, map_tensors
 from bench.rng import generator
 from bench.settings import Settings
 

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.buffers import statistics
 from bench.data import TokenShape
 from bench.errors import UserError
 from bench.federation.privacy import check_privacy
@@ -18,6 +17,7 @@ from bench.params import Spec
 from bench.plugin import METHODS, SELECTIONS, SERVER_RULES
 from bench.rng import generator
 from bench.settings import DEFAULT_SELECTION, ModelsBySize, Settings
+from bench.tensors import statistics
 
 
 def divide_clients(ids: list[int], settings: Settings, named: Sequence[int] = ()) -> tuple[list[int], list[int]]:

@@ -6,10 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from bench.compose import Composed, Kind, composed_spec, reference, resolve
 from bench.errors import UserError
-from bench.nested import memory_of
-from bench.params import Params, Spec
+from bench.model_call import Composed, Kind, composed_spec, reference, resolve
+from bench.params import Params, Spec, memory_of
 
 Plain = Any  # what JSON can hold
 

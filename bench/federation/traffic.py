@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from bench.nested import memory_of, parts
-from bench.params import Params
+from bench.params import Params, memory_of, parts
 
 
 class Size(NamedTuple):

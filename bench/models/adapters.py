@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.buffers import statistics
-from bench.compose import Composed
 from bench.data import Floats
 from bench.errors import UserError
+from bench.model_call import Composed
 from bench.settings import AdapterSettings
+from bench.tensors import statistics
 
 _CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bench.buffers import constants, precise, statistics
 from bench.config.validation import complete_options
 from bench.errors import UserError
 from bench.models.adapters import insert
@@ -17,6 +16,7 @@ from bench.models.trial import Watched, check, goes_side_by_side, try_out
 from bench.plugin import MODELS, call_factory, is_external
 from bench.rng import Address, generator
 from bench.settings import AdapterSettings
+from bench.tensors import constants, precise, statistics
 
 
 class _Trial(NamedTuple):

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.buffers import statistics
 from bench.data import Floats
 from bench.errors import UserError
 from bench.models import adapters
 from bench.rng import generator, key
+from bench.tensors import statistics
 
 Rule = Callable[[nn.Module, str, np.random.Generator], Floats]  # (layer, name of its tensor, generator) -> values
 Rules = Mapping[type[nn.Module], Rule]

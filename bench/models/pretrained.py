@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.buffers import constants, statistics
 from bench.config.file_digests import versions
 from bench.errors import UserError, optional
 from bench.models.adapters import tensors_of_adapters
 from bench.places import check_file
+from bench.tensors import constants, statistics
 
 _COUNTERS = "num_batches_tracked"  # a buffer of BatchNorm that models here do not have
 _WITHIN = ("state_dict", "model_state_dict", "model", "net")

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.parameter import is_lazy
 
-from bench.buffers import constants, statistics
 from bench.data import TokenShape
 from bench.errors import UserError, in_words
 from bench.models.network import Cut
+from bench.tensors import constants, statistics
 
 _SAMPLES = 2
 _STATISTICS = {"running_mean": 0.0, "running_var": 1.0}

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.buffers import fill
 from bench.config.code_digests import own_code
 from bench.data import Dataset
 from bench.engine.device_data import Normalisation
@@ -31,6 +30,7 @@ from bench.settings import Settings
 from bench.store import checkpoint, inside
 from bench.store.documents import read_json
 from bench.store.features import FeatureFiles
+from bench.tensors import fill
 
 if TYPE_CHECKING:
     import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from bench.engine.programs import Sent, Work
 from bench.federation.snapshot import plain_spec
-from bench.nested import leaves, parts
-from bench.params import Params
+from bench.params import Params, leaves, parts
 from bench.sites.messages import Refused
 
 SLACK = 10

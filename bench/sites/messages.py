@@ -17,8 +17,7 @@ from torch import Tensor
 
 from bench.errors import optional
 from bench.federation.snapshot import plain_spec, spec_of
-from bench.nested import leaves
-from bench.params import Params, Spec
+from bench.params import Params, Spec, leaves
 
 PROTOCOL = 2
 _KEY = "pfleague"

@@ -12,7 +12,7 @@ from bench.errors import UserError
 from bench.federation.federation import Federation
 from bench.federation.simulated_time import ComputedRound
 from bench.method import Message
-from bench.nested import leaves
+from bench.params import leaves
 from bench.sites.forms import Forms, check_numbers, largest
 from bench.sites.job import SiteJob
 from bench.sites.messages import Content, Envelope, Identity, Packed, Refused, Unpacked, decode, digest, encode

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bench.buffers import constants, fill, precise
 from bench.data import Dataset, Indices, Partition
 from bench.engine.device_data import Pool
 from bench.federation.setup import frozen_tensors
 from bench.model_call import keep_still
 from bench.models.factory import build, initial_values
 from bench.settings import Settings
+from bench.tensors import constants, fill, precise
 
 
 class PlainLoop:

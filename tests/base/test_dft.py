@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, vmap
 
-from bench import dft, placement
+from bench import dft, tensors
 from methods.frequencies import magnitudes
 from methods.spectrum import SpectralOptions
 
@@ -92,7 +92,7 @@ def test_scd_s_magnitudes_and_their_gradients_are_the_same_there(
     here = vmap(lambda one: magnitudes(one, o))(x), vmap(grad(weighed))(x)
     assert lengths.seen == {d}
     lengths.seen.clear()
-    monkeypatch.setattr(placement, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(tensors, "on_gpu", lambda tensor: True)
     there = vmap(lambda one: magnitudes(one, o))(x), vmap(grad(weighed))(x)
     assert lengths.seen == {d // 131}
     for one, right in zip(there, here, strict=True):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.frozen_tensors import frozen_layers
 from bench.model_call import PLAIN, _templates
 from bench.params import Params, Spec, join
+from bench.tensors import frozen_layers
 from tests.engine.problems import numbered_model
 
 TENSORS = numbered_model().tensors()

@@ -14,8 +14,8 @@ from bench.engine.backends import backends
 from bench.engine.backends.backends import BACKENDS, Recorded, WrongRecordingError, fastest
 from bench.engine.backends.loops import ClientLoop, CohortLoop
 from bench.engine.recorded_steps import GraphCache
-from bench.frozen_tensors import NOTHING_FROZEN
 from bench.method import METHODS, Client, Method, Program, Server, State, Train, Upload, cross_entropy
+from bench.tensors import NOTHING_FROZEN
 from tests.broken_torchscript import asked
 from tests.engine.problems import everything, run, toy
 

@@ -12,7 +12,7 @@ from bench.engine.backends import backends, cuda_graph
 from bench.engine.backends.backends import CudaGraph, Graph, Recorded
 from bench.engine.backends.cuda_graph import Captured, on_other_devices, writing_into
 from bench.engine.backends.recording import of_list, record
-from bench.frozen_tensors import NOTHING_FROZEN
+from bench.tensors import NOTHING_FROZEN
 from tests.engine.problems import METHOD_NAMES, everything, run, toy
 from tests.engine.simulated_cuda import SimulatedCuda
 

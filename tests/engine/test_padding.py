@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench import placement
+from bench import tensors
 from bench.engine.backends.backends import Recorded
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload
 from tests.engine.problems import EVERY_METHOD, ONE_OF_A_KIND, assert_same, everything, needed, run, toy
@@ -68,7 +68,7 @@ def test_no_padded_step_reads_a_number(method: str, monkeypatch: pytest.MonkeyPa
     with SecondDevice():
         there = toy(method, model="test_norm", sizes=SIZES, device=NAME)
         there.advance()
-    monkeypatch.setattr(placement, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(tensors, "on_gpu", lambda tensor: True)
     steps = there.engine._trainer.steps.by_recipe
     assert any(recipe.padded for recipe, _ in steps)
     for step in steps.values():

@@ -14,7 +14,7 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from bench import model_call, placement
+from bench import model_call, tensors
 from bench.data import Dataset
 from bench.engine.backends.backends import Recorded
 from bench.engine.backends.recording import _shows, tidy, writes
@@ -100,7 +100,7 @@ def cohort_step(method: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -
 
     monkeypatch.setattr(Recorded, "run", captured)
     monkeypatch.setattr(model_call, "_templates", model_call._Templates())
-    monkeypatch.setattr(placement, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(tensors, "on_gpu", lambda tensor: True)
     pictures, labels = np.zeros((40, 3, 32, 32), np.uint8), np.arange(40) % 10
     data = Dataset("pictures", pictures, labels, 20, 10, (0.5,) * 3, (0.5,) * 3, "")
     settings = {"model": "resnet18", "momentum": 0.9, "batch_size": 10, **settings}

@@ -19,8 +19,7 @@ from bench.errors import UserError
 from bench.federation.snapshot import Packer, unpack
 from bench.method import compose
 from bench.model_call import Forward
-from bench.nested import parts
-from bench.params import NORMALISATION, Params
+from bench.params import NORMALISATION, Params, parts
 from bench.plugin import MODELS
 from bench.settings import Settings
 from tests.engine.problems import OF_ANY_MODEL, assert_same, everything, personal, run, toy, toy_data

@@ -23,7 +23,7 @@ from bench.engine import step as engine_step
 from bench.federation.federation import Federation
 from bench.method import SGD, Params, State, Train
 from bench.model_call import Forward
-from bench.nested import leaves
+from bench.params import leaves
 from bench.plugin import METHODS
 from bench.settings import Settings
 from tests.engine.problems import EVERY_METHOD, QUICK, needed, toy_data, toy_partition

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from bench.buffers import constants
+from bench.tensors import constants
 
 
 def filled(net: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:

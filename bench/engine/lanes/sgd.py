@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from bench import placement
+from bench import tensors
 from bench.optim import SGD, Optimizer, OptimizerState, clipped
 
 
@@ -26,7 +26,7 @@ def update(
         w, g: weights and gradient `[d]`.
         lr: learning rate `[]`.
     """
-    if not (lane_kernels and placement.on_gpu(w) and isinstance(optimizer, SGD) and w.dim() == 1):
+    if not (lane_kernels and tensors.on_gpu(w) and isinstance(optimizer, SGD) and w.dim() == 1):
         return optimizer.update(w, g, state, lr)
     momentum, decay = optimizer.momentum or 0.0, optimizer.weight_decay or 0.0
     velocity = [state["velocity"]] if momentum else []

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from bench import dft, placement
+from bench import dft, tensors
 from bench.engine.device import make_deterministic
 from bench.engine.lanes.convolution import Geometry, convolve
 from bench.engine.lanes.norm import LaneBatchNorm, masked
@@ -186,7 +186,7 @@ def lane_operations(device: str, tiny: bool) -> Rows:
 
     def transform(*, in_two_steps: bool) -> Found:
         x = torch.randn(2 if tiny else 4, 3 * 131 if tiny else RESNET18, device=device, requires_grad=True)
-        with mock.patch.object(placement, "on_gpu", return_value=in_two_steps):
+        with mock.patch.object(tensors, "on_gpu", return_value=in_two_steps):
             return _compared(spectrum_as_reals, torch_spectrum_as_reals, [x], device, tiny=tiny)
 
     found: Rows = {
@@ -270,7 +270,7 @@ def spectra(device: str, tiny: bool) -> Rows:
 
     def row(make: Callable[[Tensor], Callable[[], Tensor]], way: str, lanes: int) -> Found:
         x = torch.randn(lanes, even if way == "even factors" else length, device=device)
-        with mock.patch.object(placement, "on_gpu", return_value=way == "two steps"):
+        with mock.patch.object(tensors, "on_gpu", return_value=way == "two steps"):
             return {"length": x.shape[-1], "ms": milliseconds(make(x), device, 1 if tiny else 5)}
 
     return {

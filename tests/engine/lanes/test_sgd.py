@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from bench import placement
+from bench import tensors
 from bench.engine.backends.recording import of_list, record
 from bench.engine.lanes import sgd
 from bench.engine.lanes.sgd import plain_sgd, update
@@ -22,7 +22,7 @@ OPTIMIZERS = [SGD(momentum=m, weight_decay=w, nesterov=n, clip=c)
 
 @pytest.fixture(autouse=True)
 def _on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(tensors, "on_gpu", lambda tensor: True)
 
 
 def drawn(optimizer: SGD, *, seed: int = 0) -> tuple[Tensor, Tensor, OptimizerState, Tensor]:

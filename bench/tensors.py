@@ -1,15 +1,63 @@
-"""Frozen tensors, which no training changes: all model values of an architecture share one copy of them."""
+"""Tensors of a network beside its trained parameters, and the processor that they are on.
+
+Buffers are statistics, which training moves, or constants, which are a part of the architecture. Frozen tensors are
+those that no training changes: all model values of an architecture share one copy of them.
+"""
 
 import hashlib
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 
-from bench.buffers import statistics
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Return whether faster forms that round differently may be used; on a CPU results must stay bitwise equal."""
+    return tensor.device.type != "cpu"
+
+
+def statistics(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The module's buffers of floating numbers that its state dict has, by name: they move and travel like weights."""
+    return ((name, buffer) for name, buffer, constant in _buffers(module) if not constant)
+
+
+def constants(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The module's other buffers, by name: masks, positions and what else is `persistent=False` or no floating number.
+
+    They are a part of the architecture and of no model value.
+    """
+    return ((name, buffer) for name, buffer, constant in _buffers(module) if constant)
+
+
+def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
+    for name, buffer in module.named_buffers():
+        path, _, short = name.rpartition(".")
+        fleeting = short in module.get_submodule(path)._non_persistent_buffers_set
+        yield name, buffer, fleeting or not buffer.is_floating_point()
+
+
+def precise(dtype: torch.dtype, like: torch.dtype) -> torch.dtype:
+    """The type of real or complex numbers that is as precise as `like`; other types as they are."""
+    return like if dtype.is_floating_point else like.to_complex() if dtype.is_complex else dtype
+
+
+def fill(module: nn.Module, values: Mapping[str, Tensor], device: torch.device) -> nn.Module:
+    """Give a module copies of these values for its parameters and buffers, in place, each in its value's type.
+
+    `module.to(dtype)` would take the imaginary part of complex constants away.
+
+    Args:
+        module: the module, on any device; its values are not read.
+        values: values by name; a tensor without one, of a module of which only a part is used, becomes 0.
+        device: where the tensors are placed.
+    """
+    module.to_empty(device=device)
+    for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+        tensor.data = values.get(name, torch.zeros_like(tensor)).detach().to(device, copy=True)
+    return module
 
 
 class Frozen:
