@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from bench.federation import federation as federations
+from bench.federation import cell as cells
 from bench.federation.federation import Federation
 from bench.speed.workloads import WORKLOADS
 
@@ -29,7 +29,7 @@ def main() -> None:
     torch.set_num_threads(1)
     on, begun = milliseconds(60, 40)
     print(f"on features: {on:.2f} ms a step, {begun:.0f} s before the first")
-    federations.can_take_their_place = lambda settings, net: False
+    cells.can_take_their_place = lambda settings, net: False
     print(f"through the body: {milliseconds(2, 3)[0]:.1f} ms a step")
 
 

@@ -1,7 +1,6 @@
 """Attacks in a federation: who is malicious, what arrives, what is scored, and what is refused."""
 
 import contextlib
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -160,28 +159,6 @@ def test_draws_of_noise_have_addresses() -> None:
     later = sent(federation)
     seen = {tuple(values[i]["model"].weights.tolist()) for values in (first, later) for i in malicious}
     assert len(seen) == 2 * len(malicious)
-
-
-@pytest.mark.parametrize("name", [*FORGED, "label_flip"])
-def test_executors_agree(name: str) -> None:
-    sequential, cohort = (attacked("ditto", name, executor=e) for e in ("sequential", "cohort"))
-    run(sequential, 3)
-    run(cohort, 3)
-    assert_same(everything(sequential), everything(cohort))
-
-
-@pytest.mark.parametrize("name", ["noise", "sign_flip"])
-@pytest.mark.parametrize("server", [None, {"name": "fedbuff", "buffer": 2, "concurrency": 3}])
-def test_a_stop_in_the_middle_changes_no_byte(name: str, server: Any) -> None:
-    """Lies under way are part of a checkpoint; an asynchronous server gets them one by one."""
-    undisturbed, first, second = (attacked("fedavg", name, server=server, participation=0.8) for _ in range(3))
-    run(undisturbed, 4)
-    run(first, 2)
-    tensors, plain = first.state()
-    second.restore({key: t.clone() for key, t in tensors.items()}, json.loads(json.dumps(plain)))
-    run(second, 2)
-    assert_same(everything(undisturbed), everything(second), tolerance=0)
-    assert undisturbed.ledger == second.ledger
 
 
 def test_rounds_without_malicious_or_without_benign_clients_go_on() -> None:

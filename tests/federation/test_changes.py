@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.federation import federation as federations
+from bench.federation import cell as cells
 from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
 from bench.federation.scores import Evaluation, Scorers
@@ -235,7 +235,7 @@ def test_features_of_a_frozen_body_follow_inputs_that_shift(monkeypatch: pytest.
     }  # fmt: skip
     on = federation(**frozen)
     with monkeypatch.context() as patch:
-        patch.setattr(federations, "can_take_their_place", lambda settings, net: False)
+        patch.setattr(cells, "can_take_their_place", lambda settings, net: False)
         off = federation(**frozen)
     assert (on.on_features, off.on_features) == (True, False)
     for mine, yours in zip(scores(on, 3), scores(off, 3), strict=True):

@@ -15,7 +15,7 @@ from bench.federation.federation import Federation
 from bench.params import Params
 from bench.plugin import CHANNELS
 from bench.rng import generator
-from tests.engine.problems import EVERY_METHOD, assert_same, everything, generic, numbered_model, remarks, run, toy
+from tests.engine.problems import EVERY_METHOD, everything, generic, numbered_model, remarks, run, toy
 
 TOP_K = {"name": "top_k", "share": 0.25}
 NOTHING: dict[str, Any] = {
@@ -100,33 +100,6 @@ def test_an_exchange_goes_through_the_channel_and_its_other_tensors_do_not() -> 
     }
     d, clients = federation.server.initial_model().weights.nbytes, len(federation.clients.ids)
     assert plain.ledger[0]["up"] - federation.ledger[0]["up"] == clients * (d - 8 - 1), "one number and 5 bits arrive"
-
-
-CHANNELS_OF_A_KIND = [channel("clip", "top_k", "quantise"), channel("random_k", "cast"), channel("sign")]
-
-
-@pytest.mark.parametrize("operations", CHANNELS_OF_A_KIND, ids=lambda c: "-".join(o["name"] for o in c))
-def test_executors_agree(operations: Any) -> None:
-    sequential, cohort = (toy("fedavg", channel=operations, executor=e) for e in ("sequential", "cohort"))
-    run(sequential, 3)
-    run(cohort, 3)
-    assert_same(everything(sequential), everything(cohort))
-    assert sequential.ledger == cohort.ledger
-
-
-@pytest.mark.parametrize("operations", CHANNELS_OF_A_KIND, ids=lambda c: "-".join(o["name"] for o in c))
-@pytest.mark.parametrize("server", [None, {"name": "fedbuff", "buffer": 2, "concurrency": 3}])
-def test_a_stop_in_the_middle_changes_no_byte(operations: Any, server: Any) -> None:
-    """Memories and messages under way are part of a checkpoint, and draws have addresses."""
-    undisturbed, first, second = (
-        toy("fedavg", channel=operations, participation=0.5, server=server, model="test_norm") for _ in range(3)
-    )
-    run(undisturbed, 4)
-    run(first, 2)
-    tensors, plain = first.state()
-    second.restore({name: t.clone() for name, t in tensors.items()}, json.loads(json.dumps(plain)))
-    run(second, 2)
-    same_bytes(undisturbed, second)
 
 
 def test_clients_and_rounds_have_draws_of_their_own() -> None:

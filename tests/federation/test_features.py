@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bench.data import Partition, noise
-from bench.federation import federation as federations
+from bench.federation import cell as cells
 from bench.federation.features import can_take_their_place, reads_inputs_by_models_only
 from bench.federation.federation import Federation
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload
@@ -20,7 +20,6 @@ from bench.rng import generator
 from bench.settings import Executor, Settings
 from bench.store.features import FeatureFiles
 from tests.engine.problems import OF_ANY_MODEL, assert_same, everything, run, toy, toy_data
-from tests.methods.resume import assert_resumes
 
 BODY: dict[str, Any] = {"model": "test_norm", "frozen": ("inner", "norm")}
 
@@ -32,7 +31,7 @@ def test_results_are_those_without_features(method: str, monkeypatch: pytest.Mon
     for executor in executors:
         on = toy(method, executor=executor, **BODY)
         with monkeypatch.context() as patch:
-            patch.setattr(federations, "can_take_their_place", lambda settings, net: False)
+            patch.setattr(cells, "can_take_their_place", lambda settings, net: False)
             off = toy(method, executor=executor, **BODY)
         assert on.on_features == reads_inputs_by_models_only(method)
         assert not off.on_features
@@ -56,11 +55,6 @@ def test_features_are_those_of_the_frozen_body() -> None:
         torch.testing.assert_close(pool.x, Forward().features(whole, x, stats="frozen"), rtol=1e-12, atol=1e-12)
         assert torch.equal(pool.y, torch.from_numpy(samples.y))
     assert torch.equal(federation.server.initial_model().weights, whole.part("head").weights)
-
-
-@pytest.mark.parametrize("method", ["fedavg", pytest.param("fedrep", marks=pytest.mark.long)])
-def test_a_stopped_run_goes_on_with_the_same_bytes(method: str) -> None:
-    assert_resumes(method, BODY, 2, 4)
 
 
 def test_only_the_head_may_train_and_nothing_may_change_the_samples() -> None:

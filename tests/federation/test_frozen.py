@@ -23,7 +23,6 @@ from bench.params import NORMALISATION, Params, parts
 from bench.plugin import MODELS
 from bench.settings import Settings
 from tests.engine.problems import OF_ANY_MODEL, assert_same, everything, personal, run, toy, toy_data
-from tests.methods.resume import assert_resumes
 
 
 class _Tailed(nn.Module):
@@ -133,13 +132,6 @@ def test_it_is_the_network_whose_body_is_written_by_hand(executor: str) -> None:
         torch.testing.assert_close(weights, personal(by_hand)[i], rtol=1e-12, atol=1e-12)
     assert a.metrics == b.metrics
     assert frozen.ledger == by_hand.ledger
-
-
-@pytest.mark.parametrize(
-    "method", ["fedavg", *(pytest.param(m, marks=pytest.mark.long) for m in ("scd", "fedper", "fedbuff"))]
-)
-def test_a_stopped_run_goes_on_with_the_same_bytes(method: str) -> None:
-    assert_resumes(method, BODY, 2, 4)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])

@@ -18,7 +18,7 @@ from bench.federation.privacy import Releases, epsilon
 from bench.plugin import METHODS
 from bench.rng import generator
 from bench.settings import Settings
-from tests.engine.problems import assert_same, everything, generic, run, toy
+from tests.engine.problems import everything, generic, run, toy
 
 CLIP = {"name": "clip", "norm": 0.5}
 ADAPTIVE = {"name": "adaptive_clip", "norm": 0.5}
@@ -136,34 +136,6 @@ def test_no_noise_and_a_norm_that_nobody_exceeds_are_the_plain_cell(method: str)
     assert all(tensor.numpy().tobytes() == others[name].numpy().tobytes() for name, tensor in tensors.items())
     assert noised.ledger == plain.ledger
     assert noised.privacy()[0]["epsilon"] is None
-
-
-OF_A_KIND = [noisy("sum"), noisy("each"), noisy("sum", clip=ADAPTIVE)]
-
-
-@pytest.mark.parametrize("channel", OF_A_KIND, ids=["sum", "each", "adaptive"])
-def test_executors_agree(channel: Any) -> None:
-    sequential, cohort = (toy("fedavg", channel=channel, executor=e) for e in ("sequential", "cohort"))
-    run(sequential, 3)
-    run(cohort, 3)
-    assert_same(everything(sequential), everything(cohort))
-    assert sequential.channel is not None
-    assert cohort.channel is not None
-    assert sequential.channel.state() == cohort.channel.state()
-
-
-@pytest.mark.parametrize("channel", OF_A_KIND, ids=["sum", "each", "adaptive"])
-def test_a_stop_in_the_middle_changes_no_byte_and_no_count(channel: Any) -> None:
-    undisturbed, first, second = (toy("fedavg", channel=channel, participation=0.5) for _ in range(3))
-    run(undisturbed, 4)
-    run(first, 2)
-    tensors, plain = first.state()
-    second.restore({name: t.clone() for name, t in tensors.items()}, json.loads(json.dumps(plain)))
-    run(second, 2)
-    assert undisturbed.state()[1] == second.state()[1]
-    both = everything(undisturbed), everything(second)
-    assert all(tensor.numpy().tobytes() == both[1][name].numpy().tobytes() for name, tensor in both[0].items())
-    assert mechanisms(undisturbed) == mechanisms(second)
 
 
 def mechanisms(federation: Federation) -> Any:

@@ -1,5 +1,6 @@
 """A run that is stopped in the middle and goes on elsewhere."""
 
+import json
 from typing import Any
 
 from bench.federation.federation import Federation
@@ -15,10 +16,11 @@ def assert_resumes(method: str, settings: dict[str, Any], at: int, total: int) -
     run(straight, total)
     run(first, at)
     tensors, plain = first.state()
-    second.restore({name: tensor.cpu() for name, tensor in tensors.items()}, plain)
+    second.restore({name: tensor.cpu() for name, tensor in tensors.items()}, json.loads(json.dumps(plain)))
     scores = run(second, total - at)
     assert scores.metrics == straight.evaluate().metrics
     assert second.ledger == straight.ledger
+    assert second.privacy() == straight.privacy()
     expected, found = everything(straight), everything(second)
     assert len(expected) == len(found)
     for a, b in zip(expected.values(), found.values(), strict=True):
