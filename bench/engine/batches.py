@@ -68,6 +68,7 @@ def draw_batches(
         return Batches(np.array(drawn, np.int64).reshape(steps, width), np.full(steps, chosen), per_epoch)
     place, sizes = _places(n, width, per_epoch)
     epochs = -(-steps // per_epoch)
+    # Each epoch has a generator of its own, so that its order does not depend on how many epochs there are.
     orders = [generator(*at, e).permutation(n) if feed.order == "shuffle" else np.arange(n) for e in range(epochs)]
     positions = np.array(orders, np.int64).reshape(epochs, n)[:, place].reshape(-1, width)
     return Batches(positions[:steps], np.concatenate([sizes] * epochs)[:steps], per_epoch)

@@ -400,6 +400,7 @@ def hp_values(hyper: Hyperparameters, dtype: torch.dtype, device: torch.device) 
     values: dict[str, Any] = {}
     for name, info in type(hyper).model_fields.items():
         value = getattr(hyper, name)
+        # A recorded step takes tensors as arguments, so that cells which differ in such a number share it.
         as_tensor = isinstance(value, float) and not is_static(info)
         values[name] = torch.tensor(value, dtype=dtype, device=device) if as_tensor else value
     return values

@@ -163,7 +163,9 @@ def _in_lanes(
     lengths = tuple(len(positions) for _, positions in tasks)
     pieces, places, real = _pieces(lengths, lanes, length)
     models = [w for (w, _), n in zip(tasks, pieces, strict=True) for _ in range(n)]
-    models += [models[0]] * (-len(models) % lanes)
+    models += [models[0]] * (
+        -len(models) % lanes
+    )  # idle lanes compute, too: the bytes depend on how many lanes there are
     weights, buffers = [w.weights for w in models], [w.buffers for w in models]
     samples = _on_device(pool, np.concatenate([positions for _, positions in tasks])[places])
     examples = [flat[0].to(samples.device).expand(lanes, -1) for flat in (weights, buffers)]

@@ -110,17 +110,12 @@ class Preparer:
         if isinstance(request, Gradient):
             request = _as_train(request)
         plan = self._planned(request, address.round)
-        n = len(_positions(request.feed, address, self._device_data))
+        n = len(self._positions(request.feed, address))
         recipe = plan.of_one_sample if plan.statistics and n == 1 else plan.recipe
-        steps = _steps(request, self._settings, n, plan.widths[MAIN], plan.statistics)
+        steps = self._steps(request, n, plan)
         steps = steps if limit is None else min(steps, limit)
         states = request.optimizer_state or {}
-        augment = self._settings.augment
-        options = plan.statistics, augment, recipe.private is not None
-        streams = {
-            name: _stream(feed, plan.widths[name], steps, address, self._device_data, *options)
-            for name, feed in plan.feeds.items()
-        }
+        streams = {name: self._stream(name, steps, address, plan) for name in plan.feeds}
         width = streams[MAIN].batches.positions.shape[1]
         if width != plan.widths[MAIN]:
             recipe = replace(recipe, feeds=((MAIN, replace(request.feed, subset=None, stream=0), width),))
@@ -153,8 +148,7 @@ class Preparer:
 
     def rate(self, request: Train, address: DrawAddress) -> float:
         """The probability with which a client's sample is in a batch with noise."""
-        n = len(_positions(request.feed, address, self._device_data))
-        return min(1.0, _width(request.feed, self._device_data, self._settings) / max(1, n))
+        return min(1.0, self._width(request.feed) / max(1, len(self._positions(request.feed, address))))
 
     def _planned(self, request: Train, round: int) -> _Plan:
         parts, context = kinds(request.values), kinds(request.context)
@@ -167,7 +161,7 @@ class Preparer:
     def _make(self, request: Train, parts: Kinds, context: Kinds, round: int) -> _Plan:
         optimizers = _optimizers(request, self._settings, round)
         feeds = {MAIN: request.feed, **request.side}
-        widths = {name: _width(feed, self._device_data, self._settings) for name, feed in feeds.items()}
+        widths = {name: self._width(feed) for name, feed in feeds.items()}
         slices = _slices(request, optimizers)
         recipe = Recipe(
             loss=request.loss,
@@ -191,6 +185,40 @@ class Preparer:
         unique = self._recipes.setdefault
         statistics = recipe.batch_statistics and not recipe.frozen and request.feed.samples != "none"
         return _Plan(unique(recipe, recipe), unique(frozen, frozen), optimizers, slices, statistics, feeds, widths)
+
+    def _width(self, feed: Feed) -> int:
+        """The batch size, at most the largest owner's number of samples (so that `all` samples is a large number)."""
+        width = feed.batch_size or self._settings.batch_size
+        if feed.subset is not None:
+            width = min(width, feed.subset)
+        if feed.samples == "none":
+            return width
+        return min(width, self._device_data.public_size if feed.samples == "public" else self._device_data.largest)
+
+    def _steps(self, request: Train, n: int, plan: _Plan) -> int:
+        if n == 0:
+            return 0
+        if request.steps is not None:
+            return request.steps
+        if request.epochs is None and self._settings.steps is not None:
+            return self._settings.steps
+        epochs = self._settings.epochs if request.epochs is None else request.epochs
+        return epochs * steps_per_epoch(n, plan.widths[MAIN], batch_statistics=plan.statistics)
+
+    def _positions(self, feed: Feed, address: DrawAddress) -> Positions:
+        return self._device_data.positions(address.owner, feed.samples, feed.subset, address.round)
+
+    def _stream(self, name: str, steps: int, address: DrawAddress, plan: _Plan) -> Stream:
+        feed, width = plan.feeds[name], plan.widths[name]
+        positions = self._positions(feed, address)
+        n = len(positions)
+        if plan.recipe.private is not None:
+            drawn = draw_poisson(feed, n, width, steps, address)
+        else:
+            drawn = draw_batches(feed, n, width, steps, address, batch_statistics=plan.statistics)
+        absolute = positions[drawn.positions] if steps else drawn.positions
+        augmented = feed.augment and feed.samples in _AUGMENTED and self._settings.augment != "none" and steps
+        return Stream(feed, drawn, absolute, draw_augmentation(feed, n, drawn, address) if augmented else None)
 
 
 def _optimizers(request: Train, settings: Settings, round: int) -> dict[str, Optimizer]:
@@ -225,53 +253,6 @@ def _slices(request: Train, optimizers: Mapping[str, Optimizer]) -> dict[str, Sl
 def _trained(request: Train, slices: Mapping[str, Slices], name: str) -> Any:
     value = request.values[name]
     return slices[name].take(value.weights) if isinstance(value, Params) else value
-
-
-def _width(feed: Feed, device_data: DeviceData, settings: Settings) -> int:
-    """The batch size, at most the largest owner's number of samples (so that `all` samples is a large number)."""
-    width = feed.batch_size or settings.batch_size
-    if feed.subset is not None:
-        width = min(width, feed.subset)
-    if feed.samples == "none":
-        return width
-    if feed.samples == "public":
-        return min(width, device_data.public_size)
-    return min(width, device_data.largest)
-
-
-def _steps(request: Train, settings: Settings, n: int, width: int, batch_statistics: bool) -> int:
-    if n == 0:
-        return 0
-    if request.steps is not None:
-        return request.steps
-    if request.epochs is None and settings.steps is not None:
-        return settings.steps
-    epochs = settings.epochs if request.epochs is None else request.epochs
-    return epochs * steps_per_epoch(n, width, batch_statistics=batch_statistics)
-
-
-def _positions(feed: Feed, address: DrawAddress, device_data: DeviceData) -> Positions:
-    return device_data.positions(address.owner, feed.samples, feed.subset, address.round)
-
-
-def _stream(
-    feed: Feed,
-    width: int,
-    steps: int,
-    address: DrawAddress,
-    device_data: DeviceData,
-    batch_statistics: bool,
-    augment: str,
-    private: bool,
-) -> Stream:
-    positions = _positions(feed, address, device_data)
-    if private:
-        drawn = draw_poisson(feed, len(positions), width, steps, address)
-    else:
-        drawn = draw_batches(feed, len(positions), width, steps, address, batch_statistics=batch_statistics)
-    absolute = positions[drawn.positions] if steps else drawn.positions
-    augmented = feed.augment and feed.samples in _AUGMENTED and augment != "none" and steps
-    return Stream(feed, drawn, absolute, draw_augmentation(feed, len(positions), drawn, address) if augmented else None)
 
 
 def _as_train(request: Gradient) -> Train:

@@ -204,7 +204,8 @@ class Federation(Cell):
 
     def _commit(self, started: list[InFlight]) -> None:
         """Make the new states of clients visible."""
-        # Where all clients are in each round, the whole matrix of a cohort is replaced: no row needs a copy of its own.
+        # A row that outlives its cohort would keep the whole matrix in memory; where all clients are in each round, all
+        # rows of a matrix are replaced together.
         copies = self.settings.participation < 1 or not isinstance(self.method.trigger, Everyone)
         for flight in started:
             self.clients.commit(flight.client, copies=copies)
