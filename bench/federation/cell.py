@@ -34,7 +34,7 @@ class Execution(TypedDict, total=False):
     features: Shelf
 
 
-class Cell:
+class CellContext:
     """A cell before its first round: the context that selection, clients' rounds, simulated time and evaluation take.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from bench.engine.batches import DrawAddress
 from bench.engine.programs import Budget, ProgramRun, Sent, Work
 from bench.errors import UserError
-from bench.federation.cell import Cell
+from bench.federation.cell import CellContext
 from bench.federation.participants import as_model, buffers_of, with_kept
 from bench.federation.simulated_time import ComputedRound
 from bench.method import Message
@@ -25,7 +25,7 @@ class Selector:
         start_draws: number of times that idle clients have been drawn.
     """
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: CellContext) -> None:
         self._cell = cell
         self.start_draws = 0
         self.meet_change()
@@ -107,7 +107,7 @@ class ClientRounds:
         unselected: keeps downloads for later training.
     """
 
-    def __init__(self, cell: Cell, unselected: "Unselected") -> None:
+    def __init__(self, cell: CellContext, unselected: "Unselected") -> None:
         self._cell = cell
         self._unselected = unselected
 
@@ -165,7 +165,7 @@ class Unselected:
         steps: by client, its steps of this training since it was last selected.
     """
 
-    def __init__(self, cell: Cell, selector: Selector) -> None:
+    def __init__(self, cell: CellContext, selector: Selector) -> None:
         self._cell = cell
         self._selector = selector
         self.downloads: dict[int, dict[str, Any]] = {}

@@ -7,7 +7,7 @@ import torch
 from bench.engine.batches import DrawAddress
 from bench.engine.device_data import SERVER
 from bench.errors import UserError
-from bench.federation.cell import Cell
+from bench.federation.cell import CellContext
 from bench.federation.participants import as_model, mean_of_models
 from bench.federation.scores import Evaluation, Outputs, Scorer, Scorers
 from bench.method import Program, Train, cross_entropy
@@ -21,7 +21,7 @@ class Evaluator:
         scorers: the scorers of the outputs.
     """
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: CellContext) -> None:
         self._cell = cell
         self._method, self._server, self._clients, self._engine = cell.method, cell.server, cell.clients, cell.engine
         self.meet_change()

@@ -21,7 +21,7 @@ from bench.engine.batches import DrawAddress
 from bench.engine.device import cpu_kernels
 from bench.engine.device_data import SERVER
 from bench.engine.programs import Work
-from bench.federation.cell import Cell, Execution
+from bench.federation.cell import CellContext, Execution
 from bench.federation.cell_data import load_all
 from bench.federation.client_rounds import ClientRounds, Rounds, Selector, Unselected
 from bench.federation.evaluation import Evaluator
@@ -38,7 +38,7 @@ from bench.settings import Settings
 __all__ = ["Diverged", "Evaluation", "Federation"]
 
 
-class Federation(Cell):
+class Federation(CellContext):
     """One training run. `Federation.of` makes it from a cell's settings alone.
 
     Attributes:
@@ -66,7 +66,7 @@ class Federation(Cell):
         public: Dataset | None,
         **execution: Unpack[Execution],
     ) -> None:
-        """Make the cell; the arguments and errors are those of `Cell`."""
+        """Make the cell; the arguments and errors are those of `CellContext`."""
         super().__init__(settings, dataset=dataset, partition=partition, public=public, **execution)
         self.version = 0
         self.now = self.settled = 0.0
