@@ -5,7 +5,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -28,6 +28,16 @@ from bench.method import Hyperparameters, Message, Program, is_static
 from bench.model_call import Arithmetic
 from bench.requests import Exchange, Gradient, Train, Trained
 from bench.settings import Executor, Settings
+
+
+class EngineOptions(TypedDict, total=False):
+    """Options of an engine (see the attributes of `Engine`); `recordings` are steps that cells of a process share."""
+
+    executor: Executor
+    threads: int
+    recordings: GraphCache | None
+    allow_fallback: Collection[str]
+    lane_kernels: bool
 
 
 class Engine:

@@ -1,15 +1,13 @@
 """A cell's context: all that the parts of its federation share, made once and in order from settings and data."""
 
-from collections.abc import Collection
-from typing import TypedDict
+from typing import Unpack
 
 import torch
 
 from bench.data import Dataset, Partition
 from bench.engine.device import check_lane_kernels, keep_freed_memory, make_deterministic
 from bench.engine.device_data import DeviceData
-from bench.engine.engine import Engine
-from bench.engine.recorded_steps import GraphCache
+from bench.engine.engine import Engine, EngineOptions
 from bench.federation.attacks import Forger, make_attack, malicious_clients
 from bench.federation.channel import Channel, NoisyMean
 from bench.federation.features import Shelf, can_take_their_place, computed, with_features
@@ -18,19 +16,14 @@ from bench.federation.setup import check_batch_size, divide_clients, make_method
 from bench.federation.simulated_time import Clock, Timer
 from bench.federation.traffic import Ledger
 from bench.model_call import Arithmetic, forget_networks
-from bench.settings import Executor, Settings
+from bench.settings import Settings
 
 
-class Execution(TypedDict, total=False):
+class Execution(EngineOptions, total=False):
     """The way a federation is computed; a cell's numbers depend on it only by the recorded path."""
 
     device: str
-    executor: Executor
-    threads: int
     offload: bool
-    recordings: GraphCache | None
-    allow_fallback: Collection[str]
-    lane_kernels: bool
     features: Shelf
 
 
@@ -42,8 +35,10 @@ class CellContext:
         dataset, partition: data of the cell after its shifts and its attack, without tests if it is a trial of a sweep
             (`bench.federation.cell_data.load_all`).
         public: public samples of the cell; None if it has none.
-        device, executor, threads, offload, recordings, allow_fallback, lane_kernels: the way it is computed (`Engine`).
+        device: where it is computed.
+        offload: whether models are kept in the host's memory between trainings.
         features: where features are kept that take the samples' place.
+        engine: options of `Engine`.
 
     Attributes:
         method: the method, with its hyperparameters and its server rule.
@@ -71,20 +66,16 @@ class CellContext:
         partition: Partition,
         public: Dataset | None,
         device: str = "cpu",
-        executor: Executor = "auto",
-        threads: int = 1,
         offload: bool = False,
-        recordings: GraphCache | None = None,
-        allow_fallback: Collection[str] = (),
-        lane_kernels: bool = False,
         features: Shelf = computed,
+        **engine: Unpack[EngineOptions],
     ) -> None:
         self.settings = settings
         forget_networks()
         make_deterministic(torch.device(device), settings.precision)
-        if lane_kernels:
+        self.lane_kernels = engine.get("lane_kernels", False)
+        if self.lane_kernels:
             check_lane_kernels(device, settings.precision)
-        self.lane_kernels = lane_kernels
         self.method = make_method(settings)
         self.selection = make_selection(settings, self.method)
         everybody = sorted({i for stage in partition.stages for i in stage.clients})
@@ -108,7 +99,8 @@ class CellContext:
         whole, shape = self.server._whole_model(), dataset.shape
         self.on_features = can_take_their_place(settings, whole.spec.module)
         if self.on_features:
-            data, how = self.device_data, (Arithmetic(settings.precision == "bf16", lane_kernels), threads, features)
+            arithmetic = Arithmetic(settings.precision == "bf16", self.lane_kernels)
+            data, how = self.device_data, (arithmetic, engine.get("threads", 1), features)
             data.local = with_features(data.local, whole, dataset, *how)
             if public is not None and data.public is not None:
                 data.public = with_features(data.public, whole, public, *how)
@@ -119,17 +111,7 @@ class CellContext:
                 check_batch_size(settings, name, spec, shape)
         size = max(self.server.initial_model(i).weights.nbytes for i in ids)
         keep_freed_memory(size)
-        self.engine = Engine(
-            settings,
-            self.device_data,
-            self.method.hp,
-            size=size,
-            executor=executor,
-            threads=threads,
-            recordings=recordings,
-            allow_fallback=allow_fallback,
-            lane_kernels=lane_kernels,
-        )
+        self.engine = Engine(settings, self.device_data, self.method.hp, size=size, **engine)
         self.method.init(self.server)
         self.clients = Clients(self.method, self.server, self.device_data, local_buffers=settings.batchnorm == "local")
         archs = {i: self.server.architecture(i) for i in ids}
