@@ -17,7 +17,8 @@ from bench import dft
 from bench.engine.backends import backends
 from bench.engine.backends.cuda_graph import cuda_graph
 from bench.engine.lanes import norm_relu
-from bench.engine.lanes.convolution import Geometry, convolve
+from bench.engine.lanes.common import Geometry
+from bench.engine.lanes.convolution import convolve
 from bench.engine.lanes.sgd import plain_sgd
 from bench.federation.federation import Federation
 from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy

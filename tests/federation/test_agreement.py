@@ -1,4 +1,4 @@
-"""Cells of each kind: both executors end with the same state, and a stop in the middle changes no byte."""
+"""Cells of each kind: what changes nothing is the plain cell, executors agree, and a stop changes no byte."""
 
 from typing import Any
 
@@ -24,6 +24,18 @@ ATTACKS: dict[str, Any] = {
     name: {"method": "ditto", "attack": attack(name), "sizes": SIZES} for name in [*FORGED, "label_flip"]
 }
 AGREE = CHANNELS | NOISES | ATTACKS
+
+NOTHING: dict[str, Any] = {
+    "top_k": {"channel": ({"name": "top_k", "share": 1.0},)},
+    "random_k": {"channel": ({"name": "random_k", "share": 1.0},)},
+    "quantise": {"channel": ({"name": "quantise", "bits": 32},)},
+    "clip, top_k": {"channel": ({"name": "clip", "norm": 1e9}, {"name": "top_k", "share": 1.0})},
+    "no noise": {"channel": noisy("each", 0.0, {"name": "clip", "norm": 1e9})},
+    "honest": {"attack": attack("honest")},
+    "nobody lies": {"attack": attack("sign_flip", 0.0)},
+    "nobody poisons": {"attack": attack("label_flip", 0.0)},
+}
+"""Channels and attacks that change nothing in float32."""
 
 BUFFER = {"name": "fedbuff", "buffer": 2, "concurrency": 3}
 STOPS: dict[str, Any] = {
@@ -56,3 +68,20 @@ def test_executors_agree(kind: str) -> None:
 @pytest.mark.parametrize("kind", STOPS)
 def test_a_stop_in_the_middle_changes_no_byte(kind: str) -> None:
     assert_resumes("fedavg", STOPS[kind], 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("method", "nothing"),
+    [("fedavg", nothing) for nothing in NOTHING]
+    + [(method, nothing) for method in ("ditto", "ccvr") for nothing in ("clip, top_k", "honest")],
+)
+def test_what_changes_nothing_is_the_plain_cell(method: str, nothing: str) -> None:
+    """To the byte, with its traffic and simulated seconds, but for the means over benign clients."""
+    common: dict[str, Any] = {"model": "test_norm", "dtype": "float32", "participation": 0.5, "clock": "mobile"}
+    cell, plain = (toy(method, sizes=SIZES, **common, **kind) for kind in (NOTHING[nothing], {}))
+    scores = run(cell, 2).metrics
+    assert [row for row in scores if row["mean"] != "benign"] == run(plain, 2).metrics
+    assert any(row["mean"] == "benign" for row in scores) == ("attack" in NOTHING[nothing])
+    assert_same(everything(cell), everything(plain), tolerance=0)
+    assert cell.ledger == plain.ledger
+    assert all(statement["epsilon"] is None for statement in cell.privacy())

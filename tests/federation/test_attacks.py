@@ -16,7 +16,7 @@ from bench.params import Params
 from bench.plugin import METHODS
 from bench.settings import Settings
 from docs.examples.attacks_and_servers import ATTACKS, HONEST, MIN_MAX, SERVERS, SIGN_FLIP, accuracy
-from tests.engine.problems import EVERY_METHOD, assert_same, everything, run, toy, toy_data, toy_partition
+from tests.engine.problems import EVERY_METHOD, everything, run, toy, toy_data, toy_partition
 
 SIZES = [9, 8, 8, 7, 6]
 FORGED = ["noise", "sign_flip", "scale", "alie", "min_max", "ipm"]
@@ -48,17 +48,6 @@ def test_malicious_clients_are_drawn_by_the_seed_among_those_that_train() -> Non
 def test_a_share_of_nobody_or_of_all_is_refused(share: float, count: int) -> None:
     with pytest.raises(UserError, match=f"share = {share} of 5 clients that train is {count}; at least one should be"):
         toy("fedavg", sizes=SIZES, attack=attack("sign_flip", share))
-
-
-@pytest.mark.parametrize("nothing", [attack("honest"), attack("sign_flip", 0.0), attack("label_flip", 0.0)])
-def test_an_attack_of_nobody_is_the_plain_cell(nothing: dict[str, Any]) -> None:
-    """To the byte, but for the means over benign clients."""
-    common: dict[str, Any] = {"model": "test_norm", "dtype": "float32", "sizes": SIZES}
-    control, plain = toy("ditto", attack=nothing, **common), toy("ditto", **common)
-    scores = run(control, 2).metrics
-    assert [row for row in scores if row["mean"] != "benign"] == run(plain, 2).metrics
-    assert any(row["mean"] == "benign" for row in scores)
-    assert_same(everything(control), everything(plain), tolerance=0)
 
 
 def test_benign_means_are_weighted_over_the_others() -> None:

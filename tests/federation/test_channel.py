@@ -11,43 +11,16 @@ from bench.channel.operation import Update
 from bench.config.completion import check_channel
 from bench.errors import UserError
 from bench.federation.channel import STATE, origin
-from bench.federation.federation import Federation
 from bench.params import Params
 from bench.plugin import CHANNELS
 from bench.rng import generator
-from tests.engine.problems import EVERY_METHOD, everything, generic, numbered_model, remarks, run, toy
+from tests.engine.problems import EVERY_METHOD, generic, numbered_model, remarks, run, toy
 
 TOP_K = {"name": "top_k", "share": 0.25}
-NOTHING: dict[str, Any] = {
-    "top_k": ({"name": "top_k", "share": 1.0},),
-    "random_k": ({"name": "random_k", "share": 1.0},),
-    "quantise": ({"name": "quantise", "bits": 32},),
-    "clip": ({"name": "clip", "norm": 1e9},),
-    "all": ({"name": "clip", "norm": 1e9}, {"name": "top_k", "share": 1.0}, {"name": "quantise", "bits": 32}),
-}
-"""Channels that change nothing in float32."""
 
 
 def channel(*names: str) -> tuple[dict[str, Any], ...]:
     return tuple(check_channel(list(names)))
-
-
-def same_bytes(a: Federation, b: Federation) -> None:
-    tensors, others = everything(a), everything(b)
-    assert tensors.keys() == others.keys()
-    for name, tensor in tensors.items():
-        assert tensor.numpy().tobytes() == others[name].numpy().tobytes(), name
-    assert a.ledger == b.ledger
-
-
-@pytest.mark.parametrize("nothing", NOTHING)
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "ccvr", pytest.param("scaffold", marks=pytest.mark.long)])
-def test_a_channel_that_changes_nothing_is_the_plain_cell(method: str, nothing: str) -> None:
-    """To the byte, with its traffic and simulated seconds."""
-    common: dict[str, Any] = {"model": "test_norm", "dtype": "float32", "participation": 0.5, "clock": "mobile"}
-    encoded, plain = toy(method, channel=NOTHING[nothing], **common), toy(method, **common)
-    assert run(encoded, 2).metrics == run(plain, 2).metrics
-    same_bytes(encoded, plain)
 
 
 def test_the_server_adds_what_arrives_to_what_the_client_had() -> None:

@@ -18,7 +18,7 @@ from bench.federation.privacy import Releases, epsilon
 from bench.plugin import METHODS
 from bench.rng import generator
 from bench.settings import Settings
-from tests.engine.problems import everything, generic, run, toy
+from tests.engine.problems import generic, run, toy
 
 CLIP = {"name": "clip", "norm": 0.5}
 ADAPTIVE = {"name": "adaptive_clip", "norm": 0.5}
@@ -123,19 +123,6 @@ def test_noise_on_the_sum_weighs_all_clients_alike() -> None:
         computed = alone.start([version])
         single.append(computed[0].messages[0][1]["model"].weights - start)
     torch.testing.assert_close(generic(unequal) - start, sum(single) / 3, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("method", ["fedavg", "ditto", "fedper"])
-def test_no_noise_and_a_norm_that_nobody_exceeds_are_the_plain_cell(method: str) -> None:
-    common: dict[str, Any] = {"model": "test_norm", "dtype": "float32", "clock": "mobile"}
-    nothing = noisy("each", 0.0, {"name": "clip", "norm": 1e9})
-    noised, plain = toy(method, channel=nothing, **common), toy(method, **common)
-    assert run(noised, 2).metrics == run(plain, 2).metrics
-    tensors, others = everything(noised), everything(plain)
-    assert tensors.keys() == others.keys()
-    assert all(tensor.numpy().tobytes() == others[name].numpy().tobytes() for name, tensor in tensors.items())
-    assert noised.ledger == plain.ledger
-    assert noised.privacy()[0]["epsilon"] is None
 
 
 def mechanisms(federation: Federation) -> Any:

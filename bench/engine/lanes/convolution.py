@@ -10,7 +10,7 @@ weights `[lanes, filters, kernel height, kernel width, channels]`. Images and ou
 format, so that a kernel can load many channels at once; BatchNorm and elementwise operations keep that format.
 """
 
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -18,26 +18,10 @@ from torch.autograd import Function
 from torch.library import custom_op
 from torch.nn import functional
 
-from bench.engine.lanes.normalising import in_order, samples_merged
+from bench.engine.lanes.common import Geometry, in_order, samples_merged
 
 _aten = torch.ops.aten
 _Sizes = list[int]  # PyTorch's custom operations take lists of numbers, not tuples
-
-
-class Geometry(NamedTuple):
-    """Kernel size, stride and zero padding of a two-dimensional convolution, vertical and horizontal."""
-
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-
-    def output(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of the output for an image of this size."""
-        rows, columns = (
-            (size + 2 * padding - kernel) // stride + 1
-            for size, kernel, stride, padding in zip((height, width), *self, strict=True)
-        )
-        return rows, columns
 
 
 class LaneConv2d(nn.Module):

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bench.engine.lanes.common import backward_by_hand, channels_apart, channels_merged, samples_merged
 from bench.engine.lanes.norm_relu import norm_relu
-from bench.engine.lanes.normalising import backward_by_hand, channels_apart, channels_merged, samples_merged
 
 _aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bench.engine.lanes.normalising import in_order
+from bench.engine.lanes.common import in_order
 
 BLOCKS = {"BLOCK_M": 128, "BLOCK_C": 16}
 """Pixels and channels; 16 channels in bfloat16 are the least that a GPU reads at a time."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.library import custom_op
 
-from bench.engine.lanes.normalising import backward_by_hand, channels_apart, channels_merged, in_order, samples_merged
+from bench.engine.lanes.common import backward_by_hand, channels_apart, channels_merged, in_order, samples_merged
 
 _aten = torch.ops.aten
 

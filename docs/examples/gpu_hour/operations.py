@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from bench import dft, tensors
 from bench.engine.device import make_deterministic
-from bench.engine.lanes.convolution import Geometry, convolve
+from bench.engine.lanes.common import Geometry
+from bench.engine.lanes.convolution import convolve
 from bench.engine.lanes.norm import LaneBatchNorm, masked
 from bench.speed.measure import ceiling
 from methods.frequencies import magnitudes

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn import grad as derivatives
 
 from bench.engine.lanes import kernels, norm_kernels, sgd_kernel
-from bench.engine.lanes.convolution import Geometry
+from bench.engine.lanes.common import Geometry
 from bench.engine.lanes.sgd import plain_sgd
 
 # Lanes, samples, channels, filters, height, width, kernel, stride, padding; for full, partial and several blocks.

@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from bench import model_call
 from bench.engine.lanes import LaneBatchNorm, LaneConv2d, with_lanes
-from bench.engine.lanes.convolution import Geometry, convolve
+from bench.engine.lanes.common import Geometry
+from bench.engine.lanes.convolution import convolve
 from bench.engine.lanes.norm import masked
 from bench.errors import UserError
 from tests.engine.problems import assert_same, everything, run, toy

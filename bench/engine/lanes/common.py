@@ -1,7 +1,25 @@
-"""Functions that the forms of BatchNorm for many lanes share: their derivative by hand, and lanes as channels."""
+"""What layers for many lanes share: sizes of a convolution, lanes as channels, BatchNorm's derivative by hand."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Geometry(NamedTuple):
+    """Kernel size, stride and zero padding of a two-dimensional convolution, vertical and horizontal."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+    def output(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of the output for an image of this size."""
+        rows, columns = (
+            (size + 2 * padding - kernel) // stride + 1
+            for size, kernel, stride, padding in zip((height, width), *self, strict=True)
+        )
+        return rows, columns
 
 
 def backward_by_hand(
