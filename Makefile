@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest $(SPREAD)
 unexport PYTHONDONTWRITEBYTECODE
 
 SHELL = bash
-.PHONY: install demo test test-all slow faults oldest without-torchscript league lint docs dist release validate clean
+.PHONY: install demo smoke test test-all slow faults oldest without-torchscript league lint docs dist release validate clean
 
 install: $(STAMP)
 
@@ -28,6 +28,11 @@ demo: install
 	$(BIN)/bench run --grid quickstart.yaml --out $(DEMO)
 	$(BIN)/bench report $(DEMO)
 	@echo "The report is $(abspath $(DEMO))/report/index.html"
+
+# For whoever has just cloned: the pinned numbers, identities between methods, and one cell by the real command.
+smoke: install
+	$(BIN)/python -m pytest -q tests/golden tests/methods/test_identities.py
+	$(BIN)/bench run --grid quickstart.yaml --only method=fedavg,seed=0,alpha=1.0 --set rounds=3 --fresh --out build/smoke
 
 # The quick tests, for whoever waits; `make test-all` has these and all others that CI runs.
 test: install

@@ -18,11 +18,15 @@ from bench.samples.subjects import subject_notes
 from datasets.assemble import PARTS, assemble, held_out_order
 from datasets.columns import spellings
 from datasets.copies import copies_of
-from datasets.picture_subjects import subjects_of, unnamed_subjects
 from datasets.pictures import ENDINGS, Tones, picture, survey
 
 _FIRST = (".png", ".jpg", ".jpeg")  # the endings that were read from the beginning
 _NAMED = 3  # skipped files in a note
+_FEW = 10  # values up to which a part of the names is rather a camera or a day
+_USUAL = (
+    re.compile(r"(?i)(?:patient|subject|person|participant|proband|individual|case)s?[ _.-]?[0-9]+"),
+    re.compile(r"[^/]*[0-9](?=[ _.-][a-z]*[0-9]+[.][^/]+$)"),  # a number, and after it the picture's
+)
 
 
 @DATASETS.register("image_folder")
@@ -75,7 +79,7 @@ def load(
     names = [picture.file.relative_to(folder).as_posix() for picture in train + test]
     paths = ["/".join(filter(None, (p.group, p.label, p.file.name))) for p in train + test]  # alike in all parts
     groups_of_pictures = np.array([picture.group for picture in train + test])
-    subjects = np.array(subjects_of(paths, subject)) if subject else None
+    subjects = np.array(_subjects_of(paths, subject)) if subject else None
     n_train, rows = len(train), None
     if not test:
         rows, n_train = held_out_order(y, subjects)
@@ -89,7 +93,7 @@ def load(
     validation = [place for place, picture in enumerate(train) if picture.part == "val"]
     notes = [*tones.notes(), *_named(folder, skipped), *copies_of(data, "picture", names.__getitem__, validation)]
     if subjects is None:
-        notes += unnamed_subjects(paths)
+        notes += _unnamed_subjects(paths)
     else:
         notes += subject_notes(subjects, groups_of_pictures if groups else None, "picture")
     return replace(data, notes=tuple(f"{name}: {note}" for note in notes))
@@ -235,3 +239,46 @@ def _sizes_differ(place: Path, image: npt.NDArray[np.uint8], other: npt.NDArray[
         f"{place}: a picture of {image.shape[2]} x {image.shape[1]} pixels, others have {other.shape[2]} x "
         f"{other.shape[1]}; set the option `size` to resize them all"
     )
+
+
+def _subjects_of(paths: Sequence[str], expression: str) -> list[str]:
+    """Find the subject of each picture.
+
+    Args:
+        paths: `class/file` of each picture, or `group/class/file`.
+        expression: a regular expression; its groups together are the subject, or all of it where it has no group.
+
+    Raises:
+        UserError: it is no regular expression, or does not occur in a path.
+    """
+    try:
+        pattern = re.compile(expression)
+    except re.error as error:
+        raise UserError(f"image_folder: subject = {expression!r} is no regular expression: {error}") from None
+    subjects = [_searched(pattern, path) for path in paths]
+    if lacking := [path for path, subject in zip(paths, subjects, strict=True) if not subject]:
+        raise UserError(
+            f"image_folder: subject = {expression!r} finds nothing in {len(lacking)} of {len(paths)} paths, such as "
+            f"{lacking[0]!r}; it should find in each whom or what the picture is of"
+        )
+    return subjects
+
+
+def _unnamed_subjects(paths: Sequence[str]) -> list[str]:
+    """Hint at a part of the files' names by whose repetitions several pictures may be of one subject."""
+    folders = len({path.rpartition("/")[0] for path in paths})
+    for pattern in _USUAL:
+        subjects = [_searched(pattern, path.rpartition("/")[2]) for path in paths]
+        if all(subjects) and max(_FEW, folders) < (count := len(set(subjects))) < len(paths):
+            return [
+                f"the names of {len(paths)} pictures have {count} parts such as {subjects[0]!r}: if they say of whom "
+                f"or what a picture is, set the option `subject: '{pattern.pattern}'`; else pictures of one are both "
+                "trained on and tested on"
+            ]
+    return []
+
+
+def _searched(pattern: re.Pattern[str], path: str) -> str:
+    match = pattern.search(path)
+    parts = () if match is None else match.groups("") or (match[0],)
+    return " ".join(parts) if all(parts) else ""

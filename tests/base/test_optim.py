@@ -1,9 +1,17 @@
-"""Optimizers: steps equal torch's own; clipping and the learning-rate schedule."""
+"""Optimizers: steps equal torch's own, clipping and the learning-rate schedule; and the optimizer of a cell."""
+
+from typing import Any
 
 import pytest
 import torch
 
+from bench.config.identity import cell_id
 from bench.optim import SGD, Adam, learning_rates
+from bench.settings import Settings
+from tests.engine.problems import generic, personal, run, toy
+from tests.methods.reference import PLAIN, initial, local_batches
+
+SIZES = [9]
 
 
 @pytest.mark.parametrize(
@@ -34,3 +42,69 @@ def test_clip_and_schedule() -> None:
     torch.testing.assert_close(new, -g / 5, rtol=1e-6, atol=0)
     rates = learning_rates(SGD(0.2, schedule="cosine"), 4)
     assert rates == pytest.approx([0.2, 0.1 * (1 + 0.5**0.5), 0.1, 0.1 * (1 - 0.5**0.5)])
+
+
+def by_torch(kind: Any, start: Any, rounds: int, **settings: Any) -> torch.Tensor:
+    """The linear model trained by an optimizer of torch, which starts anew in every round."""
+    w = torch.nn.Parameter(torch.tensor(start))
+    for t in range(rounds):
+        optimizer = kind([w], **settings)
+        for x, target in local_batches(SIZES, t, 0):
+            logits = torch.tensor(x) @ w[:12].view(3, 4).T @ w[12:].view(3, 3).T
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(logits, torch.tensor(target)).backward()
+            optimizer.step()
+    return w.detach()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
+@pytest.mark.parametrize("executor", ["cohort", "sequential"])
+def test_it_is_torchs(name: str, kind: Any, executor: str) -> None:
+    """With the cell's learning rate and weight decay."""
+    optimizer = {"name": name, "betas": [0.7, 0.9], "eps": 1e-5}
+    federation = toy("fedavg", sizes=SIZES, optimizer=optimizer, executor=executor, weight_decay=0.3, **PLAIN)
+    run(federation, 2)
+    expected = by_torch(kind, initial(federation), 2, lr=0.1, betas=(0.7, 0.9), eps=1e-5, weight_decay=0.3)
+    torch.testing.assert_close(generic(federation), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_adam_and_adamw_differ_by_weight_decay_only() -> None:
+    def after(name: str, decay: float) -> torch.Tensor:
+        federation = toy("fedavg", optimizer=name, weight_decay=decay, momentum=0.0)
+        run(federation, 2)
+        return generic(federation)
+
+    assert torch.equal(after("adam", 0.0), after("adamw", 0.0))
+    assert not torch.allclose(after("adam", 0.3), after("adamw", 0.3))
+
+
+def test_a_method_that_only_sets_the_rate_takes_it_too() -> None:
+    """Ditto trains personalized models with `SGD(lr=...)`, which takes the cell's optimizer; SCAFFOLD's step asks
+    for plain SGD."""
+    settings: dict[str, Any] = {"optimizer": "adam", "momentum": 0.0}
+    ditto, local = toy("ditto", hp={"lam": 0.0, "personal_lr": 0.1}, **settings), toy("local", **settings)
+    run(ditto, 2)
+    run(local, 2)
+    for i, w in personal(local).items():
+        assert torch.equal(personal(ditto)[i], w)
+    plain, adam = toy("scaffold", momentum=0.0), toy("scaffold", **settings)
+    run(plain, 2)
+    run(adam, 2)
+    assert torch.equal(generic(plain), generic(adam))
+    assert SGD(lr=3.0).open
+    assert not SGD(momentum=0.0).open
+
+
+def test_sgd_spelt_out_is_the_same_cell() -> None:
+    """Cells keep the ids that they had before optimizers could be chosen; another optimizer is another cell."""
+    ids = [
+        cell_id(Settings(method="fedavg", **given), "data")
+        for given in ({}, {"optimizer": "sgd"}, {"optimizer": {"name": "sgd"}})
+    ]
+    assert len(set(ids)) == 1
+    adam = [{"optimizer": "adam"}, {"optimizer": {"name": "adam", "eps": 1e-8}}]
+    found = {cell_id(Settings(method="fedavg", **given), "data") for given in adam}
+    assert len(found) == 1
+    others = [{"optimizer": "adamw"}, {"optimizer": {"name": "adam", "eps": 1e-7}}]
+    found |= {cell_id(Settings(method="fedavg", **given), "data") for given in others}
+    assert len(found | set(ids)) == 4

@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.model_call import PLAIN, _templates
-from bench.params import Params, Spec, join
+from bench.params import NORMALISATION, Params, Spec, join
 from bench.tensors import frozen_layers
-from tests.engine.problems import numbered_model
+from tests.engine.problems import normed, numbered_model
 
 TENSORS = numbered_model().tensors()
 NAMES = list(TENSORS)
@@ -107,3 +107,27 @@ def test_the_copy_of_a_network_that_calls_run_on_computes_nothing(training: bool
         template = _templates.get(spec, training, False, PLAIN)
     assert operations.count == 0
     assert template.net is not spec.module
+
+
+def test_layers_are_found_by_type() -> None:
+    """At any place and with any name; layers without tensors are not found."""
+    with torch.device("meta"):
+        net = torch.nn.Sequential()
+        net.add_module("stem", torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)))
+        net.add_module("bn", torch.nn.Linear(2, 2))  # the name is of BatchNorm, the layer is not
+        net.add_module("rest", torch.nn.Sequential(torch.nn.GroupNorm(1, 2), torch.nn.InstanceNorm2d(2)))
+        net.add_module("last", torch.nn.LayerNorm(2))
+    spec = Spec.of("odd", net)
+    assert spec.of_type(*NORMALISATION) == ("stem.1", "rest.0", "last")
+    assert spec.of_type(torch.nn.BatchNorm1d) == ()
+    assert spec.part(("bn",)).of_type(torch.nn.LayerNorm) == ("last",)
+
+
+def test_layers_by_type_make_up_the_model() -> None:
+    with torch.device("meta"):
+        spec = Spec.of("normed", normed((4,), 3))
+    w = Params(torch.arange(float(spec.d)), torch.arange(float(spec.b)), spec)
+    norm = spec.of_type(*NORMALISATION)
+    assert {name.split(".")[0] for name in w.part(*norm).tensors()} == {"norm"}
+    assert {name.split(".")[0] for name in w.without(*norm).tensors()} == {"inner", "head"}
+    assert w.without(*norm).buffers.numel() == 0

@@ -1,16 +1,17 @@
 """The grids that come with the package stand for printed tables: they load, and say the tables' own names."""
 
+import functools
 import re
 
 import pytest
 import yaml
 
-from bench.config.grid import builtin_grids, load_grid
+from bench.config.grid import Grid, builtin_grids, load_grid
 from bench.plugin import METHODS
 from reports.published.comparison import SETTINGS, _position, agrees, published_table
 from reports.reading.names import flat
 
-GRIDS = {name: load_grid(name, []) for name in builtin_grids()}
+NAMES = builtin_grids()
 READINGS = {"scd_simplex", "scd_restart", "scd_released_code"}
 FURTHER = {
     "pgfed_table2": {"local"},
@@ -26,9 +27,15 @@ FURTHER = {
 """Methods of a grid though its table has no row for them: others are compared with them, or they are read otherwise."""
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@functools.cache
+def loaded(name: str) -> Grid:
+    """A built-in grid; loading all of them takes longer than collecting their tests should."""
+    return load_grid(name, [])
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_method_of_a_grid_has_a_row_in_its_table(name: str) -> None:
-    grid = GRIDS[name]
+    grid = loaded(name)
     assert grid.name == name
     assert len(set(map(str, grid.cells))) == len(grid.cells) > 0
     if grid.published:
@@ -37,12 +44,12 @@ def test_every_method_of_a_grid_has_a_row_in_its_table(name: str) -> None:
         assert {cell.name for cell in grid.cells} - FURTHER.get(name, set()) <= rows
 
 
-@pytest.mark.parametrize("name", [name for name, grid in GRIDS.items() if grid.published])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_grid_has_its_table_s_settings(name: str) -> None:
     """Every printed number that is a setting of ours; where a table varies one, it has the table's values."""
-    for table in map(published_table, re.split(", ", GRIDS[name].published or "")):
+    for table in map(published_table, filter(None, re.split(", ", loaded(name).published or ""))):
         for setting, value in table.setting.items():
-            found = [getattr(cell, SETTINGS.get(setting, setting), None) for cell in GRIDS[name].cells]
+            found = [getattr(cell, SETTINGS.get(setting, setting), None) for cell in loaded(name).cells]
             ours = {one for one in found if isinstance(one, int | float)}
             varied = {row.axes["value"] for row in table.rows if row.axes.get("param") == setting}
             varied |= {row.axes[setting] for row in table.rows if setting in row.axes}
@@ -51,48 +58,48 @@ def test_a_grid_has_its_table_s_settings(name: str) -> None:
 
 
 def test_printed_tables_of_pgfed_and_spfl_have_a_grid() -> None:
-    found = {one for grid in GRIDS.values() for one in re.split(", ", grid.published or "")}
+    found = {one for grid in map(loaded, NAMES) for one in re.split(", ", grid.published or "")}
     assert found >= {f"pgfed_p{k}" for k in (1, 2, 3, 4)} | {f"spfl_t{k}" for k in (1, 2, 5, 6, 7, 8)}
 
 
 @pytest.mark.parametrize("name", ["comet_table3", "comet_table4"])
 def test_every_printed_number_has_its_cells(name: str) -> None:
     """Also that of FedMD, in which all clients take part whatever the others' participation."""
-    cells = [flat(cell) for cell in GRIDS[name].cells]
-    table = published_table(GRIDS[name].published or "")
+    cells = [flat(cell) for cell in loaded(name).cells]
+    table = published_table(loaded(name).published or "")
     for row in table.rows:
         wanted = {"method": row.method, **_position(table, row)}
         assert any(all(agrees(cell, axis, value) for axis, value in wanted.items()) for cell in cells), row
 
 
-@pytest.mark.parametrize("name", [name for name in GRIDS if name.startswith(("pgfed_table", "spfl_table"))])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("pgfed_table", "spfl_table"))])
 def test_every_row_of_their_tables_has_a_method_in_its_grid(name: str) -> None:
-    grid = GRIDS[name]
+    grid = loaded(name)
     assert grid.published
     rows = {row.method for table in re.split(", ", grid.published) for row in published_table(table).rows}
     assert rows <= {cell.name for cell in grid.cells}
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_head_of_a_grid_counts_its_cells(name: str) -> None:
-    for count in re.findall(r"(\d+) cells", GRIDS[name].source):
-        assert int(count) == len(GRIDS[name].cells)
+    for count in re.findall(r"(\d+) cells", loaded(name).source):
+        assert int(count) == len(loaded(name).cells)
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_grid_says_its_precision(name: str) -> None:
     """Only the short form of Table 1 does not compute in float32."""
-    assert yaml.safe_load(GRIDS[name].source)["precision"] == ("bf16" if name == "table1_fast" else "fp32")
+    assert yaml.safe_load(loaded(name).source)["precision"] == ("bf16" if name == "table1_fast" else "fp32")
 
 
 UNSAID = {("scd", "eps"), ("scd", "extra_l2")}
 """Numbers that no paper has: a guard against a division by zero, and a term of the released code alone."""
 
 
-@pytest.mark.parametrize("name", [name for name in GRIDS if name != "quickstart"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "quickstart"])
 def test_a_paper_s_grid_says_every_number_itself(name: str) -> None:
     """So a default that changes cannot change a paper's cells unseen."""
-    document = yaml.safe_load(GRIDS[name].source)
+    document = yaml.safe_load(loaded(name).source)
     common = document.keys() | document.get("vary", {}).keys()
     common |= set.intersection(*map(set, document.get("cases", [{}])))
     for entry in document["methods"]:

@@ -95,9 +95,17 @@ def broken() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", toys.EVERY_METHOD)
-def test_ours_pass(name: str) -> None:
-    findings = check(name, toys.QUICK.get(name))
+@pytest.mark.parametrize(
+    ("name", "hp"),
+    [
+        *(pytest.param(name, toys.QUICK.get(name), marks=marks) for (name,), marks, _ in toys.EVERY_METHOD),
+        pytest.param("fedrod", {"head": "hyper"}, marks=pytest.mark.long),
+        pytest.param("floco_plus", {"tau": 1, "endpoints": 3}, marks=pytest.mark.long),
+        pytest.param("superfed", {"start": 0, "mixing": "layer"}, marks=pytest.mark.long),
+    ],
+)
+def test_ours_pass(name: str, hp: dict[str, Any] | None) -> None:
+    findings = check(name, hp)
     assert failed(findings) == {}
     assert len(findings) == len(CHECKS)
 

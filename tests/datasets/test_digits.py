@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.assemble import hold_out
+from tests.later import Later
 
 
 def load(**options: object):
@@ -17,7 +17,7 @@ def load(**options: object):
 
 def test_pixels_are_exact_and_each_image_keeps_its_label() -> None:
     data = load()
-    raw = load_digits()
+    raw = Later("sklearn.datasets").load_digits()
     assert data.x.shape == (1797, 1, 8, 8)
     assert data.x.dtype == np.uint8
     ours = sorted((tuple(image), label) for image, label in zip(data.x.reshape(1797, 64) // 15, data.y, strict=True))

@@ -14,8 +14,8 @@ from bench.plugin import DATASETS
 from bench.samples.division import make_partition
 from bench.settings import Settings
 from datasets.har import SIGNALS
+from datasets.leaf import ALPHABET
 from datasets.pamap2 import CHANNELS
-from datasets.shakespeare import ALPHABET
 
 
 def load(name: str, root: Path, **options: Any) -> Dataset:

@@ -17,10 +17,7 @@ from bench.settings import Settings
 METHOD_NAMES = [name for name in METHODS.names() if METHODS.get(name).__module__.startswith("methods.")]
 """Only the project's own methods: test files register others, and which files are imported depends on what is run."""
 ONE_OF_A_KIND = {"fedavg", "fedper", "scd", "fedbuff", "comet", "fedgen", "pgfedmo", "spfl"}
-METHODS_OF_A_KIND = [
-    pytest.param(name, marks=[] if name in ONE_OF_A_KIND else [pytest.mark.slow]) for name in METHOD_NAMES
-]
-"""All methods in `make slow`; otherwise one for each kind of state and of server."""
+"""One method for each kind of state and of server; they stand for all where a promise does not depend on the method."""
 EVERY_METHOD = [pytest.param(name, marks=[] if name in ONE_OF_A_KIND else [pytest.mark.long]) for name in METHOD_NAMES]
 """All methods in `make test-all`; in `make test` one for each kind."""
 

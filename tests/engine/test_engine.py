@@ -327,21 +327,17 @@ def test_an_exchange_waits_for_everybody() -> None:
     assert federation.ledger[0]["up"] - n * 8 * federation.server.initial_model().spec.d == n * 4
 
 
-EVERY = [("test_linear", method) for method in METHOD_NAMES]
-NORMALISED = [("test_norm", method) for method in METHOD_NAMES]
-QUICK = [("test_norm", "fedavg"), *(("test_linear", method) for method in ("fedavg", "pfedme", "scd"))]
 STEPS_OF_A_KIND = ONE_OF_A_KIND | {"apfl", "feddyn", "fedmd", "fedrod", "ktpfl", "perfedavg", "pfedme", "scaffold"}
-CASES = [(executor, *one) for executor in ("cohort", "sequential") for one in EVERY + NORMALISED]
+OTHER_STEPS = [("sequential", model, method) for model in ("test_linear", "test_norm") for method in ("pfedme", "scd")]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("executor", "model", "method"),
     [
-        one
-        if one[1:] in QUICK or (one[:2] == ("cohort", "test_linear") and one[2] in STEPS_OF_A_KIND)
-        else pytest.param(*one, marks=pytest.mark.slow)
-        for one in CASES
+        *OTHER_STEPS,
+        *(("cohort", "test_linear", method) for method in sorted(STEPS_OF_A_KIND)),
+        *(pytest.param("cohort", "test_norm", method, marks=pytest.mark.slow) for method in METHOD_NAMES),
     ],
 )
 def test_a_recorded_step_gives_the_same_bytes(

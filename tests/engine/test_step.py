@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from bench import model_call, tensors
 from bench.data import Dataset
 from bench.engine.backends.backends import Recorded
-from bench.engine.backends.recording import _shows, tidy, writes
+from bench.engine.backends.recording import _shows, of_list, record, tidy, writes
 from bench.engine.step import Slices
 from bench.federation.federation import Federation
 from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
@@ -171,3 +171,18 @@ def test_a_recorded_step_has_the_lane_kernels_and_each_once(
         "pfleague.lane_norm_relu_backward.default": 17,
         "pfleague.lane_sgd.default": 1,
     }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [{}, {"grad_clip": 1.0}, {"momentum": 0.0, "weight_decay": 0.01}], ids=str)
+def test_a_recorded_step_passes_pieces_and_has_eager_s_bytes(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient's length is needed before it can be clipped, so that the copy side by side remains."""
+    step, like = cohort_step("fedavg", monkeypatch, precision="bf16", model="cnn", **options)
+    right = step([t.clone() for t in like])
+    graph = record(step, [t.flip(0) if t.dim() else t for t in like])
+    (node,) = (node for node in graph.graph.nodes if str(node.target) == "pfleague.lane_sgd.default")
+    kinds = [piece.meta["val"].dtype for piece in node.args[1]]
+    assert kinds == ([torch.float32] if "grad_clip" in options else [torch.bfloat16] * 8)
+    assert all(map(torch.equal, of_list(graph)(like), right))

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import softmax
-from sklearn.metrics import f1_score, roc_auc_score
 
 from bench.federation.cell_data import load_all
 from bench.federation.federation import Evaluation, Federation
 from bench.plugin import METRICS
 from bench.settings import Settings
+from tests.later import Later
+
+sklearn_metrics = Later("sklearn.metrics")
 
 METRICS_ASKED = ("accuracy", "balanced_accuracy", "macro_f1", "auroc", "average_precision", "nll", "brier", "ece")
 SMALL: dict[str, Any] = {
@@ -61,9 +63,9 @@ def test_each_clients_scores_are_scikit_learns_on_its_logits(
     for (client, split), values in logits.items():
         y = dataset.y[getattr(partition, split)[client]]
         p, present = softmax(values, axis=1), np.unique(y)
-        f1 = f1_score(y, values.argmax(1), average="macro", zero_division=0.0)
+        f1 = sklearn_metrics.f1_score(y, values.argmax(1), average="macro", zero_division=0.0)
         assert rows[client, split, "macro_f1"] == pytest.approx(f1, rel=1e-12)
-        areas = [roc_auc_score(y == c, p[:, c]) for c in present] if len(present) > 1 else [np.nan]
+        areas = [sklearn_metrics.roc_auc_score(y == c, p[:, c]) for c in present] if len(present) > 1 else [np.nan]
         assert rows[client, split, "auroc"] == pytest.approx(np.mean(areas), rel=1e-12, nan_ok=True)
         assert {key[2] for key in rows} == {name for name in METRICS_ASKED if name != "accuracy"}
 

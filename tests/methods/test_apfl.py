@@ -35,29 +35,12 @@ def test_follows_the_formulas(adaptive: bool) -> None:
         assert (alpha[i] != 0.3) == adaptive
 
 
-def test_fixed_alpha_one_trains_like_local() -> None:
-    """Personalized models of Local, bit for bit, although the generic model trains in the same steps."""
-    federation, alone = toy("apfl", hp={"alpha": 1.0, "adaptive": False}), toy("local")
-    run(federation, 2)
-    run(alone, 2)
-    assert all(torch.equal(w, personal(alone)[i]) for i, w in personal(federation).items())
-
-
 def test_fixed_alpha_zero_freezes_the_own_model() -> None:
     """The personalized model is the generic one, bit for bit."""
     federation = toy("apfl", hp={"alpha": 0.0, "adaptive": False})
     run(federation, 2)
     assert all(torch.equal(w, generic(federation)) for w in personal(federation).values())
     assert torch.equal(federation.clients[0].state["own"].weights, federation.server.initial_model().weights)
-
-
-@pytest.mark.parametrize("hyper", [{}, {"alpha": 0.9}, {"alpha": 1.0, "adaptive": False}])
-def test_generic_model_is_fedavg(hyper: dict[str, object]) -> None:
-    """Bit for bit, for every alpha."""
-    federation, plain = toy("apfl", hp=hyper, model="test_norm"), toy("fedavg", model="test_norm")
-    run(federation, 2)
-    run(plain, 2)
-    assert torch.equal(generic(federation), generic(plain))
 
 
 def test_alpha_stays_in_the_unit_interval() -> None:

@@ -37,17 +37,6 @@ def test_follows_the_formulas() -> None:
         near(w, np.asarray(sum(shares[i][j] * cores[j] for j in range(3))))
 
 
-def test_one_client_is_local() -> None:
-    """With p = 1 that does not move, and BatchNorm."""
-    federation, local = (
-        toy("apple", sizes=[9], hp={"p_lr": 0.0}, model="test_norm"),
-        toy("local", sizes=[9], model="test_norm"),
-    )
-    run(federation, 3)
-    run(local, 3)
-    torch.testing.assert_close(personal(federation)[0], personal(local)[0], rtol=1e-12, atol=1e-12)
-
-
 def test_weights_that_stay_make_one_model() -> None:
     """p at its start is FedAvg's weights: all clients have one and the same mixture; learned, they have their own."""
     for lr, same in ((0.0, True), (0.1, False)):
@@ -66,10 +55,3 @@ def test_the_penalty_holds_the_weights() -> None:
         states = [federation.clients[i].state for i in range(3)]
         away.append(sum(float((s["p"] - s["p0"]).norm()) for s in states))
     assert away[0] > away[1] > away[2]
-
-
-def test_all_core_models_come_down() -> None:
-    federation = toy("apple", sizes=SIZES)
-    federation.advance()
-    row = federation.ledger[-1]
-    assert (row["up"], row["down_receivers"], row["down_distinct"]) == (3 * 8 * (21 + 3), 3 * 8 * 3 * 21, 8 * 3 * 21)

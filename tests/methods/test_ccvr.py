@@ -7,11 +7,10 @@ import torch
 from bench.engine.anomalies import Diverged
 from bench.model_call import Forward
 from bench.params import Params
-from methods.ccvr import CCVR, gaussians
-from tests.engine.problems import generic, run, toy, toy_data
+from methods.ccvr import gaussians
+from tests.engine.problems import run, toy, toy_data
 from tests.methods.by_autograd import features
 from tests.methods.reference import PLAIN, local_data
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 5]
 
@@ -84,21 +83,6 @@ def test_a_class_that_nobody_has_is_not_drawn() -> None:
     x = torch.from_numpy(toy_data().x).double()
     assert (Forward()(before, x, stats="frozen").argmax(1) == 1).any()
     assert not (Forward()(model(federation), x, stats="frozen").argmax(1) == 1).any()
-
-
-def test_traffic() -> None:
-    """Up: the model and the statistics; down: the model, before and within the round."""
-    federation = toy("ccvr", sizes=SIZES)
-    run(federation, 2)
-    row = federation.ledger[-1]
-    assert (row["up"], row["down_receivers"]) == (2 * 8 * (21 + 3 + 9 + 27), 2 * 8 * 2 * 21)
-    assert generic(federation).shape == (21,)
-    assert CCVR.trains == "gm"
-
-
-@pytest.mark.long
-def test_resumes() -> None:
-    assert_resumes("ccvr", {"model": "test_norm", "participation": 0.5}, at=2, total=4)
 
 
 def test_features_whose_squares_overflow_are_a_divergence_and_no_error() -> None:

@@ -12,9 +12,9 @@ from bench.federation.federation import Federation
 from bench.federation.setup import architectures
 from bench.method import Feed
 from bench.settings import Settings
-from methods.comet import Hyper, centroids
+from methods.comet import centroids
 from reports.published.comparison import published_table
-from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data, toy_partition
+from tests.engine.problems import personal, run, toy, toy_data, toy_partition
 from tests.methods.reference import (
     LR,
     PLAIN,
@@ -75,29 +75,6 @@ def test_follows_the_formulas() -> None:
         near(personal(federation)[i], w)
     near(federation.server.state["centroids"], np.stack(centers))
     assert len(centers) == 2
-
-
-def test_lambda_zero_is_local() -> None:
-    """Bit for bit, running statistics included; and it is announced."""
-    assert "Local" in Hyper(lam=0.0).degenerate()[0]
-    federation = toy("comet", public=PUBLIC, hp={"lam": 0.0}, model="test_norm")
-    alone = toy("local", model="test_norm")
-    run(federation, 2)
-    run(alone, 2)
-    assert_same_personal(federation, alone)
-
-
-@pytest.mark.parametrize("steps", [1, 2])
-def test_own_centroid_does_not_pull_in_the_first_step(steps: int) -> None:
-    """With a centroid for every client the target is the client's own prediction: zero gradient until it moves."""
-    federation, alone = (
-        toy("comet", public=PUBLIC, hp={"c": 5, "lam": 50.0}, steps=steps),
-        toy("local", steps=steps),
-    )
-    run(federation, 2)
-    run(alone, 2)
-    gaps = [float((w - personal(alone)[i]).abs().max()) for i, w in personal(federation).items()]
-    assert (max(gaps) < 1e-12) == (steps == 1)
 
 
 @pytest.mark.parametrize("c", [1, 2, 3])

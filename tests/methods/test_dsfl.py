@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bench.engine.batches import steps_per_epoch
 from bench.engine.device_data import SERVER
 from bench.method import Feed
-from methods.dsfl import Hyper, sharpened
+from methods.dsfl import sharpened
 from tests.engine.problems import generic, personal, run, toy
 from tests.methods.reference import (
     PLAIN,
@@ -53,16 +53,6 @@ def test_follows_the_formulas(aggregation: str) -> None:
     near(generic(federation), server)
     for i, w in enumerate(own):
         near(personal(federation)[i], w)
-
-
-def test_no_distillation_is_local() -> None:
-    """Bit for bit, and the server stays where it started; and it is announced."""
-    assert "Local" in Hyper(distil_epochs=0).degenerate()[0]
-    federation, alone = toy("dsfl", public=PUBLIC, hp={"distil_epochs": 0}), toy("local")
-    run(federation, 2)
-    run(alone, 2)
-    assert all(torch.equal(w, personal(alone)[i]) for i, w in personal(federation).items())
-    assert torch.equal(generic(federation), federation.server.initial_model().weights)
 
 
 def test_one_architecture_per_client() -> None:

@@ -55,19 +55,6 @@ def test_a_last_batch_of_one_sample_counts_with_batchnorm() -> None:
     assert sum(bool(torch.allclose(measured, one, rtol=1e-9, atol=1e-12)) for one in of_each) == 1
 
 
-def test_equal_sensitivities_are_fedavg_at_tau_1() -> None:
-    """They stay 0 with mu = 1; measured ones make another model. With BatchNorm, and running statistics too."""
-    fedavg = toy("fedavg", model="test_norm")
-    run(fedavg, 3)
-    b = fedavg.server.state["model"]
-    for mu, same in ((1.0, True), (0.5, False)):
-        federation = toy("elastic", hp={"tau": 1.0, "mu": mu}, model="test_norm")
-        run(federation, 3)
-        a = federation.server.state["model"]
-        assert torch.allclose(a.weights, b.weights, rtol=1e-12, atol=1e-12) == same
-        assert torch.allclose(a.buffers, b.buffers, rtol=1e-12, atol=1e-12) == same
-
-
 def test_labels_do_not_count_in_sensitivities() -> None:
     """In the first round, before models differ by them."""
     found = []

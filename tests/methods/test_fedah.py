@@ -6,7 +6,6 @@ import torch
 
 from tests.engine.problems import generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 5]
 
@@ -74,8 +73,3 @@ def test_with_all_ones_every_round_begins_with_the_mean_head() -> None:
         run(federation, 3)
         same = [torch.equal(w, generic(federation)) for w in personal(federation).values()]
         assert all(same) == (eta == 0)
-
-
-@pytest.mark.long
-def test_resumes() -> None:
-    assert_resumes("fedah", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

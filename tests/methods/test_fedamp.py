@@ -29,16 +29,6 @@ def test_follows_the_formulas() -> None:
         near(w, models[i])
 
 
-def test_without_pull_it_is_local_and_with_it_is_not() -> None:
-    """Bit for bit; a public implementation whose pull has no gradient is Local for every setting."""
-    local = toy("local", model="test_norm")
-    run(local, 3)
-    for pull, same in ((0.0, True), (1.0, False)):
-        federation = toy("fedamp", hp={"pull": pull}, model="test_norm")
-        run(federation, 3)
-        assert all(torch.equal(w, personal(local)[i]) == same for i, w in personal(federation).items())
-
-
 def test_a_huge_sigma_makes_the_mean() -> None:
     """All centres are the mean of all models; a tiny one makes each client's own model."""
     for sigma, own in ((1e12, False), (1e-12, True)):
@@ -62,11 +52,3 @@ def test_weights_are_a_mean_and_nearer_models_weigh_more() -> None:
     for i in range(3):
         j, k = (n for n in range(3) if n != i)
         assert (xi[i, j] > xi[i, k]) == (distance[i, j] < distance[i, k])
-
-
-def test_every_client_has_a_centre_of_its_own() -> None:
-    """One vector of weights up and one down for each, and no two are the same."""
-    federation = toy("fedamp", sizes=SIZES)
-    run(federation, 2)
-    row = federation.ledger[-1]
-    assert row["up"] == row["down_receivers"] == row["down_distinct"] == 3 * 8 * 21

@@ -60,12 +60,3 @@ def test_without_fine_tuning_all_models_are_one() -> None:
     torch.testing.assert_close(generic(federation), expected, rtol=0, atol=1e-14)
     assert remarks(federation)
     assert not remarks(toy("fedbabu"))
-
-
-def test_with_a_free_head_is_fedavg() -> None:
-    """Bit for bit in the users' precision; the cell says so."""
-    federation, fedavg = toy("fedbabu", dtype="float32", hp={"fixed": ()}), toy("fedavg", dtype="float32")
-    for one in (federation, fedavg):
-        run(one, 3)
-    assert torch.equal(federation.server.state["body"].weights, generic(fedavg))
-    assert remarks(federation)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.plugin import MODELS
-from tests.engine.problems import assert_same, everything, personal, run, toy
+from tests.engine.problems import everything, run, toy
 
 
 class _Odd(nn.Module):
@@ -59,24 +59,6 @@ def test_the_others_are_the_mean() -> None:
         for i in range(2):
             expected = mine[i][name] if name.startswith("norm.") else mean
             torch.testing.assert_close(theirs[i][name], expected, rtol=1e-12, atol=1e-12)
-
-
-def test_without_normalisation_it_is_fedavg() -> None:
-    """Bit for bit; with it, it is not."""
-    for model, same in (("test_linear", True), ("test_norm", False)):
-        federation, fedavg = toy("fedbn", model=model), toy("fedavg", model=model)
-        run(federation, 3)
-        run(fedavg, 3)
-        w = fedavg.server.state["model"].weights
-        assert all(torch.equal(found, w) == same for found in personal(federation).values())
-
-
-def test_one_client_is_local() -> None:
-    federation, local = toy("fedbn", sizes=[9], model="test_norm"), toy("local", sizes=[9], model="test_norm")
-    run(federation, 3)
-    run(local, 3)
-    a, b = parts(federation, 0), parts(local, 0)
-    assert_same(a, b, 0)
 
 
 def test_normalisation_never_travels() -> None:

@@ -1,7 +1,6 @@
 """FedCAC against its algorithm in numpy, and where it is FedAvg and Local."""
 
 import numpy as np
-import torch
 
 from tests.engine.problems import personal, run, toy
 from tests.methods.reference import PLAIN, Array, descend, initial, local_batches, near
@@ -43,27 +42,6 @@ def test_follows_the_algorithm() -> None:
         near(w, models[i])
     assert collaborated
     assert alone
-
-
-def test_an_all_critical_mask_is_local() -> None:
-    """From the first round on with beta = 0, bit for bit; not where the clients still collaborate."""
-    local = toy("local")
-    run(local, 3)
-    for hp, same in (({"tau": 1.0, "beta": 0}, True), ({"tau": 1.0}, False), ({"tau": 0.5, "beta": 0}, False)):
-        federation = toy("fedcac", hp=hp)
-        run(federation, 3)
-        found = personal(federation)
-        assert all(torch.equal(found[i], w) == same for i, w in personal(local).items())
-
-
-def test_without_critical_parameters_it_is_fedavg() -> None:
-    """All start from the mean: their own models are FedAvg's local models."""
-    federation, fedavg = toy("fedcac", hp={"tau": 0.0}, model="test_norm"), toy("fedavg", model="test_norm")
-    run(federation, 3)
-    run(fedavg, 3)
-    a, b = federation.server.state["model"], fedavg.server.state["model"]
-    assert torch.equal(a.weights, b.weights)
-    assert torch.equal(a.buffers, b.buffers)
 
 
 def test_a_mask_costs_a_byte_for_each_parameter() -> None:

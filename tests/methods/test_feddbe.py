@@ -1,7 +1,6 @@
 """FedDBE against its formulas in plain torch, and FedAvg without its modules."""
 
 import numpy as np
-import pytest
 import torch
 from torch.nn import functional
 
@@ -51,22 +50,3 @@ def test_follows_the_formulas() -> None:
         losses.append(float(functional.cross_entropy(logits, torch.tensor(data.y[at]))))
     row = next(r for r in scores.metrics if (r["metric"], r["mean"], r["quantity"]) == ("pm", "equal", "loss"))
     np.testing.assert_allclose(row["value"], np.mean(losses), rtol=1e-10)
-
-
-@pytest.mark.parametrize(("kl", "rate", "same"), [(0.0, 0.0, True), (1.0, 0.0, False), (0.0, 0.1, False)])
-def test_without_its_modules_it_is_fedavg(kl: float, rate: float, same: bool) -> None:
-    """With BatchNorm, up to rounding; each module alone makes it another method."""
-    fedavg, federation = (
-        toy("fedavg", model="test_norm"),
-        toy("feddbe", hp={"kl": kl, "mean_lr": rate}, model="test_norm"),
-    )
-    run(fedavg, 3)
-    run(federation, 3)
-    assert torch.allclose(generic(federation), generic(fedavg), rtol=1e-10, atol=1e-12) == same
-
-
-def test_the_first_round_is_fedavg() -> None:
-    fedavg, federation = toy("fedavg"), toy("feddbe")
-    run(fedavg, 1)
-    run(federation, 1)
-    torch.testing.assert_close(generic(federation), generic(fedavg), rtol=1e-12, atol=1e-13)

@@ -65,17 +65,6 @@ def test_follows_algorithm_1(participation: float) -> None:
     assert len(chosen) == (3 if participation == 1 else 2)
 
 
-@pytest.mark.parametrize("corner", [{}, {"model": "test_norm"}, {"model": "test_norm", "batchnorm": "local"}], ids=str)
-def test_no_distillation_is_fedavg(corner: dict[str, Any]) -> None:
-    """Bit for bit, running statistics included; and it is announced."""
-    assert "FedAvg" in Hyper(distil_steps=0).degenerate()[0]
-    assert not Hyper().degenerate()
-    settings = {"dtype": "float32", **corner}
-    feddf, fedavg = after("feddf", hp={"distil_steps": 0}, **settings), after("fedavg", **settings)
-    assert torch.equal(generic(feddf), generic(fedavg))
-    assert torch.equal(feddf.server.state["model"].buffers, fedavg.server.state["model"].buffers)
-
-
 def test_one_client_is_its_own_teacher() -> None:
     """Its gradient is rounding noise, which Adam's eps silences in the first step; two clients move by the rate."""
     hp = {"distil_steps": 1, "distil_lr": 0.05}

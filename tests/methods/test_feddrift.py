@@ -12,22 +12,11 @@ from bench.method import Client, Message, Train, Upload
 from bench.plugin import METHODS
 from bench.settings import Settings
 from methods.feddrift import FedDrift
-from tests.engine.problems import personal, run, toy
 
 CELL: dict[str, Any] = {
     "method": "feddrift", "dataset": "digits", "clients": 10, "participation": 0.4, "rounds": 40, "model": "logistic",
     "lr": 0.1,
 }  # fmt: skip
-
-
-def test_without_a_drift_it_is_fedavg() -> None:
-    """Bit for bit, with running statistics, also where any drop of accuracy is one too many."""
-    drift, fedavg = toy("feddrift", hp={"delta": 0.0}, model="test_norm"), toy("fedavg", model="test_norm")
-    for federation in (drift, fedavg):
-        run(federation, 3)
-    for w in personal(drift).values():
-        assert torch.equal(w, fedavg.server.state["model"].weights)
-    assert list(drift.server.state["models"]) == ["model0"]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,7 +1,6 @@
 """FedGC against its formulas in plain torch, where it is FedPer, and whom the correction moves."""
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -10,7 +9,6 @@ from bench.params import join
 from tests.engine.problems import personal, run, toy, toy_data
 from tests.methods.by_autograd import descend_on, logits
 from tests.methods.reference import PLAIN, initial, local_batches, local_data, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 2, 13]  # the second lacks a class that both others have
 RATE = 0.3
@@ -98,16 +96,3 @@ def test_absent_classes_are_not_predicted() -> None:
     assert not has[scores.argmax(1)].any()
     found = Forward()(federation.evaluator.personal(1)[1], x, stats="frozen").argmax(1)
     assert torch.equal(found, scores.masked_fill(~has, -torch.inf).argmax(1))
-
-
-def test_traffic() -> None:
-    """Up: the model and which classes there are; down: the model, whose head is each client's own."""
-    federation = toy("fedgc", sizes=SIZES)
-    run(federation, 2)
-    row = federation.ledger[-1]
-    assert (row["up"], row["down_receivers"]) == (3 * 8 * (21 + 3), 3 * 8 * 21)
-
-
-@pytest.mark.long
-def test_resumes() -> None:
-    assert_resumes("fedgc", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

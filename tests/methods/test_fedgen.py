@@ -1,9 +1,6 @@
 """FedGen against its formulas, where it is FedAvg, and with labels that nobody has."""
 
-from typing import Any
-
 import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +8,7 @@ from bench.engine.batches import DrawAddress, draw_values
 from bench.engine.device_data import SERVER
 from bench.federation.federation import Federation
 from bench.method import Categorical, Normal
-from tests.engine.problems import BOTH_MODELS, generic, remarks, run, toy
+from tests.engine.problems import generic, run, toy
 from tests.methods.reference import (
     BATCH,
     LR,
@@ -110,29 +107,6 @@ def test_follows_the_formulas() -> None:
     for name, expected in teacher.net.state_dict().items():
         if "num_batches" not in name:
             np.testing.assert_allclose(found[f"layers.{name}"].numpy(), expected.numpy(), rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.parametrize("model", BOTH_MODELS)
-def test_without_its_terms_is_fedavg(model: str) -> None:
-    """Bit for bit in the users' precision; the cell says so."""
-    common: dict[str, Any] = {"model": model, "dtype": "float32"}
-    federation, fedavg = toy("fedgen", hp=SMALL | {"alpha": 0.0, "beta": 0.0}, **common), toy("fedavg", **common)
-    run(federation, 3)
-    run(fedavg, 3)
-    assert torch.equal(generic(federation), generic(fedavg))
-    assert remarks(federation)
-    assert not remarks(toy("fedgen"))
-
-
-def test_round_0_is_fedavg() -> None:
-    """Bit for bit; the next round is not."""
-    federation, fedavg = toy("fedgen", hp=SMALL), toy("fedavg")
-    run(federation, 1)
-    run(fedavg, 1)
-    assert torch.equal(generic(federation), generic(fedavg))
-    run(federation, 1)
-    run(fedavg, 1)
-    assert not torch.allclose(generic(federation), generic(fedavg))
 
 
 def test_samples_of_the_generator_train_the_head_only() -> None:

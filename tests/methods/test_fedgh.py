@@ -7,7 +7,6 @@ import torch
 from tests.engine.problems import personal, run, toy
 from tests.methods.by_autograd import descend_on, features, plain
 from tests.methods.reference import LR, PLAIN, initial, local_batches, local_data, near, softmax
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 5]
 
@@ -66,8 +65,3 @@ def test_two_architectures_share_the_head() -> None:
     assert (row["up"], row["down_receivers"]) == (2 * 8 * (3 * 6 + 3), 2 * 8 * (3 * 6 + 3))
     with pytest.raises(ValueError, match=r"FedGH needs features of one width: test_norm.* has 6, the cell's 3"):
         toy("fedgh", sizes=SIZES, client_models=["test_linear", "test_norm"]).advance()
-
-
-@pytest.mark.long
-def test_resumes() -> None:
-    assert_resumes("fedgh", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

@@ -12,7 +12,6 @@ from methods.low_rank import compressed, restored
 from tests.engine.problems import generic, personal, run, toy
 from tests.methods.by_autograd import features, logits, plain
 from tests.methods.reference import LR, PLAIN, Array, initial, local_batches, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 5]
 
@@ -130,8 +129,3 @@ def test_students_follow_the_server_and_teachers_may_be_of_any_architecture() ->
     for i in federation.clients.ids:
         torch.testing.assert_close(federation.clients[i].state["student"].weights, before, rtol=1e-12, atol=1e-14)
     assert len({w.spec.arch for w in federation.evaluator.personal(3).values()}) == 2
-
-
-@pytest.mark.long
-def test_resumes() -> None:
-    assert_resumes("fedkd", {"model": "test_norm", "hp": {"start": 0.5}}, at=2, total=4)

@@ -39,17 +39,6 @@ def test_follows_the_formula() -> None:
     near(generic(federation), w)
 
 
-def test_without_margins_it_is_fedavg() -> None:
-    """With tau = 0; a client of one class alone, and padding of another, make nothing infinite."""
-    fedavg = toy("fedavg", model="test_norm")
-    run(fedavg, 3)
-    for tau, same in ((0.0, True), (1.0, False)):
-        federation = toy("fedlc", hp={"tau": tau}, model="test_norm")
-        run(federation, 3)
-        assert torch.allclose(generic(federation), generic(fedavg), rtol=1e-9, atol=1e-12) == same
-        assert generic(federation).isfinite().all()
-
-
 def test_equal_counts_are_fedavg() -> None:
     """A margin that all classes share is none."""
     federation, fedavg = toy("fedlc", sizes=[6], **PLAIN), toy("fedavg", sizes=[6], **PLAIN)

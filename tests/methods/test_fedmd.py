@@ -87,28 +87,6 @@ def test_without_transfer_and_digest_it_is_local(model: str) -> None:
     assert_same_personal(federation, alone)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_clients_that_agree_have_nothing_to_digest(dtype: str) -> None:
-    """Without transfer all start alike: the first round is Local's, bit for bit, the second is not."""
-    hp = {"pretrain_epochs": 0, "digest_epochs": 3}
-    federation, alone = toy("fedmd", public=PUBLIC, hp=hp, dtype=dtype), toy("local", dtype=dtype)
-    run(federation, 1)
-    run(alone, 1)
-    assert_same_personal(federation, alone)
-    run(federation, 1)
-    run(alone, 1)
-    assert not any(torch.equal(w, personal(alone)[i]) for i, w in personal(federation).items())
-
-
-def test_squares_agree_up_to_rounding() -> None:
-    federation = toy("fedmd", public=PUBLIC, hp={"pretrain_epochs": 0, "distance": "mse"})
-    alone = toy("local")
-    run(federation, 1)
-    run(alone, 1)
-    for i, w in personal(federation).items():
-        torch.testing.assert_close(w, personal(alone)[i], rtol=1e-12, atol=1e-12)
-
-
 def test_digesting_brings_the_clients_together() -> None:
     """Without it the scores on public samples are further apart."""
 

@@ -44,17 +44,6 @@ def test_follows_the_objective(relation: str) -> None:
         np.testing.assert_allclose(found.numpy(), models[i], rtol=1e-7, atol=1e-9)  # sqrtm of a singular matrix
 
 
-def test_without_penalty_it_is_local_and_with_it_is_not() -> None:
-    """Bit for bit with BatchNorm; a public implementation whose penalty has no gradient is Local for every lam."""
-    local = toy("local", model="test_norm")
-    run(local, 3)
-    for lam, same in ((0.0, True), (0.5, False)):
-        federation = toy("fedmtl", hp={"lam": lam}, model="test_norm")
-        run(federation, 3)
-        for i, w in personal(federation).items():
-            assert torch.equal(w, personal(local)[i]) == same
-
-
 def test_the_laplacian_is_mrmtl_step_by_step() -> None:
     """With one step in a round, where the mean is as old as the model, and clients of equal sizes."""
     settings = {"sizes": [6, 6, 6], "batch_size": 6, "epochs": 1, "momentum": 0.0}

@@ -1,7 +1,6 @@
 """FedNova against its formulas, and where it is FedAvg."""
 
 import numpy as np
-import torch
 
 from tests.engine.problems import generic, run, toy
 from tests.methods.reference import PLAIN, gradient, initial, local_batches, near
@@ -39,22 +38,3 @@ def test_follows_the_formulas() -> None:
         federation = toy("fednova", sizes=SIZES, **{**PLAIN, "momentum": momentum})
         run(federation, 3)
         near(generic(federation), expected(initial(federation), 3, momentum))
-
-
-def test_equal_steps_are_fedavg() -> None:
-    """With momentum, too, and statistics; with unequal ones it is not."""
-    for settings, same in (({"steps": 3}, True), ({}, False)):
-        nova, fedavg = (toy(name, model="test_norm", **settings) for name in ("fednova", "fedavg"))
-        run(nova, 3)
-        run(fedavg, 3)
-        a, b = nova.server.state["model"], fedavg.server.state["model"]
-        assert torch.allclose(a.weights, b.weights, rtol=1e-9, atol=1e-11) == same
-
-
-def test_clipping_and_weight_decay_do_not_change_the_count() -> None:
-    """The counted steps are those of the optimizer, not of the loss."""
-    federation = toy("fednova", sizes=SIZES, grad_clip=0.01, weight_decay=0.1, **{**PLAIN, "steps": 4})
-    run(federation, 1)
-    fedavg = toy("fedavg", sizes=SIZES, grad_clip=0.01, weight_decay=0.1, **{**PLAIN, "steps": 4})
-    run(fedavg, 1)
-    torch.testing.assert_close(generic(federation), generic(fedavg), rtol=1e-9, atol=1e-12)

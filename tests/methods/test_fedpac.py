@@ -17,7 +17,6 @@ from methods.fedpac import DROPPED, collaboration, least, variance
 from tests.engine.problems import BOTH_MODELS, personal, run, toy, toy_data, toy_partition
 from tests.methods.by_autograd import descend_on, features, logits, plain
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 5, 7]
 LAM = 0.7
@@ -144,17 +143,3 @@ def test_without_its_two_ideas_it_is_fedrep(model: str) -> None:
         run(one, 3)
     for i, w in personal(fedrep).items():
         torch.testing.assert_close(personal(fedpac)[i], w, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.long
-def test_goes_on_after_a_stop() -> None:
-    assert_resumes("fedpac", {"participation": 0.5}, at=2, total=4)
-
-
-def test_what_travels() -> None:
-    """Of a body of 12, a head of 9 and 3 classes with 3 features; heads differ by client."""
-    federation = toy("fedpac", sizes=SIZES[:2])
-    run(federation, 2)
-    row = federation.ledger[-1]
-    assert (row["down_receivers"], row["up"]) == (2 * 8 * (21 + 9 + 3), 2 * 8 * (21 + 9 + 3 + 9 + 1))
-    assert row["down_distinct"] == 8 * (12 + 9 + 3 + 2 * 9)

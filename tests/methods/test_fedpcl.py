@@ -1,7 +1,6 @@
 """FedPCL against its formulas in plain torch, and what its prototypes choose."""
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -9,7 +8,6 @@ from bench.model_call import Forward
 from tests.engine.problems import personal, run, toy, toy_data
 from tests.methods.by_autograd import Objective, descend_on, features
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 2]  # the second lacks a class
 TAU = 0.5
@@ -85,8 +83,3 @@ def test_two_architectures() -> None:
     assert len({w.spec.arch for w in federation.evaluator.personal(2).values()}) == 2
     row = federation.ledger[-1]
     assert (row["up"], row["down_receivers"]) == (2 * 8 * (3 * 6 + 3), 2 * 8 * 3 * (3 * 6 + 3))
-
-
-@pytest.mark.long
-def test_resumes() -> None:
-    assert_resumes("fedpcl", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

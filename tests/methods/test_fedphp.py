@@ -10,7 +10,6 @@ from methods.fedphp import discrepancy
 from tests.engine.problems import generic, personal, run, toy
 from tests.methods.by_autograd import Objective, descend_on, features, plain
 from tests.methods.reference import PLAIN, Array, initial, local_batches, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 5]
 
@@ -51,16 +50,6 @@ def test_follows_the_formulas() -> None:
         near(w, private[i])
 
 
-def test_without_inheritance_it_is_fedavg() -> None:
-    """lam = 0: the generic model, with BatchNorm, whatever mu is."""
-    fedavg = toy("fedavg", model="test_norm")
-    run(fedavg, 3)
-    for lam, mu in ((0.0, 0.9), (0.3, 0.0), (0.0, 0.0)):
-        federation = toy("fedphp", hp={"lam": lam, "mu": mu, "rounds": 2}, model="test_norm")
-        run(federation, 3)
-        assert torch.allclose(generic(federation), generic(fedavg), rtol=1e-9, atol=1e-11) == (lam == 0)
-
-
 def test_private_models_are_what_clients_sent_without_memory() -> None:
     """mu = 0, one client: the private model is the generic one."""
     for mu in (0.0, 0.5):
@@ -78,8 +67,3 @@ def test_discrepancy_by_hand(shift: float) -> None:
     found = discrepancy(a, b, share)
     torch.testing.assert_close(found, mmd_by_hand(a[:2], b[:2]))
     assert math.isclose(float(found), 0.0, abs_tol=1e-12) == (shift == 0)
-
-
-@pytest.mark.long
-def test_resumes() -> None:
-    assert_resumes("fedphp", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

@@ -1,7 +1,5 @@
 """FedRoD, with a linear head and with a hyper-network, against its formulas and at its extremes."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from bench.data import Partition
 from bench.federation.federation import Federation
 from bench.settings import Settings
 from methods.fedrod import Hyper
-from tests.engine.problems import BOTH_MODELS, everything, generic, personal, remarks, run, toy, toy_data
+from tests.engine.problems import generic, personal, remarks, run, toy, toy_data
 from tests.methods.reference import (
     LR,
     PLAIN,
@@ -94,21 +92,6 @@ def test_hyper_network_follows_the_formulas() -> None:
         near(personal(federation)[i], w + np.concatenate([np.zeros(12), head_of(hyper, shares[i])[0]]))
 
 
-@pytest.mark.parametrize("model", BOTH_MODELS)
-def test_gamma_zero_is_fedavg(model: str) -> None:
-    """The generic model bit for bit in the users' precision, and not for the paper's gamma; the cell says so."""
-    common: dict[str, Any] = {"model": model, "dtype": "float32"}
-    federation, fedavg = toy("fedrod", hp={"gamma": 0.0}, **common), toy("fedavg", **common)
-    for one in (federation, fedavg):
-        run(one, 3)
-    assert torch.equal(generic(federation), generic(fedavg))
-    assert remarks(federation)
-    paper = toy("fedrod", **common)
-    run(paper, 3)
-    assert not torch.allclose(generic(paper), generic(fedavg))
-    assert not remarks(paper)
-
-
 def test_uniform_counts_are_fedavg() -> None:
     """The prior shifts all logits alike where every class has as many samples."""
     data = toy_data()
@@ -139,20 +122,6 @@ def test_a_frozen_zero_head_leaves_the_generic_model() -> None:
     run(federation, 3)
     assert all(torch.equal(w, generic(federation)) for w in personal(federation).values())
     assert remarks(federation)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("corner", [{}, {"model": "test_norm"}, {"model": "test_norm", "batchnorm": "local"}])
-def test_executors_agree_with_a_hyper_network(corner: dict[str, Any]) -> None:
-    """What tests/engine/test_agreement.py does for the default settings."""
-    found = []
-    for executor in ("sequential", "cohort"):
-        federation = toy("fedrod", hp={"head": "hyper"}, executor=executor, participation=0.6, **corner)
-        run(federation, 3)
-        assert not federation.engine.fallbacks
-        found.append(everything(federation))
-    for name in found[0]:
-        torch.testing.assert_close(found[0][name], found[1][name], rtol=1e-9, atol=1e-9)
 
 
 def test_a_head_that_trains_after_the_upload_leaves_the_generic_model_alone() -> None:

@@ -48,19 +48,6 @@ def test_follows_the_algorithm() -> None:
         assert 0 < masks[i].sum() < 21
 
 
-def test_without_growth_it_is_fedavg() -> None:
-    """Of clients of equal sizes, with BatchNorm; a mask that grows makes another model."""
-    fedavg = toy("fedavg", sizes=[6, 6, 6], model="test_norm")
-    run(fedavg, 4)
-    b = fedavg.server.state["model"]
-    for rate, same in ((0.0, True), (0.5, False)):
-        federation = toy("fedselect", sizes=[6, 6, 6], model="test_norm", hp={"rate": rate, "every": 1})
-        run(federation, 4)
-        a = federation.server.state["model"]
-        assert torch.allclose(a.weights, b.weights, rtol=1e-10, atol=1e-12) == same
-        assert torch.allclose(a.buffers, b.buffers, rtol=1e-10, atol=1e-12) == same
-
-
 def test_full_masks_are_local() -> None:
     """Bit for bit, with BatchNorm."""
     federation = toy("fedselect", hp={"rate": 0.0}, model="test_norm", sizes=SIZES)
@@ -103,10 +90,3 @@ def test_a_mask_grows_by_what_moved_most_up_to_its_limit() -> None:
     assert new[0] == 1
     assert new[18:24].all()  # the last of inner.weight
     assert torch.equal(grown(new, w, moved, 0.25, 0.2)[:24], new[:24])  # beyond the limit
-
-
-def test_a_mask_costs_a_byte_for_each_parameter() -> None:
-    federation = toy("fedselect", sizes=SIZES)
-    federation.advance()
-    row = federation.ledger[-1]
-    assert (row["up"], row["down_receivers"]) == (3 * (8 * 21 + 21), 3 * 8 * 21)

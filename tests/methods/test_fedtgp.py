@@ -12,7 +12,6 @@ from bench.federation.federation import Federation
 from tests.engine.problems import assert_same_personal, personal, run, toy
 from tests.methods.by_autograd import Objective, descend_on, features, plain
 from tests.methods.reference import LR, PLAIN, Array, initial, local_batches, local_data, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 5]
 Sent = list[tuple[Tensor, int]]
@@ -123,24 +122,9 @@ def test_the_server_keeps_prototypes_apart() -> None:
     assert room[1000, 100.0] > 1.05 * room[1000, 0.0] > 10 * room[0, 100.0]
 
 
-@pytest.mark.parametrize("lam", [0.0, 1.0])
-def test_without_the_pull_it_is_local(lam: float) -> None:
-    local, federation = toy("local", model="test_norm"), toy("fedtgp", hp={"lam": lam}, model="test_norm")
-    run(local, 3)
-    run(federation, 3)
-    mine = personal(federation)
-    same = [torch.allclose(mine[i], w, rtol=1e-9, atol=1e-11) for i, w in personal(local).items()]
-    assert all(same) == (lam == 0)
-
-
 def test_two_architectures() -> None:
     federation = toy(
         "fedtgp", sizes=SIZES, model="mlp", model_options={"hidden": 6}, client_models=["mlp", "test_norm"]
     )
     run(federation, 2)
     assert len({w.spec.arch for w in federation.evaluator.personal(2).values()}) == 2
-
-
-@pytest.mark.long
-def test_resumes() -> None:
-    assert_resumes("fedtgp", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

@@ -1,7 +1,5 @@
 """FedTHE: the mixture against torch's Adam on the paper's loss, FedRoD's generic model, the own head in plain torch."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from methods.fedthe import shares
 from tests.engine.problems import generic, run, toy
 from tests.methods.by_autograd import descend_on, features, logits
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [13, 9]
 
@@ -54,16 +51,6 @@ def test_the_closer_mean_and_the_more_certain_head_gain() -> None:
     unsure = torch.tensor([[6.0, 0.0]]).double()
     for far in (5.0, -5.0):
         assert float(shares(sure, unsure, torch.tensor([far]).double(), 20, 0.1)) > 0.9
-
-
-def test_the_generic_model_is_fedrods() -> None:
-    """Bit for bit, with BatchNorm and half of the clients; without balance it is FedAvg's."""
-    settings: dict[str, Any] = {"model": "test_norm", "participation": 0.5}
-    for gamma, other, hp in ((0.7, "fedrod", {"gamma": 0.7, "head_phase": "after"}), (0.0, "fedavg", {})):
-        federation, expected = toy("fedthe", hp={"gamma": gamma}, **settings), toy(other, hp=hp, **settings)
-        run(federation, 3)
-        run(expected, 3)
-        assert torch.equal(generic(federation), generic(expected))
 
 
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
@@ -118,8 +105,3 @@ def test_without_steps_both_heads_count_the_same() -> None:
         torch.testing.assert_close(model(found, probe), expected)
     losses = {r["metric"]: r["value"] for r in metrics if r["quantity"] == "loss" and r["metric"].startswith("new")}
     assert losses["new0"] != losses["new2"]
-
-
-@pytest.mark.long
-def test_resumes() -> None:
-    assert_resumes("fedthe", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from methods.fedupdate import Hyper
-from tests.engine.problems import everything, generic, personal, run, toy
+from tests.engine.problems import generic, personal, run, toy
 from tests.methods.reference import PLAIN, descend, local_batches, near
 
 SIZES = [9, 5]
@@ -22,18 +22,6 @@ def test_personalized_models_are_fine_tuned_generic_ones(hyper: dict[str, Any], 
     for i, found in personal(federation).items():
         near(found, descend(w.numpy(), islice(local_batches(SIZES, 2, i), steps), lr=0.3))
     assert torch.equal(generic(federation), w)
-
-
-@pytest.mark.parametrize("hyper", [{"fine_tune_epochs": 0}, {"fine_tune_steps": 0}, {}])
-def test_without_fine_tuning_it_is_fedavg(hyper: dict[str, Any]) -> None:
-    """Bit for bit, running statistics included; the generic model is FedAvg's in any case."""
-    federation, plain = toy("fedupdate", hp=hyper, model="test_norm"), toy("fedavg", model="test_norm")
-    run(federation, 2)
-    run(plain, 2)
-    found, expected = everything(federation), everything(plain)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in found)
-    assert all(torch.equal(w, generic(federation)) for w in personal(federation).values()) == bool(hyper)
 
 
 def test_new_clients_fine_tune_as_long_as_they_are_told() -> None:

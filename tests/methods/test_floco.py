@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from bench.conformance.suite import check
 from bench.engine.batches import DrawAddress, draw_values
 from bench.federation.federation import Federation
 from bench.method import Normal
@@ -83,29 +82,6 @@ def test_follows_the_algorithm() -> None:
         near(w, at(own[i], point).numpy())
 
 
-def test_one_endpoint_is_fedavg_local_and_ditto() -> None:
-    """With BatchNorm: the common model is FedAvg's bit for bit; own copies are Local's, with the pull Ditto's."""
-    hp = {"endpoints": 1, "rho": 0.0, "tau": 1}
-    fedavg = toy("fedavg", model="test_norm")
-    run(fedavg, 3)
-    for lam, name in ((0.0, "local"), (1.0, "ditto")):
-        federation, other = toy("floco_plus", hp={**hp, "lam": lam}, model="test_norm"), toy(name, model="test_norm")
-        run(federation, 3)
-        run(other, 3)
-        a, b = federation.server.state["model"], fedavg.server.state["model"]
-        assert torch.equal(a.weights, b.weights)
-        assert torch.equal(a.buffers, b.buffers)
-        for i, w in personal(other).items():
-            torch.testing.assert_close(personal(federation)[i], w, rtol=1e-12, atol=1e-12)
-
-
-def test_more_endpoints_are_not_fedavg() -> None:
-    federation, fedavg = toy("floco", hp={"endpoints": 3}), toy("fedavg")
-    run(federation, 2)
-    run(fedavg, 2)
-    assert not torch.allclose(generic(federation), generic(fedavg), atol=1e-3)
-
-
 def test_points_are_uniform_in_the_simplex_or_near_the_own_one() -> None:
     """Mean and variance of each coordinate are those of a flat Dirichlet distribution; the others lie in the ball."""
     z = torch.randn(20_000, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -152,9 +128,3 @@ def test_whoever_comes_later_is_placed_in_the_same_simplex() -> None:
     rows = list(torch.randn(5, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
     basis = Basis.of(rows, 3)
     torch.testing.assert_close(torch.stack(place(basis, rows)[3:]), torch.stack(place(basis, rows[3:])))
-
-
-@pytest.mark.long
-def test_it_passes_the_conformance_checks_beyond_the_projection() -> None:
-    """With points after the first round."""
-    assert not [one for one in check("floco_plus", {"tau": 1, "endpoints": 3}) if one.problem]

@@ -9,7 +9,6 @@ from methods.flute import from_simplex
 from tests.engine.problems import personal, run, toy
 from tests.methods.by_autograd import Objective, descend_on, features, plain
 from tests.methods.reference import LR, PLAIN, Array, initial, local_batches, local_data, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 2]
 A, B, D, EPOCHS, SERVER_LR = 0.4, 0.03, 0.02, 2, 0.5
@@ -88,16 +87,3 @@ def test_a_simplex_has_no_distance_to_one(scale: float) -> None:
     assert float(from_simplex(head, ones)) < 1e-12
     assert float(from_simplex(head, ones.index_fill(0, torch.tensor([1]), 0))) > 0.1
     torch.testing.assert_close(from_simplex(head[[0, 0, 1, 2]], ones), from_simplex(3 * head[[0, 0, 1, 2]], ones))
-
-
-@pytest.mark.long
-def test_resumes() -> None:
-    assert_resumes("flute", {"model": "test_norm", "participation": 0.5}, at=2, total=4)
-
-
-def test_traffic() -> None:
-    """Up: the model and which classes there are; down: the model, whose head is each client's own."""
-    federation = toy("flute", sizes=SIZES)
-    run(federation, 2)
-    row = federation.ledger[-1]
-    assert (row["up"], row["down_receivers"], row["down_distinct"]) == (2 * 8 * (21 + 3), 2 * 8 * 21, 8 * (12 + 2 * 9))

@@ -42,20 +42,6 @@ def test_follows_the_formulas() -> None:
         near(found, own[i])
 
 
-def test_labels_alone_are_local_and_fedavg() -> None:
-    """alpha = 1 leaves the own model alone, beta = 1 the meme; each without the other."""
-    local, fedavg = toy("local", model="test_norm"), toy("fedavg", model="test_norm")
-    run(local, 3)
-    run(fedavg, 3)
-    for alpha, beta in ((1.0, 0.5), (0.5, 1.0)):
-        federation = toy("fml", hp={"alpha": alpha, "beta": beta}, model="test_norm")
-        run(federation, 3)
-        assert torch.allclose(generic(federation), generic(fedavg), rtol=1e-9, atol=1e-11) == (beta == 1)
-        mine = personal(federation)
-        alone = [torch.allclose(mine[i], w, rtol=1e-9, atol=1e-11) for i, w in personal(local).items()]
-        assert all(alone) if alpha == 1 else not any(alone)
-
-
 def test_models_may_be_of_any_architecture() -> None:
     """The meme is the cell's own; only it travels."""
     federation = toy("fml", sizes=[9, 5], client_models=["test_norm", "test_linear"])

@@ -5,7 +5,7 @@ import torch
 
 from bench.federation.federation import Federation
 from methods import hypcluster
-from tests.engine.problems import everything, generic, personal, run, toy
+from tests.engine.problems import everything, personal, run, toy
 from tests.methods.reference import PLAIN, Array, cross_entropy, descend, initial, local_batches, local_data, near
 
 SIZES = [4, 2, 3]  # small enough for clients to differ in their choice
@@ -34,15 +34,6 @@ def test_follows_the_formulas() -> None:
         near(federation.server.state[f"model{k}"].weights, models[k])
     for i in range(3):
         near(personal(federation)[i], models[best(i)])
-
-
-def test_one_model_is_fedavg() -> None:
-    """Bit for bit, running statistics included."""
-    federation, plain = toy("hypcluster", hp={"c": 1}, model="test_norm"), toy("fedavg", model="test_norm")
-    run(federation, 2)
-    run(plain, 2)
-    assert torch.equal(federation.server.state["model0"].weights, generic(plain))
-    assert torch.equal(federation.server.state["model0"].buffers, plain.server.state["model"].buffers)
 
 
 def start(names: list[str]) -> Federation:

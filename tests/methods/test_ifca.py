@@ -17,18 +17,6 @@ from tests.methods.reference import (
 SIZES = [9, 5, 7]
 
 
-def test_without_shared_layers_it_is_hypcluster() -> None:
-    """Bit for bit; one cluster is FedAvg."""
-    ifca, hyp = toy("ifca", hp={"k": 3}, model="test_norm"), toy("hypcluster", hp={"c": 3}, model="test_norm")
-    one, fedavg = toy("ifca", hp={"k": 1}, model="test_norm"), toy("fedavg", model="test_norm")
-    for federation in (ifca, hyp, one, fedavg):
-        run(federation, 3)
-    for i, w in personal(ifca).items():
-        assert torch.equal(w, personal(hyp)[i])
-    for w in personal(one).values():
-        assert torch.equal(w, fedavg.server.state["model"].weights)
-
-
 def test_shared_bodies_follow_the_algorithm() -> None:
     """Three clients, two heads, three rounds: the body is the mean of all, a head that of those who chose it."""
     federation = toy("ifca", sizes=SIZES, hp={"k": 2, "shared": ["inner"]}, **PLAIN)

@@ -5,13 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.neighbors import NearestNeighbors
 
 from bench.federation.federation import Federation
 from bench.model_call import Forward
 from bench.settings import Settings
 from tests.engine.problems import generic, run, toy, toy_data, toy_partition
+from tests.later import Later
 from tests.methods.reference import PLAIN, Array, logits, softmax
+
+neighbors = Later("sklearn.neighbors")
 
 SIZES = [13, 12, 9]
 DATA = toy_data()
@@ -20,7 +22,7 @@ DATA = toy_data()
 def expected(w: Array, train: Array, x: Array, share: float, k: int, scale: float) -> Array:
     """Probabilities `[samples, classes]` at positions of the toy data."""
     keys, z = (DATA.x[at].astype(float) @ w[:12].reshape(3, 4).T for at in (train, x))
-    distances, places = NearestNeighbors(n_neighbors=min(k, len(train))).fit(keys).kneighbors(z)
+    distances, places = neighbors.NearestNeighbors(n_neighbors=min(k, len(train))).fit(keys).kneighbors(z)
     vote = np.zeros((len(x), 3))
     for i, (far, at) in enumerate(zip(distances, places, strict=True)):
         weights = np.exp(-(far**2) / (3 * scale))

@@ -18,7 +18,7 @@ from bench.rng import generator
 from bench.settings import Settings
 from methods.ktpfl import Hyper, KTpFL, divergence_gradient
 from methods.simplex import onto_simplex
-from tests.engine.problems import BOTH_MODELS, assert_same_personal, personal, run, toy, toy_data, toy_partition
+from tests.engine.problems import personal, run, toy, toy_data, toy_partition
 from tests.methods.reference import (
     LR,
     PLAIN,
@@ -128,16 +128,6 @@ def test_rows_stay_on_the_simplex(lam: float, participation: float) -> None:
         assert (found >= 0).all()
         torch.testing.assert_close(found.sum(1), torch.ones(5), rtol=0, atol=1e-6)
     assert bool((found == 0).any()) == (lam == 1e3)
-
-
-@pytest.mark.parametrize("model", BOTH_MODELS)
-def test_no_distillation_is_local(model: str) -> None:
-    """Bit for bit, running statistics included; and it is announced."""
-    assert "Local" in Hyper(distil_epochs=0).degenerate()[0]
-    federation, alone = toy("ktpfl", public=PUBLIC, hp={"distil_epochs": 0}, model=model), toy("local", model=model)
-    run(federation, 2)
-    run(alone, 2)
-    assert_same_personal(federation, alone)
 
 
 @pytest.mark.parametrize("rho", [0.0, 1e6])

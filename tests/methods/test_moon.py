@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.engine.problems import generic, remarks, run, toy
+from tests.engine.problems import generic, run, toy
 from tests.methods.by_autograd import Objective, descend_on, features, plain
 from tests.methods.reference import PLAIN, Array, initial, local_batches, near
 
@@ -33,24 +33,3 @@ def test_follows_the_formula() -> None:
         sent = [descend_on(w, local_batches(SIZES, t, i), objective(w, previous[i])) for i in range(2)]
         previous, w = sent, (9 * sent[0] + 5 * sent[1]) / 14
     near(generic(federation), w)
-
-
-def test_the_first_round_is_fedavg() -> None:
-    """All three models are one, and both similarities have the same gradient; from the second round on they differ."""
-    for rounds, same in ((1, True), (2, False)):
-        moon, fedavg = toy("moon"), toy("fedavg")
-        run(moon, rounds)
-        run(fedavg, rounds)
-        # the previous model is the initial one: the gradients of the two similarities cancel in every step
-        assert torch.allclose(generic(moon), generic(fedavg), rtol=1e-9, atol=1e-11) == same
-
-
-def test_without_the_term_it_is_fedavg() -> None:
-    """Up to rounding; the frozen models move no running statistics."""
-    moon, fedavg = toy("moon", hp={"mu": 0.0}, model="test_norm"), toy("fedavg", model="test_norm")
-    run(moon, 3)
-    run(fedavg, 3)
-    a, b = moon.server.state["model"], fedavg.server.state["model"]
-    torch.testing.assert_close(a.weights, b.weights, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(a.buffers, b.buffers, rtol=1e-12, atol=1e-12)
-    assert remarks(moon) == ["mu = 0: MOON is FedAvg"]

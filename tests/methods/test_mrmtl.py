@@ -26,19 +26,6 @@ def test_follows_the_formula() -> None:
         near(w, models[i])
 
 
-def test_without_the_pull_it_is_local() -> None:
-    """Bit for bit; with it, it is neither Local nor Ditto, whose centre is trained by itself."""
-    local, ditto = toy("local", model="test_norm"), toy("ditto", model="test_norm")
-    run(local, 3)
-    run(ditto, 3)
-    for lam, same in ((0.0, True), (1.0, False)):
-        federation = toy("mrmtl", hp={"lam": lam}, model="test_norm")
-        run(federation, 3)
-        found = personal(federation)
-        assert all(torch.equal(w, found[i]) == same for i, w in personal(local).items())
-        assert not any(torch.equal(w, found[i]) for i, w in personal(ditto).items())
-
-
 def test_a_strong_pull_brings_the_clients_together() -> None:
     spread = []
     for lam in (0.0, 1.0, 4.0):

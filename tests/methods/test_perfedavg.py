@@ -4,10 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 
 from methods import perfedavg
-from tests.engine.problems import BOTH_MODELS, everything, generic, personal, run, toy
+from tests.engine.problems import generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, descend, gradient, initial, local_batches, near
 
 SIZES = [9, 5]
@@ -44,21 +43,6 @@ def test_follows_the_formulas(variant: str, personal_steps: int | None) -> None:
 def test_a_personalized_model_is_one_step_from_the_generic_one() -> None:
     """Unless told otherwise: the authors adapt by one step on one batch."""
     assert perfedavg.Hyper().personal_steps == 1
-
-
-@pytest.mark.parametrize("variant", ["fo", "hf"])
-@pytest.mark.parametrize("model", BOTH_MODELS)
-def test_zero_inner_step_is_fedavg(variant: str, model: str) -> None:
-    """Bit for bit on clients of one size, running statistics included, whatever the cell's momentum."""
-    sizes = [7, 7, 7]
-    federation = toy("perfedavg", sizes=sizes, model=model, hp={"variant": variant, "alpha": 0.0})
-    plain = toy("fedavg", sizes=sizes, model=model)
-    run(federation, 2)
-    run(plain, 2)
-    found, expected = everything(federation), everything(plain)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in found)
-    assert all(torch.equal(w, generic(federation)) for w in personal(federation).values())
 
 
 def test_curvature_term_matters() -> None:

@@ -10,7 +10,6 @@ from bench.model_call import Forward
 from tests.engine.problems import everything, run, toy
 from tests.methods.by_autograd import descend_on, features
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [21, 14]
 Gaussians = tuple[Array, Array]
@@ -146,11 +145,6 @@ def test_new_clients_train_nothing() -> None:
     metrics = run(federation, 1).metrics
     found = {m: [r["value"] for r in metrics if r["metric"] == m] for m in ("new0", "new3")}
     assert found["new0"] == found["new3"] != []
-
-
-@pytest.mark.long
-def test_resumes() -> None:
-    assert_resumes("pfedfda", {"model": "test_norm", "participation": 0.5}, at=2, total=4)
 
 
 @pytest.mark.long

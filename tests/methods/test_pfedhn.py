@@ -74,11 +74,3 @@ def test_a_steep_gradient_is_clipped() -> None:
     before = federation.server.state["embeddings"]
     federation.advance()
     assert float((federation.server.state["embeddings"] - before).norm()) == pytest.approx(1e-3, rel=1e-2)
-
-
-def test_every_client_gets_a_model_of_its_own() -> None:
-    """The hypernetwork stays on the server."""
-    federation = toy("pfedhn", sizes=SIZES)
-    run(federation, 2)
-    row = federation.ledger[-1]
-    assert row["up"] == row["down_receivers"] == row["down_distinct"] == 3 * 8 * 21

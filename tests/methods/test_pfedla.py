@@ -99,11 +99,3 @@ def test_a_share_grows_with_what_its_model_has_in_common_with_the_training() -> 
 def test_layers_are_what_has_one_name() -> None:
     w = toy("fedavg", model="test_norm", sizes=[5, 4]).server.initial_model()
     assert layers(w) == [(0, 30), (30, 42), (42, 63)]  # inner with its bias, norm, head
-
-
-def test_every_client_gets_a_model_of_its_own() -> None:
-    """Models travel; what makes them stays on the server."""
-    federation = toy("pfedla", sizes=SIZES)
-    run(federation, 2)
-    row = federation.ledger[-1]
-    assert row["up"] == row["down_receivers"] == row["down_distinct"] == 3 * 8 * 21

@@ -35,18 +35,6 @@ def test_follows_the_algorithm() -> None:
         near(w, models[i])
 
 
-def test_the_warm_up_is_fedavg() -> None:
-    """Bit for bit with BatchNorm, models of clients included; one round later they differ."""
-    federation, fedavg = toy("pfedsim", hp={"warmup": 3}, model="test_norm"), toy("fedavg", model="test_norm")
-    for after, same in ((3, True), (4, False)):
-        while federation.version < after:
-            federation.advance()
-            fedavg.advance()
-        w = fedavg.server.state["model"]
-        for v in federation.evaluator.personal(federation.version).values():
-            assert (torch.equal(v.weights, w.weights) and torch.equal(v.buffers, w.buffers)) == same
-
-
 def test_bodies_are_mixed_among_clients_of_a_kind() -> None:
     """Two clients have the labels of the other two in another order: their shares in each other's bodies are larger."""
     data = toy_data()

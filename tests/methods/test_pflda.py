@@ -1,12 +1,10 @@
 """PFL-DA against its two phases in plain numpy, and where it is LG-FedAvg."""
 
 import numpy as np
-import pytest
 import torch
 
 from tests.engine.problems import personal, run, toy
 from tests.methods.reference import LR, PLAIN, gradient, initial, local_batches, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 5]
 LAM = 0.7
@@ -52,8 +50,3 @@ def test_bodies_and_shared_head_are_those_of_lgfedavg() -> None:
                 assert torch.equal(getattr(state["body"], part), getattr(other.clients[i].state["body"], part))
             away[lam] += float((state["head"].weights - head).norm())
     assert away[5.0] < away[0.0] / 2
-
-
-@pytest.mark.long
-def test_resumes() -> None:
-    assert_resumes("pflda", {"model": "test_norm", "participation": 0.5}, at=2, total=4)

@@ -1,7 +1,5 @@
 """PGFed against its formulas, and where it is another method."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ import torch
 from bench.federation.federation import Federation
 from tests.engine.problems import BOTH_MODELS, generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, cross_entropy, gradient, initial, local_batches, local_data, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 5, 4, 7]
 N, D = len(SIZES), 21
@@ -106,14 +103,6 @@ def test_without_mu_it_is_fedavg(method: str, model: str) -> None:
         assert torch.equal(alpha, torch.full_like(alpha, 1 / 5))
 
 
-def test_first_round_is_fedavg_and_the_second_is_not() -> None:
-    federation, fedavg = toy("pgfed"), toy("fedavg")
-    for equal in (True, False):
-        run(federation, 1)
-        run(fedavg, 1)
-        assert torch.equal(generic(federation), generic(fedavg)) == equal
-
-
 def test_without_momentum_pgfedmo_is_pgfed() -> None:
     """Bit for bit, and not with momentum."""
     plain, none, half = toy("pgfed"), toy("pgfedmo", hp={"beta": 0.0}), toy("pgfedmo")
@@ -165,10 +154,3 @@ def test_new_clients_fine_tune_the_generic_model() -> None:
     program = federation.method.adapt(federation.server, federation.clients.copy(newcomer), {}, 2)
     assert torch.equal(next(program).values["w"].weights, generic(federation))
     program.close()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("settings", [{}, {"participation": 0.5}, {"model": "test_norm", "batchnorm": "local"}])
-def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
-    for method in ("pgfedmo", "pgfed_ce"):
-        assert_resumes(method, settings, at=2, total=4)

@@ -74,30 +74,6 @@ def test_fedproto_follows_the_formula(distance: str, average: str) -> None:
     near(federation.server.state["prototypes"], prototypes)
 
 
-@pytest.mark.parametrize(("method", "hp"), [("fd", {}), ("fedproto", {"predict": "head"})])
-def test_without_the_term_it_is_local(method: str, hp: dict[str, object]) -> None:
-    """With BatchNorm, up to rounding; with the term it is not."""
-    local = toy("local", model="test_norm")
-    run(local, 3)
-    for lam in (0.0, 1.0):
-        federation = toy(method, hp={"lam": lam, **hp}, model="test_norm")
-        run(federation, 3)
-        mine = personal(federation)
-        same = [torch.allclose(mine[i], w, rtol=1e-9, atol=1e-11) for i, w in personal(local).items()]
-        assert all(same) == (lam == 0)
-
-
-def test_what_is_not_known_has_no_term() -> None:
-    """In the first round both are Local, to the byte of FD's own cross-entropy."""
-    local = toy("local")
-    run(local, 1)
-    for method in ("fd", "fedproto"):
-        federation = toy(method)
-        run(federation, 1)
-        for i, w in personal(local).items():
-            torch.testing.assert_close(personal(federation)[i], w, rtol=1e-12, atol=1e-13)
-
-
 def test_merged_by_hand() -> None:
     """Class 0 of both clients, 1 of one, 2 of none: that stays."""
     first = {"means": torch.tensor([[1.0, 0], [4, 4], [0, 0]]), "count": torch.tensor([3.0, 2, 0])}

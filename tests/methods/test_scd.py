@@ -165,22 +165,6 @@ def test_presets_fill_in_what_is_not_given() -> None:
     assert SimpleNamespace(**resolved).tau == 0.4
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("normalise", ["simplex", "gen_kl", "mean"])
-def test_at_agreement_a_balanced_term_moves_nothing(normalise: str, dtype: str) -> None:
-    """In the first step of round 1 both models are the initial one: with any lambda GM is FedAvg's; later it is not."""
-    hp = {"scale": "grad_balance", "normalise": normalise, "lambda_g": 10.0}
-    one_step = {"sizes": [8, 8], "dtype": dtype, "epochs": 1, "batch_size": 8}
-    balanced, plain = toy("scd", hp=hp, **one_step), toy("fedavg", **one_step)
-    run(balanced, 1)
-    run(plain, 1)
-    assert torch.equal(generic(balanced), generic(plain))
-    run(balanced, 2)
-    run(plain, 2)
-    assert generic(balanced).isfinite().all()
-    assert not torch.allclose(generic(balanced), generic(plain), rtol=1e-3)
-
-
 def test_the_clock_bills_a_gradient_without_data_as_no_samples() -> None:
     """The balanced term takes a gradient of its own, of the weights alone."""
     seconds = []

@@ -17,7 +17,6 @@ from bench.settings import Settings
 from methods.spfl import cosines, rows
 from tests.engine.problems import BOTH_MODELS, everything, personal, run, toy, toy_data
 from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, local_data, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 5, 4]
 N, D = len(SIZES), 21
@@ -201,14 +200,6 @@ def test_everyone_takes_part_whatever_the_participation() -> None:
 def test_one_similarity_per_stage() -> None:
     with pytest.raises(ValidationError, match="similarity needs 3 entries"):
         toy("spfl", hp={"stages": (("inner",), ("head",))})
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("settings", [{}, {"model": "test_norm"}, {"model": "test_norm", "batchnorm": "local"}])
-def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
-    """Before and after a re-synchronisation."""
-    for at in (1, 2):
-        assert_resumes("spfl", {"hp": {"gamma": 2}, **settings}, at=at, total=4)
 
 
 def test_fine_tuning_is_the_client_s_own_and_thrown_away() -> None:

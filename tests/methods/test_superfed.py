@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from bench.conformance.suite import check
 from bench.engine.batches import DrawAddress, draw_values
 from bench.method import Normal
 from tests.engine.problems import generic, personal, run, toy
@@ -49,19 +48,6 @@ def test_follows_the_algorithm(mixing: str) -> None:
         near(found, ((1 - LAM) * theta + LAM * own[i]).numpy())
 
 
-def test_before_it_mixes_it_is_fedavg_or_fedprox() -> None:
-    """Bit for bit with BatchNorm; afterwards it is not."""
-    for mu, name, hp in ((0.0, "fedavg", {}), (0.3, "fedprox", {"mu": 0.3})):
-        other = toy(name, hp=hp, model="test_norm")
-        run(other, 3)
-        b = other.server.state["model"]
-        for start, same in ((3, True), (2, False)):
-            federation = toy("superfed", hp={"mu": mu, "start": start}, model="test_norm")
-            run(federation, 3)
-            a = federation.server.state["model"]
-            assert (torch.equal(a.weights, b.weights) and torch.equal(a.buffers, b.buffers)) == same
-
-
 def test_the_penalty_makes_right_angles() -> None:
     """The larger nu is, the smaller the squared cosine of the own and the common model."""
     found = []
@@ -88,8 +74,3 @@ def test_own_models_start_from_values_of_their_own() -> None:
     starts = [federation.clients[i].state["own"].weights for i in range(3)]
     assert not torch.equal(starts[0], starts[1])
     assert not torch.equal(starts[0], federation.server.state["model"].weights)
-
-
-@pytest.mark.long
-def test_it_passes_the_conformance_checks_while_it_mixes() -> None:
-    assert not [one for one in check("superfed", {"start": 0, "mixing": "layer"}) if one.problem]

@@ -12,9 +12,25 @@ GATE = (3 * 6 + 6) + 2 * 6  # 3 features -> 6, with a normalisation
 GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with BatchNorm -> 3 features
 
 
+OF_ITS_OWN = {
+    "fd": C * C + C, "fedamp": D, "fedgc": D - B, "fedpac": 9, "flute": 9, "pfedgraph": D, "pfedhn": D, "pfedla": D,
+}  # fmt: skip
+"""Scalars of a download that are another client's others: its target, its head or its whole model."""
+
+
 @pytest.mark.parametrize(
     ("method", "hp", "down", "up"),
     [
+        ("apple", {}, 2 * D, D + 2),  # the models of both
+        ("ccvr", {}, 2 * D, D + 3 + 9 + 27),  # the model, before and within the round; sums by class
+        ("fedamp", {}, D, D),
+        ("fedgc", {}, D, D + C),
+        ("fedpac", {}, D + 9 + C, D + 9 + C + 9 + 1),
+        ("fedselect", {}, D, D + D / 8),  # a mask takes a byte for each parameter
+        ("flute", {}, D, D + C),
+        ("pfedgraph", {}, D, D),
+        ("pfedhn", {}, D, D),
+        ("pfedla", {}, D, D),
         ("fedavg", {}, D, D),
         ("local", {}, 0, 0),
         ("ditto", {}, D, D),
@@ -76,14 +92,14 @@ GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with Ba
         ("fedgen", {"noise": 4, "hidden": 5, "generator_steps": 1}, D + GENERATOR + C, D + C),
     ],
 )
-def test_scalars_per_client(method: str, hp: dict[str, Any], down: int, up: int) -> None:
+def test_scalars_per_client(method: str, hp: dict[str, Any], down: int, up: float) -> None:
     """In the second round (FedGen sends no generator in the first); all tensors have eight bytes a scalar."""
     federation = toy(method, sizes=[9, 5], hp=hp)
     for _ in range(2):
         federation.advance()
     row = federation.ledger[-1]
     assert (row["down_receivers"], row["up"]) == (2 * 8 * down, 2 * 8 * up)
-    assert row["down_distinct"] == 8 * down * (2 if method == "fd" else 1)  # FD has a target for each client
+    assert row["down_distinct"] == 8 * (down + OF_ITS_OWN.get(method, 0))
 
 
 @pytest.mark.parametrize("method", ["fedasync", "fedbuff"])

@@ -1,15 +1,14 @@
 """Settings that take other branches of a method run alike in both executors and after a checkpoint; further names."""
 
-import json
 from typing import Any
 
 import pytest
-import torch
 
 from bench.federation.federation import Federation
 from bench.method import METHODS, Hyperparameters, Method, Server
 from methods.variants import variant
 from tests.engine.problems import assert_same, everything, run, toy, toy_data
+from tests.methods.resume import assert_resumes
 
 CORNERS: dict[str, dict[str, Any]] = {
     "unequal clients, partial participation": {"participation": 0.5},
@@ -52,16 +51,8 @@ def test_executors_agree(case: dict[str, Any], corner: str) -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_checkpoint_in_the_middle(case: dict[str, Any]) -> None:
     """State put into a fresh federation ends in the same bytes as an undisturbed run, clients in flight included."""
-    case = {"model": "test_norm", "participation": 0.5, **case}
-    undisturbed, first, second = build(case), build(case), build(case)
-    run(undisturbed, 4)
-    run(first, 2)
-    tensors, plain = first.state()
-    second.restore({name: t.clone() for name, t in tensors.items()}, json.loads(json.dumps(plain)))
-    run(second, 2)
-    (expected, expected_plain), (ended, ended_plain) = undisturbed.state(), second.state()
-    assert ended_plain == expected_plain
-    assert all(torch.equal(ended[name], expected[name]) for name in expected)
+    settings = {"model": "test_norm", "participation": 0.5, "public": toy_data(samples=15, seed=9), **case}
+    assert_resumes(settings.pop("method"), settings, at=2, total=4)
 
 
 class WithSuper(Method):

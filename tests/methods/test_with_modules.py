@@ -5,6 +5,7 @@ with both, in float64; what coincides is weights and running statistics, to 1e-9
 """
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from bench.params import Params
 from bench.plugin import MODELS
 from bench.rng import generator
 from bench.settings import Settings
+from tests.conftest import ROOT
 from tests.methods.reference import batches
 
 SIZES, BATCH, LR, MOMENTUM, DECAY, ROUNDS, EPOCHS, SEED = [8, 12], 4, 0.05, 0.9, 0.01, 2, 2, 3
@@ -224,3 +226,9 @@ def test_follows_plain_pytorch(method: str, model: str) -> None:
         assert_near(generic, server)
     for i, found in personal.items():
         assert_near(found, clients[i].own)
+
+
+def test_the_audit_names_the_references_in_plain_torch() -> None:
+    page = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+    for name in REFERENCES:
+        assert re.search(rf"^\| `{name}` \| \S+ \| [^|]*plain torch", page, re.M), name

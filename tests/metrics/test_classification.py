@@ -1,22 +1,18 @@
 """Scores of classification against scikit-learn's, by hand, and on problems whose answer is known."""
 
+from importlib.metadata import version
+
 import numpy as np
 import pytest
-import sklearn
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
-from sklearn.metrics import (
-    average_precision_score,
-    balanced_accuracy_score,
-    brier_score_loss,
-    f1_score,
-    log_loss,
-    roc_auc_score,
-)
 
 from bench.metrics.classification import BINS
 from bench.plugin import METRICS
+from tests.later import Later
+
+metrics = Later("sklearn.metrics")
 
 EXACT = 1e-12
 NAMES = ("accuracy", "loss", "balanced_accuracy", "macro_f1", "auroc", "average_precision", "nll", "brier", "ece")
@@ -50,21 +46,21 @@ def sklearns(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
     present = np.unique(labels)
     values = {
         "accuracy": float((predicted == labels).mean()),
-        "macro_f1": f1_score(labels, predicted, average="macro", zero_division=0.0),
+        "macro_f1": metrics.f1_score(labels, predicted, average="macro", zero_division=0.0),
     }
     if set(predicted) <= set(present) and len(present) > 1:  # else it warns
-        values["balanced_accuracy"] = balanced_accuracy_score(labels, predicted)
+        values["balanced_accuracy"] = metrics.balanced_accuracy_score(labels, predicted)
     if p[np.arange(len(labels)), labels].min() > np.finfo(float).eps:  # smaller ones it clips
-        values["nll"] = values["loss"] = log_loss(labels, p, labels=list(classes))
+        values["nll"] = values["loss"] = metrics.log_loss(labels, p, labels=list(classes))
     if len(present) > 1:
         of = [1] if len(classes) == 2 else present
         odds = {c: log_odds(logits, c) for c in of}
-        values["auroc"] = np.mean([roc_auc_score(labels == c, odds[c]) for c in of])
-        values["average_precision"] = np.mean([average_precision_score(labels == c, odds[c]) for c in of])
+        values["auroc"] = np.mean([metrics.roc_auc_score(labels == c, odds[c]) for c in of])
+        values["average_precision"] = np.mean([metrics.average_precision_score(labels == c, odds[c]) for c in of])
     if len(classes) == 2:
-        values["brier"] = brier_score_loss(labels, p[:, 1], pos_label=1)
-    elif tuple(map(int, sklearn.__version__.split(".")[:2])) >= (1, 7):  # earlier ones have two classes only
-        values["brier"] = brier_score_loss(labels, p, labels=list(classes), scale_by_half=False)
+        values["brier"] = metrics.brier_score_loss(labels, p[:, 1], pos_label=1)
+    elif tuple(map(int, version("scikit-learn").split(".")[:2])) >= (1, 7):  # earlier ones have two classes only
+        values["brier"] = metrics.brier_score_loss(labels, p, labels=list(classes), scale_by_half=False)
     return values
 
 
@@ -79,9 +75,9 @@ def test_the_area_of_all_classes_is_scikit_learns_mean_of_one_against_the_rest(c
     rng = np.random.default_rng(classes)
     labels, logits = np.arange(80) % classes, rng.normal(size=(80, classes))
     p = softmax(logits, axis=1)
-    expected = roc_auc_score(labels, p, multi_class="ovr", average="macro")
+    expected = metrics.roc_auc_score(labels, p, multi_class="ovr", average="macro")
     assert score("auroc", labels, logits) == pytest.approx(expected, rel=EXACT)
-    expected = average_precision_score(np.eye(classes)[labels], p, average="macro")
+    expected = metrics.average_precision_score(np.eye(classes)[labels], p, average="macro")
     assert score("average_precision", labels, logits) == pytest.approx(expected, rel=EXACT)
 
 
@@ -93,7 +89,10 @@ def test_samples_of_which_a_model_is_certain_are_ranked(classes: int) -> None:
     for center, spread in ((70, 20), (-2000, 300)):
         margins = center + spread * (labels + rng.normal(size=500))
         logits = np.concatenate([np.zeros((500, 1)), margins[:, None], np.full((500, classes - 2), -1e4)], axis=1)
-        expected = roc_auc_score(labels, margins), average_precision_score(labels, margins)
+        expected = (
+            metrics.roc_auc_score(labels, margins),
+            metrics.average_precision_score(labels, margins),
+        )
         assert score("auroc", labels, logits) == pytest.approx(expected[0], rel=EXACT)
         if classes == 2:
             assert score("average_precision", labels, logits) == pytest.approx(expected[1], rel=EXACT)

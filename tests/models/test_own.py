@@ -293,16 +293,16 @@ def test_a_kept_model_has_complex_constants(tmp_path: Path) -> None:
 # -- mistakes, each refused before anything runs ---------------------------------------------------------------------
 
 
-class Dropping(Plain):
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.dropout = nn.Dropout(0.2)
+def plus(**attributes: Callable[[], Any]) -> Callable[[tuple[int, ...], int], nn.Module]:
+    """The network `Plain` with further attributes."""
 
+    def build_net(shape: tuple[int, ...], classes: int) -> nn.Module:
+        net = Plain(shape, classes)
+        for name, make in attributes.items():
+            setattr(net, name, make())
+        return net
 
-class Attending(Plain):
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.attention = nn.MultiheadAttention(4, 2, dropout=0.1)
+    return build_net
 
 
 class Noisy(Plain):
@@ -334,12 +334,6 @@ class Tied(Plain):
         self.again.weight = self.head.weight
 
 
-class OnTheSide(Plain):
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.scale = torch.ones(4)
-
-
 class Counting(Plain):
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__(shape, classes)
@@ -350,36 +344,10 @@ class Counting(Plain):
         return super().features(x)
 
 
-class Averaging(Plain):
-    """Running statistics that are the mean of all batches."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.norm = nn.BatchNorm1d(4, momentum=None)
-
-
-class AveragingInstances(Plain):
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.norm = nn.InstanceNorm1d(4, momentum=None, track_running_stats=True)  # type: ignore[arg-type]
-
-
-class Lazy(Plain):
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.late = nn.LazyLinear(4)
-
-
 class Derived(nn.Linear):
     def __init__(self) -> None:
         super().__init__(4, 4)
         self.lora_A = nn.Parameter(torch.zeros(2, 4))
-
-
-class WithDerived(Plain):
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.derived = Derived()
 
 
 class Still(Plain):
@@ -433,14 +401,6 @@ class Twice(Headless):
         return out
 
 
-class Shortened(Plain):
-    """Reads rows of at most unit length."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.rows = nn.Embedding(2, 4, max_norm=1.0)
-
-
 class Clipped(Plain):
     """Bounds its weights where it uses them, as a Wasserstein critic does."""
 
@@ -484,21 +444,36 @@ def cut(kind: Callable[[tuple[int, ...], int], nn.Module], head: str) -> Callabl
 
 
 MISTAKES = [
-    (Dropping, r"has dropout in 'dropout' \(Dropout, rate 0.2\), .* set the rate to 0"),
-    (Attending, r"has dropout in 'attention' \(MultiheadAttention, rate 0.1\)"),
+    (plus(dropout=lambda: nn.Dropout(0.2)), r"has dropout in 'dropout' \(Dropout, rate 0.2\), .* set the rate to 0"),
+    (
+        plus(attention=lambda: nn.MultiheadAttention(4, 2, dropout=0.1)),
+        r"has dropout in 'attention' \(MultiheadAttention, rate 0.1\)",
+    ),
     (Noisy, r"draws random numbers in its forward pass.* set its rate"),
     (NoisyInside, r"draws random numbers in 'path' \(Inner\)"),
     (Tied, r"has '(head|again).weight' under another name, too"),
-    (OnTheSide, r"has the tensor 'scale' as a plain attribute.*register_buffer\('scale', ..., persistent=False\)"),
+    (
+        plus(scale=lambda: torch.ones(4)),
+        r"has the tensor 'scale' as a plain attribute.*register_buffer\('scale', ..., persistent=False\)",
+    ),
     (Counting, r"changes its buffer 'calls' in training"),
-    (Shortened, r"shortens rows of its parameter 'rows.weight'.* leave max_norm out"),
+    (
+        plus(rows=lambda: nn.Embedding(2, 4, max_norm=1.0)),
+        r"shortens rows of its parameter 'rows.weight'.* leave max_norm out",
+    ),
     (Clipped, r"changes its parameter 'inner.weight' in its forward pass"),
     (Growing, r"changes its parameter 'shift' in its forward pass"),
     (Rescaled, r"changes its parameter 'inner.weight' in its forward pass"),
-    (Averaging, r"layer 'norm' \(BatchNorm1d\) has momentum=None, .*: give it a number"),
-    (AveragingInstances, r"layer 'norm' \(InstanceNorm1d\) has momentum=None"),
-    (Lazy, r"has 'late.weight' of unknown shape, in a lazy layer"),
-    (WithDerived, r"'derived.lora_A' is no tensor of Linear.*`rules = None`"),
+    (
+        plus(norm=lambda: nn.BatchNorm1d(4, momentum=None)),
+        r"layer 'norm' \(BatchNorm1d\) has momentum=None, .*: give it a number",
+    ),
+    (
+        plus(norm=lambda: nn.InstanceNorm1d(4, momentum=None, track_running_stats=True)),
+        r"layer 'norm' \(InstanceNorm1d\) has momentum=None",
+    ),
+    (plus(late=lambda: nn.LazyLinear(4)), r"has 'late.weight' of unknown shape, in a lazy layer"),
+    (plus(derived=Derived), r"'derived.lora_A' is no tensor of Linear.*`rules = None`"),
     (Still, r"inner.weight, inner.bias need no gradient.*`frozen: \[inner\]`"),
     (Headless, r"needs `features` and `head`.*bench.with_head\(net, 'NAME OF ITS LAST LAYER'\)"),
     (cut(Headless, "3"), r"with_head: Headless has no layer '3' with parameters.* The last linear layers are 1, 2"),

@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from torchvision.models import get_model
 
 from bench.config.identity import cell_id
 from bench.errors import UserError
@@ -20,7 +19,10 @@ from bench.rng import generator
 from bench.runs.plan import plan
 from bench.settings import Settings
 from tests.engine.problems import assert_same, everything, run, toy
+from tests.later import Later
 from tests.models.helpers import filled
+
+torchvision_models = Later("torchvision.models")
 
 
 def saved(folder: Path, content: Any) -> str:
@@ -32,7 +34,7 @@ def saved(folder: Path, content: Any) -> str:
 def test_a_network_of_torchvision_is_the_same_here(name: str, tmp_path: Path) -> None:
     """Logits in float64, with running statistics that are not those of the beginning."""
     torch.manual_seed(0)
-    theirs = get_model(name, weights=None, num_classes=7).double()
+    theirs = torchvision_models.get_model(name, weights=None, num_classes=7).double()
     for buffer in theirs.buffers():
         buffer.add_(torch.rand_like(buffer, dtype=torch.float64).to(buffer.dtype))
     path = Path(saved(tmp_path, theirs.state_dict()))
@@ -97,7 +99,7 @@ WRITTEN = {
 @pytest.mark.parametrize(("written", "classes"), [*((written, 10) for written in WRITTEN), ("older, module.", 7)])
 def test_a_file_is_matched_by_names_whatever_its_order_and_prefix(written: str, classes: int, tmp_path: Path) -> None:
     """torchvision's ResNet-18, whose layers of equal shape tell wrong matches by their values."""
-    theirs = get_model("resnet18", weights=None, num_classes=10).state_dict()
+    theirs = torchvision_models.get_model("resnet18", weights=None, num_classes=10).state_dict()
     theirs = {
         name: torch.full_like(value, number, dtype=torch.float16) for number, (name, value) in enumerate(theirs.items())
     }

@@ -20,7 +20,7 @@ from bench.runs.events import Event
 from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store import checkpoint, store
-from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND
+from tests.engine.problems import ONE_OF_A_KIND
 from tests.engine.problems import QUICK as QUICK_HP
 from tests.runs.helpers import RESULTS
 
@@ -49,16 +49,13 @@ CONDITIONS: dict[str, tuple[float, dict[str, object]]] = {
 QUICK = {("scd", "momentum, checkpoints at the stops"), ("fedbuff", "few clients, a checkpoint each round")}
 
 
-def marks(method: str, conditions: str) -> list[pytest.MarkDecorator]:
-    """`make test-all` tries one method of each kind, `make slow` all."""
-    if method in ONE_OF_A_KIND:
-        return [] if (method, conditions) in QUICK else [pytest.mark.long]
-    return [pytest.mark.slow]
-
-
 @pytest.mark.parametrize(
     ("method", "conditions"),
-    [pytest.param(name, one, marks=marks(name, one)) for name in METHOD_NAMES for one in CONDITIONS],
+    [
+        pytest.param(name, one, marks=[] if (name, one) in QUICK else [pytest.mark.long])
+        for name in sorted(ONE_OF_A_KIND)
+        for one in CONDITIONS
+    ],
 )
 def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, method: str, conditions: str) -> None:
     seconds, changes = CONDITIONS[conditions]

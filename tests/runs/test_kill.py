@@ -18,7 +18,7 @@ from bench.rng import generator
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
 from bench.settings import Settings
-from tests.engine.problems import METHODS_OF_A_KIND, QUICK
+from tests.engine.problems import ONE_OF_A_KIND, QUICK
 from tests.runs.helpers import CHILDREN, RESULTS, cells, contents, states, wait_for
 from tests.warm import PATIENCE, Start
 
@@ -32,7 +32,7 @@ KILLS = 3
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", METHODS_OF_A_KIND)
+@pytest.mark.parametrize("method", sorted(ONE_OF_A_KIND))
 def test_kill_at_any_moment(cell: Callable[..., Settings], tmp_path: Path, method: str) -> None:
     """A process is killed at seeded moments; another process continues in its folder and ends with the undisturbed
     bytes."""

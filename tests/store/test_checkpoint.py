@@ -15,7 +15,7 @@ from bench.engine.backends import backends, recording
 from bench.errors import shortage
 from bench.store import checkpoint
 from bench.store.checkpoint import Checkpoint, Writer
-from tests.engine.problems import METHODS_OF_A_KIND, run, toy
+from tests.engine.problems import ONE_OF_A_KIND, run, toy
 
 
 def make(version: int) -> Checkpoint:
@@ -123,7 +123,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
-@pytest.mark.parametrize("method", METHODS_OF_A_KIND)
+@pytest.mark.parametrize("method", sorted(ONE_OF_A_KIND))
 def test_what_is_written_beside_training_is_what_was_there_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, executor: Any
 ) -> None:

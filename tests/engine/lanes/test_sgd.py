@@ -9,11 +9,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from bench import tensors
-from bench.engine.backends.recording import of_list, record
 from bench.engine.lanes import sgd
 from bench.engine.lanes.sgd import plain_sgd, update
 from bench.optim import SGD, Adam, OptimizerState
-from tests.engine.test_step import cohort_step
 
 LANES, D = 4, 37
 OPTIMIZERS = [SGD(momentum=m, weight_decay=w, nesterov=n, clip=c)
@@ -86,18 +84,3 @@ def test_pieces_in_any_layout_and_in_16_bits_are_the_vector() -> None:
     state, lr = list(torch.randn(2, LANES, vector.shape[1], generator=generator)), torch.rand(LANES)
     found, right = (plain_sgd(state, one, lr, 0.9, 0.1, False) for one in (pieces, [vector]))
     assert all(map(torch.equal, found, right))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("options", [{}, {"grad_clip": 1.0}, {"momentum": 0.0, "weight_decay": 0.01}], ids=str)
-def test_a_recorded_step_passes_pieces_and_has_eager_s_bytes(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The gradient's length is needed before it can be clipped, so that the copy side by side remains."""
-    step, like = cohort_step("fedavg", monkeypatch, precision="bf16", model="cnn", **options)
-    right = step([t.clone() for t in like])
-    graph = record(step, [t.flip(0) if t.dim() else t for t in like])
-    (node,) = (node for node in graph.graph.nodes if str(node.target) == "pfleague.lane_sgd.default")
-    kinds = [piece.meta["val"].dtype for piece in node.args[1]]
-    assert kinds == ([torch.float32] if "grad_clip" in options else [torch.bfloat16] * 8)
-    assert all(map(torch.equal, of_list(graph)(like), right))

@@ -1,12 +1,17 @@
-"""The page on what methods were held against leaves none out, and its facts are the code's."""
+"""The pages on methods, with all of them in one table and what they were held against, leave none out and are true."""
 
+import os
 import re
+import subprocess
+import sys
+
+import pytest
 
 from bench.plugin import METHODS
 from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES
-from tests.methods.test_with_modules import REFERENCES
 
+TABLE = (ROOT / "docs" / "methods" / "README.md").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
 ROWS = {
     row[0]: row[1:] for row in re.findall(r"^\| `(\w+)` \| \[(\S+)\]\S+ \| ([^|]+) \| [^|]+ \| (yes|no) \|", PAGE, re.M)
@@ -27,11 +32,22 @@ def test_the_page_says_which_methods_are_symmetric() -> None:
     }
 
 
-def test_the_page_names_the_references_in_plain_torch() -> None:
-    for name in REFERENCES:
-        assert "plain torch" in ROWS[name][1], name
-
-
 def test_no_method_s_file_is_longer_than_an_algorithm_box_can_be_read() -> None:
     lines = {file.name: len(file.read_text(encoding="utf-8").splitlines()) for file in (ROOT / "methods").glob("*.py")}
     assert {name: count for name, count in lines.items() if count > 150} == {}
+
+
+def test_no_method_is_missing_in_the_table() -> None:
+    assert [line.split("`")[1] for line in TABLE.splitlines() if line.startswith("| [`")] == METHOD_NAMES
+
+
+def test_the_number_of_methods_in_the_readme_is_right() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"[all {len(METHOD_NAMES)} in one table](docs/methods/README.md)" in readme
+
+
+@pytest.mark.slow
+def test_the_table_is_what_the_script_prints() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "examples" / "methods_table.py")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    assert subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout == TABLE
