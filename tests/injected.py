@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from tests.conftest import ROOT
-from tests.test_rooms import room as room_of
+from tests.rooms import room as room_of
 
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", ".*_cache", "__pycache__", ".hypothesis", "runs", "data", "site")
 """What lies beside the code and a copy does not need."""

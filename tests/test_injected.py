@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.injected import FAULTS, Fault
-from tests.test_rooms import FLOORS, PACKAGES
+from tests.rooms import FLOORS, PACKAGES
 
 
 def test_every_room_has_two() -> None:

@@ -10,14 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-
-FLOORS = [
-    "base", "samples", "config", "models", "metrics", "channel", "attacks", "engine", "federation", "store", "results",
-    "runs", "conformance", "speed", "cluster", "sites",
-    "api",
-    "cli",
-]  # fmt: skip
-"""Rooms of `bench/` from the ground up; `base` is what lies in `bench/` itself. A room imports from lower ones only."""
+from tests.rooms import FLOORS, PACKAGES, room
 
 WITHIN = {
     "bench/engine": ["lanes", "backends", ""],
@@ -28,16 +21,6 @@ WITHIN = {
 
 FRONT_DOOR = ROOT / "bench" / "__init__.py"
 """Names there are found when used, so for type checkers it imports from everywhere."""
-
-PACKAGES = ["methods", "datasets", "reports", "sweeps"]
-
-
-def room(module: str) -> str:
-    """The room of a module, e.g. `engine`; a package beside `bench` is a room by itself."""
-    first, *rest = module.split(".")
-    if first != "bench":
-        return first
-    return rest[0] if rest and rest[0] in FLOORS else "base"
 
 
 def imports(file: Path) -> Iterator[str]:
@@ -82,6 +65,12 @@ def test_rooms_within_a_room_import_from_lower_floors_only(place: str) -> None:
                 continue
             below = "".join(target.parent.relative_to(ROOT / place).parts[:1])
             assert floors.index(below) <= floors.index(above), f"{file.relative_to(ROOT)} imports from {below}"
+
+
+def test_tests_import_nothing_from_other_tests() -> None:
+    """What several need is in a file that holds no tests."""
+    for file in (ROOT / "tests").rglob("*.py"):
+        assert not any(".test_" in module.rpartition(".")[0] for module in imports(file)), file.relative_to(ROOT)
 
 
 def test_the_folders_of_tests_are_the_rooms() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.runs.test_interactive import SESSION
+from tests.runs.sessions import SESSION
 from tests.warm import Python
 
 

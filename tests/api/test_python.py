@@ -8,7 +8,7 @@ import pytest
 
 import bench
 from bench.errors import UserError
-from tests.runs.test_interactive import METHOD, session
+from tests.runs.sessions import METHOD, session
 from tests.warm import Python
 
 SCRIPT = """

@@ -15,6 +15,7 @@ from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import ATTACKS
 from bench.rng import generator
+from tests.attacks.problems import images
 
 BUILT_IN = ("alie", "backdoor", "honest", "ipm", "label_flip", "min_max", "noise", "scale", "sign_flip")
 ROWS = st.lists(st.lists(st.floats(-10, 10), min_size=3, max_size=3), min_size=2, max_size=6)
@@ -30,11 +31,6 @@ def forge(name: str, malicious: Any, benign: Any = (), **settings: Any) -> Tenso
     own = torch.tensor(malicious, dtype=torch.float64)
     others = torch.tensor(benign, dtype=torch.float64).reshape(-1, own.shape[1])
     return make(name, **settings).forge(own, others, generator("a test"))
-
-
-def images(side: int = 3, samples: int = 8) -> Dataset:
-    x = np.arange(samples * side * side, dtype=np.uint8).reshape(samples, 1, side, side)
-    return Dataset("images", x, np.arange(samples) % 3, samples, 3, (0.5,), (0.25,), "")
 
 
 def test_which_attacks_there_are_and_what_they_change() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bench.channel.operation import Update
 from bench.rng import generator
-from tests.channel.test_compression import NUMBERS, operation, send
+from tests.channel.operations import NUMBERS, operation, send
 
 
 def test_a_long_update_is_scaled_down_and_a_short_one_is_left_alone() -> None:

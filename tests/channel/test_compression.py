@@ -10,23 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bench.channel.operation import ChannelOperation, Update
-from bench.plugin import CHANNELS
+from bench.channel.operation import Update
 from bench.rng import generator
-
-NUMBERS = torch.tensor([3.0, -1.0, 0.5, -4.0, 2.0])
+from tests.channel.operations import NUMBERS, operation, send
 
 updates = st.lists(st.integers(-800, 800).map(lambda eighths: eighths / 8), min_size=1, max_size=40).map(torch.tensor)
-
-
-def operation(name: str, **settings: Any) -> ChannelOperation:
-    kind = CHANNELS.get(name)
-    instance: ChannelOperation = kind(kind.Hyper(**settings))
-    return instance
-
-
-def send(name: str, values: Tensor, state: Any = None, draw: int = 0, **settings: Any) -> tuple[Update, Any]:
-    return operation(name, **settings).send(Update.of(values), state or {}, generator("test", draw))
 
 
 def test_top_k_sends_the_largest_and_keeps_the_rest() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.channel.operation import Update
 from bench.rng import generator
-from tests.channel.test_compression import NUMBERS, operation
+from tests.channel.operations import NUMBERS, operation
 
 
 def test_each_update_has_the_noise_or_the_sum_of_all_has_it() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli import app
+from tests.cli.commands import COMMANDS
 from tests.conftest import ROOT
 from tests.warm import PATIENCE, Start
 
@@ -17,28 +18,6 @@ clients: 4
 rounds: 2
 """
 
-COMMANDS = """\
-bench grids
-bench datasets
-bench models
-bench methods
-bench cite fedavg
-bench data grid.yaml
-bench show grid.yaml
-bench new-method mine
-bench run --grid grid.yaml --out run --jobs 1 --no-tracking --keep best
-bench status run
-bench log run {cell}
-bench results run
-bench evaluate run --tests others
-bench export run {cell} --out models
-bench clean run
-bench pack run --out packed.tar.xz
-bench unpack packed.tar.xz unpacked
-bench verify packed.tar.xz --cells 1 --jobs 1 --blind
-bench sites export grid.yaml --only method=fedavg --out job
-"""
-"""Those that `docs/ten-tasks.md` does not have: its commands are run in new interpreters, too."""
 
 ELSEWHERE = {
     "decide": "tests/cli/test_decide.py",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_plain import COMMANDS
+from tests.cli.commands import COMMANDS
 from tests.conftest import ROOT
 from tests.warm import PATIENCE, Python, Start
 

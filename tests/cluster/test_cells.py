@@ -12,10 +12,9 @@ import pytest
 
 from bench.results.results import load_run
 from bench.rng import generator
-from bench.runs.cell import run_cell
-from bench.runs.session_options import Keep, Options
+from tests.cluster.helpers import assert_undisturbed, command, texts
 from tests.cluster.nodes import Nodes, can_be_apart
-from tests.runs.helpers import contents, states, wait_for
+from tests.runs.helpers import states, wait_for
 from tests.warm import PATIENCE, Start
 
 pytestmark = [
@@ -60,27 +59,6 @@ def shared(folder: Path, tmp_path: Path) -> Path:
     """A run folder of this test, which the second node does not see."""
     (folder / "shared" / tmp_path.name).mkdir()
     return folder / "shared" / tmp_path.name / "run"
-
-
-def texts(run: Path) -> list[str]:
-    """The contents of the cells' logs."""
-    return [path.read_text() for path in run.glob("*/log.txt")]
-
-
-def command(nodes: Nodes, file: Path, run: Path) -> list[object]:
-    """The arguments that run a grid on the cluster."""
-    return ["run", "--grid", file, "--out", run, "--ray", nodes.address, "--device", "cpu", "--cpus-per-cell", 1]
-
-
-def assert_undisturbed(run: Path, tmp_path: Path, keep: Keep = "none") -> None:
-    """Check that every cell has the bytes of an undisturbed run, and that no other files are left."""
-    assert set(states(run).values()) == {"done"}
-    for cell in load_run(run).cells:
-        run_cell(cell.settings, tmp_path / "whole" / cell.id, Options(device="cpu", keep=keep))
-    assert contents(run) == contents(tmp_path / "whole")
-    assert not list(run.rglob("*.tmp"))
-    assert not (run / "ray.token").exists()
-    assert {path.name for path in run.glob("*/*")} == {path.name for path in (tmp_path / "whole").glob("*/*")}
 
 
 def meeting(tmp_path: Path, nap: float = 0.2) -> list[dict[str, object]]:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.helpers import KINDS, assert_undisturbed, command, texts
 from tests.cluster.nodes import Nodes
-from tests.cluster.test_cells import assert_undisturbed, command, texts
-from tests.cluster.test_team import KINDS
 from tests.runs.helpers import wait_for
 from tests.warm import PATIENCE, Start
 

@@ -19,8 +19,8 @@ from bench.settings import Settings
 pytest.importorskip("ray")
 
 from bench.cluster.wire import PackedValue, Wire, flat
+from tests.cluster.helpers import KINDS
 
-KINDS = ("fedavg", "scd", "fedfomo", "comet", "fedbuff")
 OTHERS = sorted(set(METHODS.names()) - set(KINDS))
 
 

@@ -19,7 +19,7 @@ from bench.plugin import ATTACKS
 from bench.rng import generator
 from bench.settings import Settings
 from reports.reading.names import setting_text
-from tests.attacks.test_attacks import images
+from tests.attacks.problems import images
 from tests.conftest import ROOT
 
 GRID: dict[str, Any] = {"methods": ["fedavg"], "alphas": [1]}

@@ -23,7 +23,7 @@ from bench.engine.lanes.sgd import plain_sgd
 from bench.federation.federation import Federation
 from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
 from tests.methods.resume import assert_resumes
-from tests.speed.test_threads import two_rounds
+from tests.speed.problems import two_rounds
 
 SIZES = [13, 7, 1, 0, 10, 6]  # in batches of four; the short batches have three, two and two samples
 

@@ -23,8 +23,8 @@ from bench.settings import AdapterSettings, Settings
 from methods.feddpa import by_sample, mixed, mixed_loss
 from methods.lora import product, replaced
 from tests.engine.problems import METHOD_NAMES, QUICK, linear, remarks, run, toy, toy_partition
+from tests.methods.images import images
 from tests.methods.reference import DATA, LR, PLAIN, local_batches
-from tests.methods.test_with_modules import images
 
 SIZES = [7, 5]
 SHARES = [7 / 12, 5 / 12]

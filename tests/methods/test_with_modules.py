@@ -14,29 +14,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.data import Dataset, Partition
+from bench.data import Partition
 from bench.federation.federation import Federation
 from bench.method import Feed
 from bench.models.factory import build
 from bench.params import Params
 from bench.plugin import MODELS
-from bench.rng import generator
 from bench.settings import Settings
 from tests.conftest import ROOT
+from tests.methods.images import SIZES, images
 from tests.methods.reference import batches
 
-SIZES, BATCH, LR, MOMENTUM, DECAY, ROUNDS, EPOCHS, SEED = [8, 12], 4, 0.05, 0.9, 0.01, 2, 2, 3
+BATCH, LR, MOMENTUM, DECAY, ROUNDS, EPOCHS, SEED = 4, 0.05, 0.9, 0.01, 2, 2, 3
 STEPS = [EPOCHS * n // BATCH for n in SIZES]
 Batch = tuple[Tensor, Tensor]
 Term = Callable[[nn.Module], Tensor]
-
-
-def images() -> Dataset:
-    """Noise of 16 x 16 pixels, three classes; the last ten are the test part."""
-    rng = generator("tests", "modules")
-    n = sum(SIZES) + 10
-    x = rng.normal(size=(n, 1, 16, 16)).astype(np.float32)
-    return Dataset("noise", x, rng.integers(0, 3, n), sum(SIZES), 3, (0.0,), (1.0,), "noise")
 
 
 DATA = images()

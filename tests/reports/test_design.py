@@ -6,18 +6,10 @@ import numpy as np
 import pytest
 
 from reports.simulation import design
-from reports.simulation.components import Components, _deviations, components
+from reports.simulation.components import _deviations, components
 from reports.simulation.coverage import luck
 from reports.simulation.design import Design
-
-
-def parts(noise: float, methods: int = 6) -> Components:
-    """Four tasks of two families; methods are a fifth of a logit apart, some two points at 90 %."""
-    levels = np.repeat(2.2 - 0.2 * np.arange(methods)[None], 4, axis=0)
-    trials = [[np.array([level, level - 0.3]) for level in task] for task in levels]
-    families = ["one", "one", "one", "two"]
-    draws = noise * np.array([1.5, 0.1, -0.4, -1.2]) * np.ones((*levels.shape, 1))
-    return Components(levels, np.full(levels.shape, noise), trials, families, np.full(levels.shape, 2.0), draws)
+from tests.reports.parts import parts
 
 
 def test_cells_are_those_of_all_trials_finals_and_results() -> None:

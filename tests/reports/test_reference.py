@@ -18,7 +18,7 @@ from reports.statistics.reference import differences
 from reports.tables.accuracy import selection
 from tests.reports import conftest
 from tests.reports.conftest import name_cases, write_store
-from tests.reports.test_design import parts
+from tests.reports.parts import parts
 
 
 def test_one_method_on_one_task_is_student_s_paired_interval() -> None:

@@ -19,7 +19,7 @@ from bench.results.file_names import file_stems
 from bench.results.results import CellView
 from bench.results.saved_models import SavedModels
 from bench.settings import Settings
-from tests.results.test_saved_models import finished, rounds
+from tests.results.saved import finished, rounds
 from tests.warm import PATIENCE, Python, Start
 
 Cell = Callable[..., Settings]

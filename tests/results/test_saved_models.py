@@ -10,35 +10,17 @@ from bench.errors import UserError
 from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
 from bench.method import METHODS, Client, Method, Params, Program, Server, State, Upload
-from bench.results.figures import reported_figures
 from bench.results.results import CellView
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Keep, Options
 from bench.settings import Settings
 from bench.store.store import read_status
 from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)
+from tests.results.saved import Grid, finished, rounds
 from tests.runs.conftest import Bench
-from tests.runs.test_cell import stop_after
+from tests.runs.helpers import stop_after
 
 Cell = Callable[..., Settings]
-Grid = Callable[..., Path]
-
-
-def finished(settings: Settings, folder: Path, keep: Keep) -> CellView:
-    """Run a cell to its end and return its view."""
-    options = Options(device="cpu", keep=keep, checkpoint_seconds=0)
-    status = run_cell(settings, folder, options)
-    assert status.state == "done", status.reason
-    return CellView(folder.name, settings.name, settings, folder, status)
-
-
-def rounds(cell: CellView) -> dict[str, int]:
-    """The reported round of the generic and of the personalized models."""
-    found = reported_figures(cell)
-    return {
-        metric: next(f["round"] for f in found if f["metric"] == metric and f["mean"] != "equal")
-        for metric in ("gm", "pm")
-    }
 
 
 def assert_predicts(cell: CellView, at: dict[str, int]) -> None:

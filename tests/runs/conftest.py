@@ -1,4 +1,5 @@
 import importlib
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,6 +38,23 @@ def write_arrays(path: Path) -> Path:
         path, train_images=images[:180], train_labels=labels[:180], test_images=images[180:], test_labels=labels[180:]
     )
     return path
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new SQLite store; MLflow needs seconds to make one, so the tests copy it."""
+    from mlflow import MlflowClient
+
+    path = tmp_path_factory.mktemp("template") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def uri(empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A separate SQLite store for this test."""
+    monkeypatch.chdir(tmp_path)  # MLflow puts artifacts of stores that are not ours here
+    return f"sqlite:///{shutil.copy(empty_store, tmp_path / 'own.db')}"
 
 
 @pytest.fixture

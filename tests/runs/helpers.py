@@ -2,7 +2,7 @@
 
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import yaml
@@ -85,3 +85,20 @@ def make_run(
         status = run_cell(cell.settings, run / cell.id, options)
         assert status.state == "done", status.reason
     return run
+
+
+OPTIONS = Options(device="cpu", executor="sequential")
+
+
+EVERY_ROUND = OPTIONS.model_copy(update={"checkpoint_seconds": 0})
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """The bytes that must not depend on interruptions."""
+    return {name: (folder / name).read_bytes() for name in RESULTS}
+
+
+def stop_after(versions: int) -> Callable[[], bool]:
+    """A stop request that comes after so many server versions."""
+    calls = iter([False] * versions)
+    return lambda: next(calls, True)

@@ -4,7 +4,7 @@ import pytest
 
 import bench as front_door
 from bench.errors import UserError
-from tests.results.test_saved_models import Grid
+from tests.results.saved import Grid
 from tests.runs.conftest import Bench
 
 SAYS = "batch_size: 1: the BatchNorm of model 'resnet18' has no variance of one sample; set `batch_size` to 2 or more"

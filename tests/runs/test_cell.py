@@ -17,29 +17,13 @@ from bench.plugin import MODELS
 from bench.runs.cell import run_cell
 from bench.runs.cell_federation import last_recordings, recordings, recordings_key
 from bench.runs.events import Event
-from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store import checkpoint, store
 from tests.engine.problems import ONE_OF_A_KIND
 from tests.engine.problems import QUICK as QUICK_HP
-from tests.runs.helpers import RESULTS
-
-OPTIONS = Options(device="cpu", executor="sequential")
-EVERY_ROUND = OPTIONS.model_copy(update={"checkpoint_seconds": 0})
-
+from tests.runs.helpers import EVERY_ROUND, OPTIONS, results, stop_after
 
 Cell = Callable[..., Settings]
-
-
-def results(folder: Path) -> dict[str, bytes]:
-    """The bytes that must not depend on interruptions."""
-    return {name: (folder / name).read_bytes() for name in RESULTS}
-
-
-def stop_after(versions: int) -> Callable[[], bool]:
-    """A stop request that comes after so many server versions."""
-    calls = iter([False] * versions)
-    return lambda: next(calls, True)
 
 
 CONDITIONS: dict[str, tuple[float, dict[str, object]]] = {

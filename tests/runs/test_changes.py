@@ -14,8 +14,7 @@ from bench.runs.session_options import Options
 from bench.runs.verify.consistency import disagreement
 from bench.settings import Settings
 from bench.store.store import COLUMNS, read_status
-from tests.runs.helpers import RESULTS
-from tests.runs.test_cell import EVERY_ROUND, stop_after
+from tests.runs.helpers import EVERY_ROUND, RESULTS, stop_after
 
 Cell = Callable[..., Settings]
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]

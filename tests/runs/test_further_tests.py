@@ -29,8 +29,7 @@ from bench.store import store
 from datasets.assemble import assemble
 from reports.tables.further_tests import reversals
 from tests.runs.conftest import Bench
-from tests.runs.helpers import make_run
-from tests.runs.test_cell import stop_after
+from tests.runs.helpers import make_run, stop_after
 
 DEVICE = Options(device="cpu", executor="sequential", keep="best")
 SETTINGS: dict[str, Any] = {"rounds": 3, "alphas": [0.3]}

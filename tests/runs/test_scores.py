@@ -27,8 +27,7 @@ from bench.store import store
 from bench.store.store import read_status
 from tests.runs.conftest import Bench
 from tests.runs.forger import write_rows
-from tests.runs.helpers import make_run
-from tests.runs.test_cell import results, stop_after
+from tests.runs.helpers import make_run, results, stop_after
 
 OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
 Cell = Callable[..., Settings]

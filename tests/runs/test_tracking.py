@@ -97,23 +97,6 @@ def run10(grid10: Path, start_in: Start) -> Path:
 
 
 @pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new SQLite store; MLflow needs seconds to make one, so the tests copy it."""
-    from mlflow import MlflowClient
-
-    path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
-@pytest.fixture
-def uri(empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A separate SQLite store for this test."""
-    monkeypatch.chdir(tmp_path)  # MLflow puts artifacts of stores that are not ours here
-    return f"sqlite:///{shutil.copy(empty_store, tmp_path / 'own.db')}"
-
-
-@pytest.fixture(scope="module")
 def server(empty_store: Path, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real tracking server, started by `bench ui`, with an empty store."""
     folder = tmp_path_factory.mktemp("server")

@@ -13,7 +13,6 @@ from bench.runs.tracking.mirror import _reported_points, mirror_run
 from bench.settings import FurtherTest
 from bench.store import store
 from tests.runs.helpers import make_run
-from tests.runs.test_tracking import empty_store, uri  # noqa: F401  # the same empty store
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -28,7 +27,7 @@ def with_score(run: Path, name: str) -> CellView:
 
 def test_later_scores_and_another_reported_round_reach_mlflow(
     arrays: Path,
-    uri: str,  # noqa: F811
+    uri: str,
     tmp_path: Path,
 ) -> None:
     from mlflow import MlflowClient

@@ -21,7 +21,7 @@ from bench.sites.server import Absent
 from bench.sites.site import MODEL, SiteClient
 from bench.store import inside
 from tests.sites.conftest import Small, cell
-from tests.sites.test_faults import Faulty, rewritten
+from tests.sites.helpers import Faulty, rewritten
 
 # -- a site against its server -----------------------------------------------------------------------------------------
 

@@ -1,14 +1,12 @@
 """Sites and servers that stop, and messages that cannot be taken: as if that site had dropped out, and nothing lost."""
 
 import json
-import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load, save
 
 from bench.errors import UserError
 from bench.federation.simulated_time import Clock
@@ -19,6 +17,7 @@ from bench.sites.rehearsal import Threads
 from bench.sites.server import Absent
 from bench.sites.site import SiteClient
 from tests.sites.conftest import Small
+from tests.sites.helpers import Faulty, rewritten
 
 DROPOUT = Profile(dropout=0.4)
 ROUNDS = 4
@@ -28,15 +27,6 @@ def dropped(seed: int) -> set[tuple[int, int]]:
     """Rounds, from 0, and clients that the simulation leaves out."""
     clock = Clock(DROPOUT, seed, dict.fromkeys(range(3), "mlp"), {})
     return {(version, i) for version in range(ROUNDS) for i in range(3) if clock.drops_out(i, version)}
-
-
-def rewritten(body: bytes, change: Callable[[dict[str, torch.Tensor], dict[str, Any]], None]) -> bytes:
-    """A message with other tensors or another envelope."""
-    size = struct.unpack("<Q", body[:8])[0]
-    envelope = json.loads(json.loads(body[8 : 8 + size])["__metadata__"]["pfleague"])
-    tensors = load(body)
-    change(tensors, envelope)
-    return save(tensors, {"pfleague": json.dumps(envelope)})
 
 
 def with_nan(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
@@ -86,23 +76,6 @@ FAULTS: dict[str, tuple[Callable[[bytes], bytes | Absent], str]] = {
     "another package": (lambda body: rewritten(body, of_another_package), "package .* here, 0.0.1 there"),
     "another round": (lambda body: rewritten(body, of_another_round), "of round 78"),
 }
-
-
-class Faulty(Threads):
-    """Threads some of whose answers are damaged on their way, though the site has done its work."""
-
-    def __init__(self, sites: Mapping[int, SiteClient], fault: Callable[[bytes], bytes | Absent], when: Any) -> None:
-        super().__init__(sites)
-        self.fault = fault
-        self.when = when
-
-    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
-        answers = super().ask(requests)
-        for i, request in requests.items():
-            envelope, answer = decode(request).envelope, answers[i]
-            if envelope.kind == "round" and (envelope.version, i) in self.when and isinstance(answer, bytes):
-                answers[i] = self.fault(answer)
-        return answers
 
 
 @pytest.mark.parametrize("fault", [f if f == "gone" else pytest.param(f, marks=pytest.mark.long) for f in FAULTS])

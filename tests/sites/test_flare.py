@@ -12,7 +12,7 @@ from bench.sites.export import export, write_samples
 from bench.sites.job import SiteJob
 from bench.sites.loopback import differences, folders, simulate
 from tests.sites.conftest import cell
-from tests.sites.test_processes import until
+from tests.sites.helpers import until
 from tests.warm import PATIENCE, Start
 
 pytest.importorskip("nvflare")

@@ -3,8 +3,7 @@
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from bench.sites.export import export, write_samples
 from bench.sites.job import SiteJob
 from bench.sites.loopback import differences, folders, simulate
 from tests.sites.conftest import cell
+from tests.sites.helpers import until
 from tests.warm import PATIENCE, Started, Warm
 
 pytestmark = pytest.mark.long
@@ -74,14 +74,6 @@ def processes(tmp_path: Path, warm: Warm | None, environment: dict[str, str]) ->
     for process in of.running:
         with process:
             of.kill(process)
-
-
-def until(there: Callable[[], bool]) -> None:
-    """Wait until something is there."""
-    end = time.monotonic() + PATIENCE
-    while not there():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_processes_that_are_killed_and_started_again_give_the_same_bytes(processes: Processes) -> None:

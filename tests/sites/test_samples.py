@@ -14,7 +14,7 @@ from bench.sites.export import LOADER, export
 from bench.sites.job import DataFacts, SiteJob, samples_digest, simulated
 from bench.sites.rehearsal import Threads
 from tests.sites.conftest import Small
-from tests.sites.test_faults import Faulty, rewritten
+from tests.sites.helpers import Faulty, rewritten
 
 
 @pytest.fixture

@@ -1,35 +1,15 @@
 """The plain loop that `bench speed` compares with computes what the engine computes."""
 
-import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
 from bench.settings import Settings
 from bench.speed.plain import PlainLoop
 from tests.engine import problems  # noqa: F401 (its models)
-
-SIZES = (13, 7, 1, 0, 9)
-
-
-def problem(repeat: bool) -> tuple[Dataset, Partition]:
-    """Unequal clients; with `repeat` all images of a client are the same, so that order means nothing."""
-    rng = np.random.default_rng(0)
-    n = sum(SIZES)
-    x = rng.normal(size=(n + 10, 1, 16, 16)).astype(np.float32)
-    y = rng.integers(3, size=n + 10)
-    cuts = np.cumsum([0, *SIZES])
-    train = tuple(np.arange(a, b) for a, b in itertools.pairwise(cuts))
-    if repeat:
-        for own in train:
-            x[own], y[own] = x[own[:1]], y[own[:1]]
-    tests = tuple(np.arange(n, n + 10) for _ in SIZES)
-    none = tuple(np.zeros(0, np.int64) for _ in SIZES)
-    return Dataset("speed", x, y, n, 3, (0.1,), (0.9,), ""), Partition(train, none, tests, np.arange(n, n + 10))
+from tests.speed.problems import SIZES, problem
 
 
 def plain_and_ours(repeat: bool, **settings: Any) -> tuple[PlainLoop, Federation]:

@@ -9,24 +9,9 @@ from bench.engine import predict as outputs
 from bench.engine.backends import backends
 from bench.engine.device_data import channels_last
 from bench.engine.step import differentiate, differentiate_alone
-from bench.federation.federation import Federation
 from bench.models.conv import _Pooled
 from bench.models.fourier import FourierConv2d
-from bench.settings import Settings
-from tests.engine.problems import everything
-from tests.speed.test_plain import SIZES, problem
-
-
-def two_rounds(method: str = "ditto", **options: Any) -> tuple[Federation, dict[str, torch.Tensor]]:
-    """A small convolutional cell after two rounds; all its state, and how its models scored."""
-    chosen = {"model": "cnn", "model_options": {"hidden": 8}, "clients": len(SIZES), "batch_size": 4, "momentum": 0.5}
-    settings = Settings(method=method, **{**chosen, **options.pop("settings", {})})
-    data, partition = problem(False)
-    federation = Federation(settings, dataset=data, partition=partition, public=None, **options)
-    for _ in range(2):
-        federation.advance()
-        scores = federation.evaluate().metrics
-    return federation, everything(federation) | {"scores": torch.tensor([row["value"] for row in scores])}
+from tests.speed.problems import two_rounds
 
 
 def trained(**options: Any) -> dict[str, torch.Tensor]:

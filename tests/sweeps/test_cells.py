@@ -20,7 +20,7 @@ from sweeps.session import _cells_so_far
 from sweeps.storage import study_storage
 from sweeps.study_reader import load_study
 from tests.sweeps.conftest import Write
-from tests.sweeps.test_run import run, trials
+from tests.sweeps.helpers import run, trials
 from tests.warm import PATIENCE, Start
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")

@@ -19,7 +19,6 @@ from bench.api import with_name
 from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset, Split
 from bench.errors import UserError
-from bench.federation.cell_identity import Identities
 from bench.plugin import PARTITIONS
 from bench.results.pack import unpack
 from bench.results.results import load_run
@@ -28,47 +27,24 @@ from bench.runs.cell import run_cell
 from bench.runs.plan import PlannedCell
 from bench.runs.run_folder import write_run
 from bench.runs.session_options import Options
-from bench.runs.workers import LocalRunner
 from bench.store import store
 from bench.store.tables import read_table
 from sweeps.cells import list_cells
 from sweeps.fair import budget_table, cells_again, choose, reported_cells
 from sweeps.finals import check_blind, finalists
-from sweeps.run import STARTUP_TRIALS, Outcome, _sampler, _Tuner, best_value, mean_curve, open_studies, tune
+from sweeps.run import STARTUP_TRIALS, Outcome, _sampler, _Tuner, best_value, mean_curve, open_studies
 from sweeps.study import Study
 from sweeps.study_reader import load_study
 from tests.conftest import ROOT
 from tests.runs.helpers import CHILDREN
 from tests.sweeps.conftest import Write
+from tests.sweeps.helpers import IDENTITIES, OPTIONS, run, trials
 from tests.warm import PATIENCE, Start
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
-OPTIONS = '{"device": "cpu", "executor": "sequential"}'
-IDENTITIES = Identities(Path("data"))
 RATES = [0.3, 0.2, 0.4, 0.25, 0.35, 1e-6, 1e300]
 """The sixth learns nothing, the last one blows up."""
-
-
-def run(
-    study: Study, folder: Path, timeout: float | None = None, options: str = OPTIONS
-) -> tuple[Outcome, dict[str, Any], list[str]]:
-    """Tune with one worker process, as the command does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    studies = open_studies(study, f"sqlite:///{folder}/study.db")
-    write_run(folder, study.described_grid, [])
-    said: list[str] = []
-    outcome = tune(
-        study, studies, folder, options=options, runner=LocalRunner(1, "cpu"), identities=IDENTITIES, timeout=timeout,
-        say=said.append,
-    )  # fmt: skip
-    return outcome, studies, said
-
-
-def trials(study: Study, folder: Path) -> list[FrozenTrial]:
-    """All trials, arm by arm."""
-    studies = open_studies(study, f"sqlite:///{folder}/study.db")
-    return [trial for arm in study.arms for trial in studies[arm.name].get_trials(deepcopy=False)]
 
 
 def facts(found: list[FrozenTrial]) -> list[tuple[object, ...]]:

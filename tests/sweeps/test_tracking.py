@@ -8,7 +8,7 @@ from bench.results.results import load_run
 from bench.runs.tracking.mirror import embedded_uri, mirror_run
 from sweeps.study_reader import load_study
 from tests.sweeps.conftest import Write
-from tests.sweeps.test_run import run
+from tests.sweeps.helpers import run
 
 # MLflow's own imports use what SQLAlchemy is about to remove
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -1,0 +1,30 @@
+"""A finished grid whose models are saved."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.results.figures import reported_figures
+from bench.results.results import CellView
+from bench.runs.cell import run_cell
+from bench.runs.session_options import Keep, Options
+from bench.settings import Settings
+from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)
+
+Grid = Callable[..., Path]
+
+
+def finished(settings: Settings, folder: Path, keep: Keep) -> CellView:
+    """Run a cell to its end and return its view."""
+    options = Options(device="cpu", keep=keep, checkpoint_seconds=0)
+    status = run_cell(settings, folder, options)
+    assert status.state == "done", status.reason
+    return CellView(folder.name, settings.name, settings, folder, status)
+
+
+def rounds(cell: CellView) -> dict[str, int]:
+    """The reported round of the generic and of the personalized models."""
+    found = reported_figures(cell)
+    return {
+        metric: next(f["round"] for f in found if f["metric"] == metric and f["mean"] != "equal")
+        for metric in ("gm", "pm")
+    }

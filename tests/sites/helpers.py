@@ -1,0 +1,50 @@
+"""What several tests of sites need."""
+
+import json
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+
+from bench.sites.messages import decode
+from bench.sites.rehearsal import Threads
+from bench.sites.server import Absent
+from bench.sites.site import SiteClient
+from tests.warm import PATIENCE
+
+
+def rewritten(body: bytes, change: Callable[[dict[str, torch.Tensor], dict[str, Any]], None]) -> bytes:
+    """A message with other tensors or another envelope."""
+    size = struct.unpack("<Q", body[:8])[0]
+    envelope = json.loads(json.loads(body[8 : 8 + size])["__metadata__"]["pfleague"])
+    tensors = load(body)
+    change(tensors, envelope)
+    return save(tensors, {"pfleague": json.dumps(envelope)})
+
+
+class Faulty(Threads):
+    """Threads some of whose answers are damaged on their way, though the site has done its work."""
+
+    def __init__(self, sites: Mapping[int, SiteClient], fault: Callable[[bytes], bytes | Absent], when: Any) -> None:
+        super().__init__(sites)
+        self.fault = fault
+        self.when = when
+
+    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
+        answers = super().ask(requests)
+        for i, request in requests.items():
+            envelope, answer = decode(request).envelope, answers[i]
+            if envelope.kind == "round" and (envelope.version, i) in self.when and isinstance(answer, bytes):
+                answers[i] = self.fault(answer)
+        return answers
+
+
+def until(there: Callable[[], bool]) -> None:
+    """Wait until something is there."""
+    end = time.monotonic() + PATIENCE
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.01)
