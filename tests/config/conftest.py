@@ -6,9 +6,10 @@ from typing import Literal
 
 import pytest
 
+import bench.plugin
 from bench.config.grid import Grid, load_grid
 from bench.method import Hyperparameters, Method, ServerRule, hp
-from bench.plugin import METHODS, SERVER_RULES
+from bench.plugin import ATTACKS, CHANNELS, METHODS, SERVER_RULES
 
 
 class Toy(Method):
@@ -51,3 +52,20 @@ def load(tmp_path: Path) -> Callable[..., Grid]:
         return load_grid(str(file), list(overrides))
 
     return from_text
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Load a text as a plug-in, which is forgotten after the test."""
+    for registry in (CHANNELS, ATTACKS):
+        assert registry.names()  # the built-in ones are not to be forgotten
+        monkeypatch.setattr(registry, "_items", dict(registry._items))
+    monkeypatch.setattr(bench.plugin, "_FILES", dict(bench.plugin._FILES))
+
+    def load(text: str) -> Path:
+        file = tmp_path / "mine.py"
+        file.write_text(text)
+        bench.plugin.load_file(file)
+        return file
+
+    return load

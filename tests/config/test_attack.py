@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 import bench
-import bench.plugin
 from bench.config.completion import check_attack
 from bench.config.grid import load_grid
 from bench.config.identity import cell_id
@@ -71,22 +70,6 @@ def test_what_makes_no_sense_is_refused(attack: Any, problem: str) -> None:
     with pytest.raises(UserError) as error:
         load_grid({**GRID, "attack": attack})
     assert problem in str(error.value)
-
-
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Load a text as a plug-in, which is forgotten after the test."""
-    assert ATTACKS.names()  # the built-in ones are not to be forgotten
-    monkeypatch.setattr(ATTACKS, "_items", dict(ATTACKS._items))
-    monkeypatch.setattr(bench.plugin, "_FILES", dict(bench.plugin._FILES))
-
-    def load(text: str) -> Path:
-        file = tmp_path / "mine.py"
-        file.write_text(text)
-        bench.plugin.load_file(file)
-        return file
-
-    return load
 
 
 def test_an_attack_of_a_plugin_counts_with_its_code(plugin: Callable[[str], Path]) -> None:

@@ -10,12 +10,10 @@ import torch
 import yaml
 
 import bench
-import bench.plugin
 from bench.config.completion import check_channel
 from bench.config.grid import load_grid
 from bench.config.identity import cell_id
 from bench.errors import UserError
-from bench.plugin import CHANNELS
 from bench.settings import Settings
 from reports.reading.names import setting_text
 from tests.conftest import ROOT
@@ -83,22 +81,6 @@ def test_what_makes_no_sense_is_refused(channel: Any, problem: str) -> None:
     with pytest.raises(UserError) as error:
         load_grid({**GRID, "channel": channel})
     assert problem in str(error.value)
-
-
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Load a text as a plug-in, which is forgotten after the test."""
-    assert CHANNELS.names()  # the built-in ones are not to be forgotten
-    monkeypatch.setattr(CHANNELS, "_items", dict(CHANNELS._items))
-    monkeypatch.setattr(bench.plugin, "_FILES", dict(bench.plugin._FILES))
-
-    def load(text: str) -> Path:
-        file = tmp_path / "mine.py"
-        file.write_text(text)
-        bench.plugin.load_file(file)
-        return file
-
-    return load
 
 
 def test_an_operation_of_a_plugin_counts_with_its_code(plugin: Callable[[str], Path]) -> None:
