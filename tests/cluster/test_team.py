@@ -3,7 +3,8 @@
 import functools
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,11 +16,16 @@ from bench.engine.team import Assignment, HelperAnswer, SharedState, serve
 from bench.federation.federation import Federation
 from bench.method import METHODS
 from bench.settings import Settings
-
-pytest.importorskip("ray")
-
-from bench.cluster.wire import PackedValue, Wire, flat
 from tests.cluster.helpers import KINDS
+from tests.later import Later
+
+if TYPE_CHECKING:
+    from bench.cluster.wire import PackedValue
+
+if find_spec("ray") is None:
+    pytest.skip("Ray is not installed", allow_module_level=True)
+
+wire = Later("bench.cluster.wire")  # imports Ray
 
 OTHERS = sorted(set(METHODS.names()) - set(KINDS))
 
@@ -30,7 +36,7 @@ class Beside:
     def __init__(self, engines: list[Engine]) -> None:
         self._engines = engines
         homes = [engine.device_data.home for engine in engines]
-        self._wires = [(Wire(home, near=True), Wire(home, near=False)) for home in homes]
+        self._wires = [(wire.Wire(home, near=True), wire.Wire(home, near=False)) for home in homes]
         self.sent: list[int] = []
 
     def __len__(self) -> int:
@@ -48,9 +54,9 @@ class Beside:
         return found
 
 
-def travelled(packed: PackedValue) -> PackedValue:
+def travelled(packed: "PackedValue") -> "PackedValue":
     """The packed value with bytes in place of tensors."""
-    packed.tensors = {number: flat(tensor) for number, tensor in packed.tensors.items()}
+    packed.tensors = {number: wire.flat(tensor) for number, tensor in packed.tensors.items()}
     return packed
 
 
@@ -112,7 +118,7 @@ def test_the_first_client_that_diverges_is_named_whoever_trains_it() -> None:
 
 
 def test_a_tensor_that_is_changed_in_place_travels_again() -> None:
-    near, far = (Wire(torch.device("cpu"), near=end) for end in (True, False))
+    near, far = (wire.Wire(torch.device("cpu"), near=end) for end in (True, False))
     tensor = torch.zeros(3)
     for value, travels in ((0.0, True), (0.0, False), (1.0, True), (1.0, False)):
         if value != tensor[0]:
@@ -128,7 +134,7 @@ def test_a_tensor_that_is_changed_in_place_travels_again() -> None:
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
 def test_tensors_of_any_shape(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    near, far = (Wire(torch.device("cpu"), near=end) for end in (True, False))
+    near, far = (wire.Wire(torch.device("cpu"), near=end) for end in (True, False))
     tensor = torch.arange(6)[: torch.Size(shape).numel()].reshape(shape).to(dtype)
     found = far.unpack(travelled(near.pack(tensor)))
     assert found.dtype == dtype
