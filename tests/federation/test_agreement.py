@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 
 from tests.engine.problems import assert_same, everything, run, toy
-from tests.federation.test_attacks import FORGED, SIZES, attack
-from tests.federation.test_channel import channel
-from tests.federation.test_privacy import ADAPTIVE, noisy
+from tests.federation.helpers import ADAPTIVE, FORGED, SIZES, attack, channel, noisy
 from tests.methods.resume import assert_resumes
 
 CHANNELS: dict[str, Any] = {

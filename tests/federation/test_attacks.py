@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.config.completion import check_attack, check_channel
+from bench.config.completion import check_channel
 from bench.errors import UserError
 from bench.federation.attacks import malicious_clients, poison
 from bench.federation.federation import Federation
@@ -17,13 +17,7 @@ from bench.plugin import METHODS
 from bench.settings import Settings
 from docs.examples.attacks_and_servers import ATTACKS, HONEST, MIN_MAX, SERVERS, SIGN_FLIP, accuracy
 from tests.engine.problems import EVERY_METHOD, everything, run, toy, toy_data, toy_partition
-
-SIZES = [9, 8, 8, 7, 6]
-FORGED = ["noise", "sign_flip", "scale", "alie", "min_max", "ipm"]
-
-
-def attack(name: str, share: float = 0.4, **settings: Any) -> dict[str, Any]:
-    return check_attack({"name": name, "share": share, **settings}) or {}
+from tests.federation.helpers import FORGED, SIZES, attack
 
 
 def attacked(method: str, name: str, **settings: Any) -> Federation:

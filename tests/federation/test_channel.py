@@ -8,19 +8,15 @@ import pytest
 import torch
 
 from bench.channel.operation import Update
-from bench.config.completion import check_channel
 from bench.errors import UserError
 from bench.federation.channel import STATE, origin
 from bench.params import Params
 from bench.plugin import CHANNELS
 from bench.rng import generator
 from tests.engine.problems import EVERY_METHOD, generic, numbered_model, remarks, run, toy
+from tests.federation.helpers import channel
 
 TOP_K = {"name": "top_k", "share": 0.25}
-
-
-def channel(*names: str) -> tuple[dict[str, Any], ...]:
-    return tuple(check_channel(list(names)))
 
 
 def test_the_server_adds_what_arrives_to_what_the_client_had() -> None:

@@ -19,15 +19,7 @@ from bench.plugin import METHODS
 from bench.rng import generator
 from bench.settings import Settings
 from tests.engine.problems import generic, run, toy
-
-CLIP = {"name": "clip", "norm": 0.5}
-ADAPTIVE = {"name": "adaptive_clip", "norm": 0.5}
-
-
-def noisy(
-    on: str = "sum", noise: float = 1.0, clip: dict[str, Any] = CLIP, after: tuple[str, ...] = ()
-) -> tuple[dict[str, Any], ...]:
-    return tuple(check_channel([clip, {"name": "gaussian", "noise": noise, "on": on}, *after]))
+from tests.federation.helpers import ADAPTIVE, noisy
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,14 @@ def change_status(folder: Path, change: Callable[[dict[str, dict[str, object]]],
     store.write_json(folder / "status.json", status)
 
 
+def change_rows(folder: Path, name: str, change: Callable[[Row], object]) -> None:
+    """Change the rows of a table, and its checksum; a row that is left without a round goes."""
+    rows = read_rows(folder, name)
+    for row in rows:
+        change(row)
+    write_rows(folder, name, [row for row in rows if row["round"]])
+
+
 def forge(
     folder: Path, *, metrics: tuple[str, ...] = ("gm", "pm"), losses: str = "drift", kind: str = "another"
 ) -> None:

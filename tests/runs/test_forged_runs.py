@@ -13,7 +13,7 @@ from bench.runs.verify.consistency import disagreement
 from bench.runs.verify.verify import CellVerdict, Checked, _copies
 from tests.conftest import ROOT
 from tests.runs.conftest import COMMON, Bench
-from tests.runs.forger import KINDS, change_status, forge
+from tests.runs.forger import KINDS, change_rows, change_status, forge
 from tests.warm import Start
 
 ENTRIES = ROOT / "tests" / "entries" / "league_1_small"
@@ -127,8 +127,6 @@ def test_too_few_cells_of_a_forged_run_confirm_nothing(run: Path, bench: Bench) 
 @pytest.mark.long
 def test_bytes_of_a_drifted_run_cannot_be_halved(run: Path, bench: Bench) -> None:
     """Neither can seconds: a method whose messages do not depend on its numbers sends the same everywhere."""
-    from tests.runs.test_forgeries import change_rows
-
     for cell in load_run(run).cells:
         forge(cell.folder)
         change_rows(cell.folder, "ledger", lambda row: row.update(up=str(int(row["up"]) // 2)))

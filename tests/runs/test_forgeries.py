@@ -1,6 +1,5 @@
 """`bench verify` finds edited cells also where another path computed them, whose bytes need not be the same."""
 
-import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -15,11 +14,11 @@ from bench.runs.verify.consistency import disagreement
 from bench.runs.verify.recomputed import compare
 from bench.store import store
 from tests.runs.conftest import COMMON, Bench
+from tests.runs.forger import Row, change_rows, change_status
 from tests.warm import Start
 
 pytestmark = pytest.mark.long
 
-Row = dict[str, str]
 ANOTHER = "aarch64 DEFAULT Neoverse-N1 L2=1048576"
 """A processor that no test runs on, as its path would name it."""
 
@@ -46,27 +45,6 @@ def run(made: Path, tmp_path: Path) -> Path:
 
 def cell_of(run: Path, label: str = "ditto", seed: int = 0) -> CellView:
     return next(cell for cell in load_run(run).cells if (cell.label, cell.settings.seed) == (label, seed))
-
-
-def change_status(folder: Path, change: Callable[[dict[str, dict[str, object]]], object]) -> None:
-    status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
-    change(status)
-    store.write_json(folder / "status.json", status)
-
-
-def change_rows(folder: Path, name: str, change: Callable[[Row], object]) -> None:
-    """Change the rows of a table, and its checksum, as a deliberate forger would."""
-    path = folder / f"{name}.csv"
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, store.COLUMNS[name], lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            change(row)
-            if row["round"]:
-                writer.writerow(row)
-    change_status(folder, lambda status: status["checksums"].update({name: store.checksum(path)}))
 
 
 def better(row: Row) -> None:
