@@ -20,8 +20,7 @@ from bench.runs.options import SessionOptions
 from bench.runs.plan import PlannedCell, plan, planned_remarks
 from bench.runs.run_folder import STUDY, call_text, write_run
 from bench.runs.session import Session, Stopped, print_notes
-from bench.runs.tracking.mirror import shown
-from bench.runs.tracking.process import DRAIN_SECONDS, Follower
+from bench.runs.tracking import DRAIN_SECONDS, Tracking, shown
 from bench.settings import Settings
 from bench.store import inside, store
 from reports.page.page import write_report
@@ -190,12 +189,12 @@ def _open(folder: Path, study: Study, described: dict[str, Any], storage: str | 
 @contextmanager
 def _followed(folder: Path, mirror: str | None) -> Iterator[None]:
     """Mirror the run in MLflow during the block."""
-    follower = Follower(folder, mirror) if mirror else None
+    tracking = Tracking(folder, mirror) if mirror else None
     try:
         yield
     finally:
-        if follower:
-            follower.finish(DRAIN_SECONDS)
+        if tracking:
+            tracking.finish(DRAIN_SECONDS)
 
 
 def _write_best(folder: Path, study: Study, cells: list[Settings]) -> None:

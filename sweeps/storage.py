@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.errors import UserError
-from bench.runs.tracking.mirror import shown
-from bench.store.database import sqlite_url
+from bench.runs.tracking import shown, sqlite_url
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage

@@ -14,7 +14,7 @@ from tests.rooms import FLOORS, PACKAGES, room
 
 WITHIN = {
     "bench/engine": ["lanes", "backends", ""],
-    "bench/runs": ["tracking", "forecast", "", "verify"],
+    "bench/runs": ["forecast", "", "verify"],
     "reports": ["statistics", "reading", "tables", "pictures", "published", "page", "decision", "league", "simulation"],
 }
 """The same for rooms within a room; an empty name stands for the files that lie in the room itself."""

@@ -31,7 +31,7 @@ PRELOAD = [
     "bench.runs.cell",
     "bench.conformance.suite",
     "bench.results.results",
-    "bench.runs.tracking.mirror",
+    "bench.runs.tracking",
     "reports.page.page",
     "sweeps.run",
 ]

@@ -18,7 +18,7 @@ from bench.runs.options import TrackingUri
 def track(run: RunFolder, tracking_uri: TrackingUri = None) -> None:
     """Add to MLflow what it does not have of a run yet; nothing is recorded twice."""
     from bench.results.results import load_run
-    from bench.runs.tracking import mirror as tracking
+    from bench.runs import tracking
 
     load_run(run)  # raises if this is not a run; MLflow would create a folder and a store under any name
     uri = tracking.choose_store(run, tracking_uri)
@@ -33,7 +33,7 @@ def ui(
 ) -> None:
     """Show a run in MLflow's own page, on this machine only, until Ctrl-C."""
     from bench.results.results import load_run
-    from bench.runs.tracking import mirror as tracking
+    from bench.runs import tracking
     from bench.store.inside import check_place
 
     grid = load_run(run).info["grid"]  # raises if this is not a run, even if the folder has an MLflow store

@@ -17,11 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
-import torch
-from torch import Tensor
-
 from bench.errors import UserError, in_words
-from bench.params import Params
 from bench.plugin import is_interactive
 from bench.results.cell_names import CELL_COLUMNS, cell_columns, cell_name
 from bench.runs.events import Event
@@ -238,6 +234,10 @@ def _frame(name: str, version: int, rows: _Rows) -> "pd.DataFrame":
 
 def _copy(value: Any) -> Any:
     """A copy that shares no memory with the method's state, but for the modules of model values."""
+    from torch import Tensor  # here: the process of MLflow's copy needs a callback's class, and no torch
+
+    from bench.params import Params
+
     match value:
         case Params():
             return Params(value.weights.detach().clone(), value.buffers.detach().clone(), value.spec)
@@ -253,6 +253,8 @@ def _copy(value: Any) -> Any:
 @contextlib.contextmanager
 def _restore_torch_settings() -> Iterator[None]:
     """Restore what a callback may have set for the whole process: threads, dtype, gradients, torch's generator."""
+    import torch
+
     threads, dtype, gradients = torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -280,6 +282,7 @@ class CallbackListener:
         self._cells = cells
         self._run = run
         self._calls = {id: Calls(callbacks, id, settings, warn) for id, settings in cells.items()}
+        self._tables = ("ledger", *_SCORED) if any(map(_needs_rows, callbacks)) else ()
         self._rows: dict[str, dict[str, _NewRows]] = {}
         self._shown: dict[str, int] = {}
 
@@ -291,16 +294,22 @@ class CallbackListener:
         if id not in self._rows or event.round < self._shown[id]:  # it begins, or another worker goes on with it
             if event.state in ("done", "diverged"):  # finished before
                 return
-            self._rows[id] = {name: _NewRows(self._run / id, name) for name in ("ledger", *_SCORED)}
+            self._rows[id] = {name: _NewRows(self._run / id, name) for name in self._tables}
             self._shown[id] = event.round
         new = {name: rows.until(self._shown[id], event.round) for name, rows in self._rows[id].items()}
-        for version, row in new["ledger"].groupby("round"):
+        for version, row in new["ledger"].groupby("round") if new else ():
             scores = [new[name][new[name]["round"] == version] for name in _SCORED if len(new[name])]
             calls.version(int(str(version)), row, pd.concat(scores, ignore_index=True) if scores else ())
         self._shown[id] = event.round
         if event.state not in ("running", "waiting"):
             calls.end(event.round, event.state)
             del self._rows[id]
+
+
+def _needs_rows(callback: Callback) -> bool:
+    return any(
+        getattr(type(callback), hook) is not getattr(Callback, hook) for hook in ("after_version", "after_evaluation")
+    )
 
 
 class _NewRows:

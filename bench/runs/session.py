@@ -28,8 +28,7 @@ from bench.runs.plan import PlannedCell, listed, plan, planned_remarks, select
 from bench.runs.progress import patience, reporter
 from bench.runs.run_folder import check_folder, check_there, forget, write_run
 from bench.runs.session_options import Options
-from bench.runs.tracking import mirror
-from bench.runs.tracking.process import DRAIN_SECONDS, STOP_SECONDS, Follower
+from bench.runs.tracking import DRAIN_SECONDS, STOP_SECONDS, Tracking, choose_store
 from bench.runs.workers import LocalRunner
 from bench.settings import Settings
 from bench.store import store
@@ -92,7 +91,7 @@ class Session:
         Raises:
             UserError: the user named no address of one.
         """
-        return mirror.choose_store(self.folder, self.options.tracking_uri) if self.options.tracked else None
+        return choose_store(self.folder, self.options.tracking_uri) if self.options.tracked else None
 
     def run(self, runner: CellRunner, *, fresh: bool = False, callbacks: Sequence[Callback] = ()) -> list[CellView]:
         """Run the cells: finished ones are skipped, half-done ones go on, failed ones are tried again.
@@ -304,7 +303,9 @@ def work(
     names = {id: cell_name(settings) for id, settings in unfinished.items()}
     rounds = {id: settings.rounds for id, settings in unfinished.items()}
     tasks = [CellTask(settings, folder / id, options) for id, settings in unfinished.items()]
-    follower = Follower(folder, mirror) if mirror and (tasks or other_cells(folder)) else None
+    tracking = Tracking(folder, mirror) if mirror and (tasks or other_cells(folder)) else None
+    if tracking:
+        listeners = [*listeners, CallbackListener(folder, unfinished, [tracking], print_warning)]
     of_a_run = (folder / "run.json").exists()  # cells that are verified run in a folder without it
     with reporter(names, rounds, quiet=quiet, verbose=verbose) as report:
 
@@ -318,6 +319,6 @@ def work(
                 listener(event)
 
         completed = runner.run(runner.order(tasks), tell)
-    if follower:
-        follower.finish(DRAIN_SECONDS if completed else STOP_SECONDS)
+    if tracking:
+        tracking.finish(DRAIN_SECONDS if completed else STOP_SECONDS)
     return completed

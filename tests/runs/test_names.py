@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from bench.runs.tracking.mirror import embedded_uri, mirror_run
-from bench.store.database import sqlite_url
+from bench.runs.tracking import embedded_uri, mirror_run, sqlite_url
 from tests.warm import PATIENCE, Start
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -22,8 +22,7 @@ import yaml
 
 from bench.errors import UserError
 from bench.results.results import CellView, load_run
-from bench.runs.tracking.mirror import Mirror, charts_path, choose_store, embedded_uri, mirror_run
-from bench.runs.tracking.process import Follower
+from bench.runs.tracking import Mirror, Tracking, charts_path, choose_store, embedded_uri, mirror_run
 from bench.store import store
 from tests.warm import PATIENCE, Start
 
@@ -417,11 +416,11 @@ def test_a_store_that_never_answers_is_not_waited_for(small: Path, capsys: pytes
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        follower = Follower(small, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        tracking = Tracking(small, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert tracking._listen(PATIENCE)  # MLflow is imported, which takes longer the busier the machine is
         began = time.monotonic()
-        follower.finish(PATIENCE)
-    ready = follower._heard or began  # when MLflow was imported, which takes longer the busier the machine is
-    assert time.monotonic() - ready < 25  # MLflow itself would try for more than half a minute
+        tracking.finish(PATIENCE)
+    assert time.monotonic() - began < 25  # MLflow itself would try for more than half a minute
     assert capsys.readouterr().err.count("warning: tracking in http") == 1
 
 
@@ -429,9 +428,9 @@ def test_a_store_that_never_answers_is_not_waited_for(small: Path, capsys: pytes
 def test_the_mirror_dies_with_its_run(small: Path, uri: str, environment: dict[str, str]) -> None:
     code = f"""
 import pathlib, time
-from bench.runs.tracking.process import Follower
-follower = Follower(pathlib.Path({str(small)!r}), {uri!r})
-print(follower._process.pid, flush=True)
+from bench.runs.tracking import Tracking
+tracking = Tracking(pathlib.Path({str(small)!r}), {uri!r})
+print(tracking._process.pid, flush=True)
 time.sleep(100)
 """
     command = [sys.executable, "-c", code]

@@ -9,7 +9,7 @@ from bench.results.figures import reported_figures
 from bench.results.further_tests import evaluate_cell
 from bench.results.results import CellView, load_run
 from bench.runs.session_options import Options
-from bench.runs.tracking.mirror import _reported_points, mirror_run
+from bench.runs.tracking import mirror_run, reported_points
 from bench.settings import FurtherTest
 from bench.store import store
 from tests.runs.helpers import make_run
@@ -52,7 +52,7 @@ def test_later_scores_and_another_reported_round_reach_mlflow(
     def files() -> set[str]:
         return {file.path for file in client.list_artifacts(copy().info.run_id)}
 
-    assert mirrored() == {point.name: point.value for point in _reported_points(cell)}
+    assert mirrored() == {point.name: point.value for point in reported_points(cell)}
     first = copy().info.run_id
     assert "evaluated.csv" not in files()
 
@@ -65,5 +65,5 @@ def test_later_scores_and_another_reported_round_reach_mlflow(
     before = [figure["round"] for figure in reported_figures(cell)]
     others = (with_score(run, name) for name in ("loss", "nll"))
     moved = next(c for c in others if [figure["round"] for figure in reported_figures(c)] != before)
-    assert mirrored() == {point.name: point.value for point in _reported_points(moved)} != after
+    assert mirrored() == {point.name: point.value for point in reported_points(moved)} != after
     assert copy().info.run_id != first

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.results.results import load_run
-from bench.runs.tracking.mirror import embedded_uri, mirror_run
+from bench.runs.tracking import embedded_uri, mirror_run
 from sweeps.study_reader import load_study
 from tests.sweeps.conftest import Write
 from tests.sweeps.helpers import run

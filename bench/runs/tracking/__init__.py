@@ -1,1 +1,0 @@
-"""The mirror of a run in MLflow."""
