@@ -46,17 +46,15 @@ def write_data(folder: Path, inputs: Path, data: CellData) -> None:
     dataset, partition, public = data
     arrays: dict[str, Array] = {}
     description: dict[str, Any] = {
-        "summary": partition.summary,
         "names": partition.names,
         "new": partition.new,
+        "summary": partition.summary,
         "rounds": [change.round for change in partition.changes],
-        "sizes": [],
+        "stages": [
+            [[part.tolist() for part in getattr(stage, name)] for name in _LISTS] + [stage.global_test.tolist()]
+            for stage in partition.stages
+        ],
     }
-    for number, stage in enumerate(partition.stages):
-        lists = {name: getattr(stage, name) for name in _LISTS}
-        arrays |= {f"{name}_{number}": np.concatenate(parts) for name, parts in lists.items()}
-        arrays[f"global_test_{number}"] = stage.global_test
-        description["sizes"].append({name: [len(part) for part in parts] for name, parts in lists.items()})
     for kind, samples in (("local", without_labels(dataset, partition)), ("public", public)):
         if samples is not None:
             arrays[f"{kind}_labels"] = samples.y
@@ -81,12 +79,11 @@ def read_data(folder: Path) -> CellData:
         for kind in ("local", "public")
         if kind in description
     }
+    shared = {"summary": description["summary"]} | {name: tuple(description[name]) for name in ("names", "new")}
     stages = []
-    for number, sizes in enumerate(description["sizes"]):
-        train, validation, test = (_split(arrays[f"{name}_{number}"], sizes[name]) for name in _LISTS)
-        common, summary = arrays[f"global_test_{number}"], description["summary"]
-        names, new = tuple(description["names"]), tuple(description["new"])
-        stages.append(Partition(train, validation, test, common, summary, names=names, new=new))
+    for *lists, common in description["stages"]:
+        train, validation, test = (tuple(np.array(part, np.int64) for part in parts) for parts in lists)
+        stages.append(Partition(train, validation, test, np.array(common, np.int64), **shared))
     first, *later = stages
     changes = tuple(Change(after, stage) for after, stage in zip(description["rounds"], later, strict=True))
     return sets["local"], replace(first, changes=changes), sets.get("public")
@@ -94,9 +91,7 @@ def read_data(folder: Path) -> CellData:
 
 def write_outputs(folder: Path, version: int, outputs: Sequence[Outputs]) -> None:
     """Write the outputs of a server version's models, in place of scores."""
-    entries = [
-        {"names": output.names, "own": output.own, "new": output.new, "stage": output.stage} for output in outputs
-    ]
+    entries = [{name: getattr(output, name) for name in ("names", "own", "new", "stage")} for output in outputs]
     logits = {f"logits_{k}": output.logits.cpu().numpy() for k, output in enumerate(outputs)}
     _write(_outputs_file(folder, version), {"outputs": entries}, logits)
 
@@ -131,10 +126,6 @@ def _dataset(description: dict[str, Any], labels: Indices) -> Dataset:
     x = np.load(description.pop("inputs"), mmap_mode="c", allow_pickle=False)
     plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in description.items()}
     return Dataset(x=x, y=labels, checksum="", **plain)
-
-
-def _split(flat: Indices, sizes: list[int]) -> tuple[Indices, ...]:
-    return tuple(np.split(flat, np.cumsum(sizes)[:-1]))
 
 
 def _write_inputs(folder: Path, x: Array) -> Path:

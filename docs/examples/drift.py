@@ -20,16 +20,16 @@ from bench.rng import generator
 from bench.runs.plan import plan
 from bench.runs.session import work
 from bench.runs.session_options import Options
-from bench.runs.verify.consistency import read_rows
 from bench.runs.verify.drift import loss_factors, shift, spread
-from bench.runs.verify.recomputed import Recomputed, compare
+from bench.runs.verify.files import read_rows
+from bench.runs.verify.recomputed import CellVerdict, compare
 from bench.runs.workers import LocalRunner
 
 DATA = Path("data")
 RUNS = 20
 
 
-def compute(cells: list[CellView], scratch: Path) -> list[tuple[CellView, Path, Recomputed]]:
+def compute(cells: list[CellView], scratch: Path) -> list[tuple[CellView, Path, CellVerdict]]:
     """Each cell with the folder of the same one computed here, and the verdict."""
     planned = plan([cell.settings for cell in cells], DATA, download=False)
     runner = LocalRunner(None, "auto")
@@ -89,9 +89,9 @@ def main() -> None:
         report(compute(drawn, scratch))
 
 
-def report(found: list[tuple[CellView, Path, Recomputed]]) -> None:
+def report(found: list[tuple[CellView, Path, CellVerdict]]) -> None:
     """Print the tables."""
-    paths = Counter(verdict.paths for _, _, verdict in found)
+    paths = Counter(verdict.text.partition(", on another path ")[2] for _, _, verdict in found)
     print(f"{len(found)} cells of {len({cell.label for cell, _, _ in found})} methods: ", end="")
     print(", ".join(f"{count} {name}" for name, count in Counter(one.outcome for _, _, one in found).items()))
     print(f"paths: {'; '.join(paths)}\n")
@@ -114,7 +114,7 @@ def report(found: list[tuple[CellView, Path, Recomputed]]) -> None:
             print(f"| {count} | {name} | {' | '.join(power(pool, count, by) for by in (0, 0.5, 1, 3))} |", flush=True)
 
 
-def clients(found: list[tuple[CellView, Path, Recomputed]]) -> list[float]:
+def clients(found: list[tuple[CellView, Path, CellVerdict]]) -> list[float]:
     """By how many right samples a client's test is above the one computed here, over cells, metrics and rounds."""
     differences: list[float] = []
     for cell, folder, _ in found:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.rng import generator
-from bench.runs.verify.consistency import _counts, _expected, read_rows
+from bench.runs.verify.files import counts_of, expected_means, read_rows
 from bench.store import store
 
 Row = dict[str, str]
@@ -59,7 +59,7 @@ def forge(
             row["correct"] = str(min(int(row["correct"]) + int(rng.integers(1, 3)), int(row["samples"])))
     write_rows(folder, "clients", clients)
     partition = json.loads((folder / "partition.json").read_text(encoding="utf-8"))
-    expected = _expected(_counts(clients), partition)
+    expected = expected_means(counts_of(clients), partition)
     table = read_rows(folder, "metrics")
     for row in table:
         key = tuple(row[column] for column in ("round", "metric", "on", "mean", "split"))

@@ -14,6 +14,7 @@ from bench.runs.plan import plan
 from bench.runs.run_folder import write_run
 from bench.runs.session_options import Options
 from bench.runs.workers import PRELOAD
+from bench.settings import Settings
 from bench.store import store
 from tests.warm import PATIENCE, Started
 
@@ -25,6 +26,11 @@ CHILDREN = multiprocessing.get_context("forkserver")
 """Starts processes that a test kills. A process forked from that of the tests could not train: after a fork
 autograd's threads raise an error."""
 CHILDREN.set_forkserver_preload([*PRELOAD, "pytest", "sklearn.cluster", "sweeps.run"])
+
+
+def view(settings: Settings, folder: Path) -> CellView:
+    """A cell's folder as whoever reads a run sees it."""
+    return CellView(folder.name, settings.name, settings, folder, store.read_status(folder))
 
 
 def cells(run: Path) -> dict[str, CellView]:

@@ -19,7 +19,7 @@ from bench.results.results import CellView, load_run, tidy
 from bench.results.summary import summary
 from bench.runs.plan import plan, planned_remarks
 from bench.runs.session_options import Options
-from bench.runs.verify.consistency import disagreement
+from bench.runs.verify.files import disagreement
 from reports.reading.load import load
 from reports.tables import accuracy
 from tests.runs.helpers import make_run

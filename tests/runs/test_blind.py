@@ -73,9 +73,9 @@ SCORER_AND_JUDGE = (
     SCORER
     + """
 from bench.runs.verify import verify
-from bench.runs.verify.recomputed import Recomputed
+from bench.runs.verify.recomputed import CellVerdict
 
-verify.compare = lambda cell, folder: Recomputed("same", "the same bytes")
+verify.compare = lambda cell, folder: CellVerdict(cell, "same", "the same bytes")
 """
 )
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from bench.results.figures import reported_figures
-from bench.results.results import CellView, load_run
+from bench.results.results import load_run
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
-from bench.runs.verify.consistency import disagreement
+from bench.runs.verify.files import disagreement
 from bench.settings import Settings
-from bench.store.store import COLUMNS, read_status
-from tests.runs.helpers import EVERY_ROUND, RESULTS, stop_after
+from bench.store.store import COLUMNS
+from tests.runs.helpers import EVERY_ROUND, RESULTS, stop_after, view
 
 Cell = Callable[..., Settings]
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -25,10 +25,6 @@ TIMELINE: list[dict[str, Any]] = [
     {"round": 4, "exchange": 1.0, "leave": [0, 0], "arrive": [3, 3]},
 ]
 FILES = (*RESULTS, "changes.csv", "tests.json")
-
-
-def view(folder: Path, settings: Settings) -> CellView:
-    return CellView(folder.name, settings.name, settings, folder, read_status(folder))
 
 
 @pytest.mark.parametrize("method", ["ditto", pytest.param("ifca", marks=pytest.mark.long)])
@@ -45,7 +41,7 @@ def test_a_stopped_cell_goes_on_across_a_change_with_the_same_bytes(cell: Cell, 
 def test_the_files_of_a_cell_agree_and_an_edited_one_does_not(cell: Cell, tmp_path: Path) -> None:
     settings = cell(method="ditto", timeline=TIMELINE, metrics=("balanced_accuracy",))
     assert run_cell(settings, tmp_path, Options(device="cpu")).state == "done"
-    done = view(tmp_path, settings)
+    done = view(settings, tmp_path)
     assert disagreement(done) is None
     changes = done.table("changes")
     assert list(changes.columns) == list(COLUMNS["changes"])
@@ -63,7 +59,7 @@ def test_the_files_of_a_cell_agree_and_an_edited_one_does_not(cell: Cell, tmp_pa
     line = next(i for i, row in enumerate(text) if row.startswith("5,pm,1,test,"))
     text[line] = text[line].replace(",test,", ",test,1")
     (tmp_path / "clients.csv").write_text("\n".join(text) + "\n")
-    assert disagreement(view(tmp_path, settings)) is not None
+    assert disagreement(view(settings, tmp_path)) is not None
 
 
 def test_cells_without_changes_have_no_such_table(cell: Cell, tmp_path: Path) -> None:
@@ -77,7 +73,7 @@ def test_the_reported_round_knows_the_last_data(cell: Cell, tmp_path: Path) -> N
     timeline = [{"round": 4, "shifts": [{"name": "concept_shift", "clusters": 2}]}]
     settings = cell(method="fedavg", timeline=timeline, rounds=6)
     assert run_cell(settings, tmp_path, Options(device="cpu", keep="best")).state == "done"
-    done = view(tmp_path, settings)
+    done = view(settings, tmp_path)
     metrics = done.table("metrics")
     pooled = metrics[(metrics["metric"] == "gm") & (metrics["on"] == "global") & (metrics["split"] == "validation")]
     by_round = pooled[pooled["quantity"] == "accuracy"].set_index("round")["value"]
@@ -89,7 +85,7 @@ def test_the_reported_round_knows_the_last_data(cell: Cell, tmp_path: Path) -> N
 def test_models_of_clients_that_arrived_are_kept_and_tested(cell: Cell, tmp_path: Path) -> None:
     settings = cell(method="ditto", timeline=[{"round": 2, "arrive": [3, 3]}], rounds=3, tests=("others",))
     assert run_cell(settings, tmp_path, Options(device="cpu", keep="best")).state == "done"
-    done = view(tmp_path, settings)
+    done = view(settings, tmp_path)
     assert done.model(3).round == 3
     rows = done.table("evaluated")
     assert {0, 1, 2, 3} <= set(rows[rows["split"] == "others"]["client"])

@@ -11,10 +11,9 @@ from bench.results.further_tests import evaluate_cell
 from bench.results.results import CellView
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
-from bench.runs.verify.evaluated import evaluated_tests, scores_of
-from bench.runs.verify.recomputed import compare
+from bench.runs.verify.recomputed import compare, evaluated_tests, scores_of
 from bench.settings import FurtherTest, Settings
-from bench.store.store import read_status
+from tests.runs.helpers import view
 
 Cell = Callable[..., Settings]
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -24,16 +23,12 @@ ADDED = [FurtherTest(name="global"), FurtherTest(name="corrupted", kinds=("fog",
 SHIFTED = FurtherTest(name="shifted", shifts=({"name": "label_noise", "share": 0.3},))
 
 
-def view(folder: Path, settings: Settings) -> CellView:
-    return CellView(folder.name, settings.name, settings, folder, read_status(folder))
-
-
 @pytest.fixture
 def again(cell: Cell, tmp_path: Path) -> tuple[CellView, Path]:
     """A cell with rows that were added later, and the same cell computed again."""
     settings = cell(method="ditto", rounds=2, tests=("others",))
     assert run_cell(settings, tmp_path / "cell", DEVICE).state == "done"
-    done = view(tmp_path / "cell", settings)
+    done = view(settings, tmp_path / "cell")
     evaluate_cell(done, [*ADDED, SHIFTED], ["macro_f1"])
     scoring: dict[str, Any] = {"metrics": tuple(sorted(scores_of(done))), "tests": tuple(evaluated_tests(done))}
     assert run_cell(settings.model_copy(update=scoring), tmp_path / "new", DEVICE).state == "done"

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from bench.results.results import CellView
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
-from bench.runs.verify.consistency import _means_of, disagreement, read_rows
 from bench.runs.verify.drift import differences
-from bench.runs.verify.further import allowed_flips
-from bench.runs.verify.recomputed import compare
+from bench.runs.verify.files import disagreement, means_of, read_rows
+from bench.runs.verify.recomputed import allowed_flips, compare
 from bench.settings import Settings
 from bench.store import store
-from bench.store.store import read_status
 from tests.runs.conftest import COMMON
 from tests.runs.forger import KINDS, Row, change_status, write_rows
+from tests.runs.helpers import view
 
 Twice = tuple[Settings, Path, Path]
 OPTIONS = Options(device="cpu", executor="sequential", keep="best")
@@ -50,10 +48,6 @@ def twice(made: tuple[Settings, Path], tmp_path: Path) -> Twice:
     folder = Path(shutil.copytree(here, tmp_path / "cell"))
     change_status(folder, lambda status: status["path"].update(cpu=KINDS["another"]))
     return settings, folder, here
-
-
-def view(settings: Settings, folder: Path) -> CellView:
-    return CellView(folder.name, settings.name, settings, folder, read_status(folder))
 
 
 def halve_epsilon(folder: Path) -> None:
@@ -168,7 +162,7 @@ def test_a_mean_of_an_added_test_that_is_not_its_clients_is_seen_in_any_cell(twi
 
 def test_means_and_flips_by_hand() -> None:
     """A client without a value counts in no mean."""
-    means = _means_of({0: 0.5, 1: 1.0, 2: float("nan")}, [1, 3, 5], [1, 2])
+    means = means_of({0: 0.5, 1: 1.0, 2: float("nan")}, [1, 3, 5], [1, 2])
     assert means == {"train_size": 0.875, "equal": 0.75, "benign": 1.0}
     assert [allowed_flips(n) for n in (41, 150, 359)] == [1, 2, 3]
 

@@ -9,7 +9,7 @@ import yaml
 
 from bench.results.pack import SUFFIX, unpack
 from bench.results.results import load_run
-from bench.runs.verify.consistency import disagreement
+from bench.runs.verify.files import disagreement
 from bench.runs.verify.verify import CellVerdict, Checked, _copies
 from tests.conftest import ROOT
 from tests.runs.conftest import COMMON, Bench

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from bench.results.results import CellView, load_run
-from bench.runs.verify.consistency import disagreement
+from bench.runs.verify.files import disagreement
 from bench.runs.verify.recomputed import compare
 from bench.store import store
 from tests.runs.conftest import COMMON, Bench

@@ -19,22 +19,17 @@ from bench.results.results import CellView, load_run
 from bench.runs.cell import run_cell
 from bench.runs.plan import plan
 from bench.runs.session_options import Options
-from bench.runs.tracking.mirror import _points, _reported_points
-from bench.runs.verify.consistency import disagreement, read_rows
+from bench.runs.tracking import curve_points, reported_points
+from bench.runs.verify.files import disagreement, read_rows
 from bench.runs.verify.recomputed import compare
 from bench.settings import Settings
 from bench.store import store
-from bench.store.store import read_status
 from tests.runs.conftest import Bench
 from tests.runs.forger import write_rows
-from tests.runs.helpers import make_run, results, stop_after
+from tests.runs.helpers import make_run, results, stop_after, view
 
 OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
 Cell = Callable[..., Settings]
-
-
-def view(settings: Settings, folder: Path) -> CellView:
-    return CellView(folder.name, settings.name, settings, folder, read_status(folder, settings))
 
 
 def run_here(settings: Settings, folder: Path, **options: Any) -> CellView:
@@ -194,9 +189,9 @@ def test_mlflow_gets_the_scores_that_are_not_missing(tmp_path: Path, arrays: Pat
     settings = {"metrics": ["auroc"], "rounds": 2, "alphas": [0.05]}
     (cell,) = load_run(make_run(tmp_path / "run", arrays, ["ditto"], **settings)).cells
     table = cell.table("scores").query("split == 'test' and metric == 'pm' and mean == 'equal'")
-    points = [(p.round, p.value) for p in _points(cell) if p.name == "pm/local/equal/test/auroc"]
+    points = [(p.round, p.value) for p in curve_points(cell) if p.name == "pm/local/equal/test/auroc"]
     assert points == list(table[["round", "value"]].dropna().itertuples(index=False, name=None))
-    reported = {p.name: p.value for p in _reported_points(cell)}
+    reported = {p.name: p.value for p in reported_points(cell)}
     shown = [f["value"] for f in reported_figures(cell, "auroc") if (f["metric"], f["mean"]) == ("pm", "equal")]
     assert [reported["reported/pm/local/equal/auroc"]] == shown
     assert "reported/pm/local/equal" in reported

@@ -16,7 +16,7 @@ from bench.errors import UserError
 from bench.plugin import METHODS
 from bench.results.pack import SUFFIX, pack, unpack
 from bench.results.results import CellView, RunView, load_run
-from bench.runs.verify.consistency import read_rows
+from bench.runs.verify.files import read_rows
 from bench.settings import Settings
 from bench.store.store import Status
 from reports.league.page import shipped

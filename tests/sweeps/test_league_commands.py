@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.results.pack import SUFFIX, unpack
-from bench.results.shared_partitions import SHARED
+from bench.results.pack import SHARED, SUFFIX, unpack
 from reports.league.page import write_league
 from tests.conftest import ROOT
 from tests.warm import PATIENCE, Start

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bench.results.figures import further_scores, reported_figures
 from bench.results.results import CellView
-from bench.runs.verify.consistency import read_rows
+from bench.runs.verify.files import read_rows
 
 LEVEL = 1e-4
 """How probable it is at most that an honest run is called shifted."""
@@ -85,6 +85,8 @@ def shift(cells: Sequence[dict[str, float]]) -> Shift | None:
     figures' sums of signed ranks (Wilcoxon), each divided by the root of its sum of squares. So it supposes nothing
     about how far honest cells drift, and one that drifts far decides nothing. The level holds for all figures together.
     """
+    from scipy.stats import permutation_test
+
     names = sorted({name for apart in cells for name in apart})
     table = np.array([[apart.get(name, 0.0) for name in names] for apart in cells]).reshape(len(cells), len(names))
     table = np.where(np.abs(table) > 1e-9, table, 0.0)  # a mean's last digit may depend on the CPU
@@ -93,12 +95,20 @@ def shift(cells: Sequence[dict[str, float]]) -> Shift | None:
         return None
     ranks = np.column_stack([_signed_ranks(column) for column in table.T])
     sums = np.abs(ranks.sum(axis=0))
-    ways, often = min(2 ** len(table), _FLIPS), 0
-    for signs in _signs(len(table)):
-        often += int((np.abs(signs @ ranks).max(axis=1) >= sums.max() - 1e-9).sum())
-        if often > LEVEL * ways:
-            return None
-    p = max(often, 1) / ways
+    p = float(
+        permutation_test(
+            (np.ones(len(table)),),  # of a single sample the test flips signs, here those of the cells
+            lambda signs, axis: np.abs(signs @ ranks).max(axis=axis),
+            permutation_type="samples",
+            alternative="greater",
+            n_resamples=_FLIPS,
+            vectorized=True,
+            batch=_BLOCK,
+            rng=np.random.default_rng(0),
+        ).pvalue
+    )
+    if p > LEVEL:
+        return None
     worst = int(sums.argmax())
     moved = table[:, worst][table[:, worst] != 0]
     return Shift(names[worst], float(moved.mean()), len(moved), p)
@@ -177,13 +187,3 @@ def _signed_ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     ranks = np.sign(values) * np.asarray(rankdata(np.abs(values)), float)
     length = float(np.linalg.norm(ranks))
     return np.asarray(ranks / length if length else ranks)
-
-
-def _signs(cells: int) -> Iterator[npt.NDArray[np.floating[Any]]]:
-    """Blocks of equal size of ways to flip the signs of some cells: all ways, or many random ones."""
-    if 2**cells <= _FLIPS:
-        yield 1.0 - 2.0 * ((np.arange(2**cells)[:, None] >> np.arange(cells)) & 1)
-        return
-    rng = np.random.default_rng(0)
-    for _ in range(_FLIPS // _BLOCK):
-        yield 1.0 - 2.0 * rng.integers(2, size=(_BLOCK, cells), dtype=np.int8)

@@ -24,7 +24,7 @@ from bench.runs.session_options import choose_device
 from bench.settings import DEFAULT_SELECTION, PRESENTATION, Settings
 from bench.store import store
 from bench.store.data_record import tests_record
-from bench.store.growing_tables import Tables
+from bench.store.tables import Tables
 
 _SCORED = ("metrics", "clients", "hits", *store.OPTIONAL)
 """Tables that the judge writes; all others are the worker's."""

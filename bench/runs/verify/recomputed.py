@@ -7,20 +7,20 @@ accuracies of an honest cell can be anywhere, so that this path cannot decide.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.plugin import METRICS
+from bench.results.figures import ALL
 from bench.results.results import CellView
-from bench.runs.verify.consistency import ROUNDING, read_rows
 from bench.runs.verify.drift import STABLE, differences, scaled
-from bench.runs.verify.evaluated import not_evaluated, scores_of
-from bench.runs.verify.further import allowed_flips, beyond_rounding, other_score
+from bench.runs.verify.files import ROUNDING, Row, read_rows
+from bench.settings import RECORDED, FurtherTest
 from bench.store.data_record import record_of
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS, FURTHER, read_status
@@ -33,105 +33,111 @@ _AMOUNTS = {
 }
 """What would then differ from round to round; the timeline follows from the ledger."""
 _VALUES = {"metrics": "value", "clients": "correct", "changes": "value"}
-"""Tables of what the models score, each with the column that may differ."""
-
-_Group = tuple[str, str, str, str]
-"""Rows of `metrics.csv`: metric, whose tests (`on`), split and round."""
+"""Tables of what the models score, which every path writes row by row, each with the column that may differ."""
+_ADDED = ("round", "metric", "on", "mean", "client", "split", "quantity")
+"""What tells a row of `evaluated.csv`, to which `bench evaluate` adds rows."""
+_TOLERANCE, _WEIGHT, _CLASSES = 0.01, 3, 2
+"""How far rounding alone may move a score: by 0.01, and for each sample that is classified otherwise as three samples
+or as two whole classes, whatever is more (the only sample of a rare class is its whole recall)."""
+_WORDS = ("accountant", "adjacency", "sampling", "unprotected")
+"""The words around the numbers of `privacy.json`, which are those of the version that wrote them."""
 
 Agreement = Literal["same", "near", "drifted", "wrong"]
 
 
 @dataclass(frozen=True)
-class Recomputed:
-    """The result of computing one cell again.
+class CellVerdict:
+    """The result for one cell; `text` explains it in one line.
 
     Attributes:
         outcome: `same` bytes, or numbers; `near`: the same models but for rounding; `drifted`: training drifted apart;
             or `wrong`.
-        text: explains it.
-        paths: what differs between the two paths; empty on the same one.
         apart: how far its numbers lie above those computed here, by figure; of cells that are `near` or `drifted`.
     """
 
+    cell: CellView
     outcome: Agreement
     text: str
-    paths: str = ""
     apart: dict[str, float] = field(default_factory=dict, compare=False)
 
+    @property
+    def name(self) -> str:
+        """The cell's name, with its method where the label is another name."""
+        settings = self.cell.settings
+        return f"{self.cell.name}{'' if settings.name == settings.method else f' (method {settings.method})'}"
 
-def compare(cell: CellView, folder: Path) -> Recomputed:
+
+def compare(cell: CellView, folder: Path) -> CellVerdict:
     """Compare a cell with the same cell computed again in `folder`."""
-    verdict = _compare(cell, folder)
+    here = replace(cell, folder=folder, status=read_status(folder))
+    outcome, text = _compare(cell, here)
+    old, new = cell.status.path, here.status.path
+    if new != old:
+        keys = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+        text += f", on another path ({', '.join(f'{key} {old.get(key)} -> {new.get(key)}' for key in keys)})"
     unchecked = sorted(scores_of(cell).difference(METRICS.names()))
-    unchecked += [f"evaluated.csv ({', '.join(left_out)})"] if (left_out := not_evaluated(cell, folder)) else []
-    return replace(verdict, text=f"{verdict.text}; not checked: {', '.join(unchecked)}") if unchecked else verdict
+    unchecked += [f"evaluated.csv ({', '.join(left_out)})"] if (left_out := _not_evaluated(cell, folder)) else []
+    text += f"; not checked: {', '.join(unchecked)}" if unchecked else ""
+    moved = outcome in ("near", "drifted") and here.status.rounds == cell.status.rounds
+    return CellVerdict(cell, outcome, text, differences(cell, here) if moved else {})
 
 
-def _compare(cell: CellView, folder: Path) -> Recomputed:
-    old, new = cell.status, read_status(folder)
+def _compare(cell: CellView, here: CellView) -> tuple[Agreement, str]:
+    old, new, folder = cell.status, here.status, here.folder
     if new.state != old.state:
-        return Recomputed("wrong", f"{old.state} in the run, {new.state} here. {new.reason}".rstrip())
+        return "wrong", f"{old.state} in the run, {new.state} here. {new.reason}".rstrip()
     if new.derived != old.derived:
-        return Recomputed("wrong", f"derived metrics: {old.derived} in the run, {new.derived} here")
+        return "wrong", f"derived metrics: {old.derived} in the run, {new.derived} here"
     names = [name for name in COLUMNS if name not in FURTHER and (cell.folder / f"{name}.csv").exists()]
     other = [name for name in names if not _same(cell.folder, folder, f"{name}.csv")]
-    if new.path == old.path:
-        if other:
-            return Recomputed("wrong", f"other numbers on the same path: {_difference(cell.folder, folder, other[0])}")
-        if _has_relations(cell) and not _same(cell.folder, folder, "relations.json"):
-            return Recomputed("wrong", "other numbers on the same path: relations.json")
-        if further := _other_privacy(cell.folder, folder) or other_score(cell, folder):
-            return Recomputed("wrong", f"other numbers on the same path: {further}")
-        return Recomputed("same", "the same bytes")
-    paths = _paths(old.path, new.path)
-    if new.rounds != old.rounds:
-        return Recomputed("drifted", f"diverged after {old.rounds} rounds in the run, after {new.rounds} here", paths)
-    verdict = _on_another_path(cell, folder, other, paths)
-    if verdict.outcome not in ("near", "drifted"):
-        return verdict
-    return replace(verdict, apart=differences(cell, replace(cell, folder=folder, status=new)))
+    if new.path != old.path:
+        if new.rounds != old.rounds:
+            return "drifted", f"diverged after {old.rounds} rounds in the run, after {new.rounds} here"
+        return _on_another_path(cell, folder, other)
+    faults = [_difference(cell.folder, folder, name) for name in other[:1]]
+    faults += [] if _same(cell.folder, folder, "relations.json") or not _has_relations(cell) else ["relations.json"]
+    faults += _other_privacy(cell.folder, folder) or _other_scores(_further_pairs(cell, folder))
+    return ("wrong", f"other numbers on the same path: {faults[0]}") if faults else ("same", "the same bytes")
 
 
-def _on_another_path(cell: CellView, new: Path, other: list[str], paths: str) -> Recomputed:
+def _on_another_path(cell: CellView, new: Path, other: list[str]) -> tuple[Agreement, str]:
     """Compare a cell with the files of a folder; the tables named in `other` are not the same bytes."""
     old = cell.folder
-    for name in other:
-        if name in _VALUES and not _same_rows(old, new, name):
-            return Recomputed("wrong", f"other rows: {_difference(old, new, name)}", paths)
-    if further := other_score(cell, new, values=False):
-        return Recomputed("wrong", f"other rows: {further}", paths)
-    by_group = _moved(old, new)
-    moved, scored = max(by_group.values(), default=0.0), _scored(old, new, by_group)
-    worst = max(scored, key=lambda pair: pair.apart / pair.allowed, default=_Scored(0, 0, "no round"))
+    pairs = _further_pairs(cell, new)
+    rows = [_difference(old, new, name) for name in other if name in _VALUES and not _same_rows(old, new, name)]
+    if rows := rows or [pair.text for pair in pairs if pair.here is None]:
+        return "wrong", f"other rows: {rows[0]}"
+    scored = _scored(old, new)
+    moved = max((group.moved for group in scored), default=0.0)
+    worst = max(scored, key=lambda group: group.apart / group.allowed, default=_Scored("no round"))
     samples = f"{worst.apart} of {worst.samples} samples otherwise in {worst.name}"
     counted = [name for name in other if name in _COUNTED]
     counts = [f"another count: {_difference(old, new, name)}" for name in counted]
     follow = all(_follows_numbers(old, new, "work" if name == "work" else "ledger") for name in counted)
     if privacy := _other_privacy(old, new):  # noise is counted by what clients send and by the steps that they take
-        counts.append(privacy)
+        counts += privacy
         follow = follow and any(_follows_numbers(old, new, name) for name in _AMOUNTS)
     text = f"losses differ by {100 * moved:.2g} % at most, and {samples}"
-    if moved > STABLE and (odd := scaled(old, new) or _still(scored)):
-        return Recomputed("wrong", f"no training drifts so: {odd}; {samples}", paths)
     if moved > STABLE:
-        outcome: Agreement = "drifted" if follow else "wrong"
-        return Recomputed(outcome, "; ".join([f"training drifted apart: {text}", *counts]), paths)
+        if odd := scaled(old, new) or _still(scored):
+            return "wrong", f"no training drifts so: {odd}; {samples}"
+        return "drifted" if follow else "wrong", "; ".join([f"training drifted apart: {text}", *counts])
     if counts:  # FedKD sends so many singular values as hold a share of a sum: rounding can make it one more
         excused = moved > ROUNDING and follow and "work" not in counted
-        return Recomputed("drifted" if excused else "wrong", counts[0], paths)
-    if moved > ROUNDING and (further := beyond_rounding(cell, new, worst.apart)):
-        return Recomputed("wrong", f"no rounding moves a score so far: {further}; {text}", paths)
-    if moved > ROUNDING and worst.apart <= worst.allowed:
-        return Recomputed("near", f"the same models but for rounding: {text}", paths)
+        return "drifted" if excused else "wrong", counts[0]
     if moved > ROUNDING:
-        return Recomputed("wrong", f"too many samples for such losses ({worst.allowed} may be): {text}", paths)
+        if further := _beyond_rounding(cell, pairs, worst.apart):
+            return "wrong", f"no rounding moves a score so far: {further}; {text}"
+        if worst.apart > worst.allowed:
+            return "wrong", f"too many samples for such losses ({worst.allowed} may be): {text}"
+        return "near", f"the same models but for rounding: {text}"
     edited = [samples] if worst.apart else []
     edited += ["hits.csv"] if "hits" in other else []
     edited += ["relations.json"] if _has_relations(cell) and not _related(old, new) else []
-    edited += [further] if (further := other_score(cell, new)) else []
-    if edited:
-        return Recomputed("wrong", f"the same losses and other numbers: {', '.join(edited)}", paths)
-    return Recomputed("same", "the same numbers", paths)
+    edited += _other_scores(pairs)[:1]
+    return (
+        ("wrong", f"the same losses and other numbers: {', '.join(edited)}") if edited else ("same", "the same numbers")
+    )
 
 
 def _follows_numbers(old: Path, new: Path, name: str) -> bool:
@@ -144,26 +150,20 @@ def _follows_numbers(old: Path, new: Path, name: str) -> bool:
     return old_rows != rows and len(set(map(tuple, rows))) > 2
 
 
-def _still(scored: list["_Scored"]) -> str | None:
-    """Find models with other samples right and the same losses: models with the same losses are the same models."""
-    still = next((pair for pair in scored if pair.apart and pair.moved <= ROUNDING), None)
-    return None if still is None else f"other samples are right in {still.name}, whose losses are the same"
-
-
-@dataclass(frozen=True)
+@dataclass
 class _Scored:
     """Differences in how a metric's models classify the samples of a split in a round, in two computations.
 
     Attributes:
+        name: metric, split and round.
         apart: difference of the numbers of correct samples, summed over clients.
         samples: number of samples that are scored.
-        name: metric, split and round.
         moved: the largest relative difference of their losses.
     """
 
-    apart: int
-    samples: int
     name: str
+    apart: int = 0
+    samples: int = 0
     moved: float = 0.0
 
     @property
@@ -172,64 +172,213 @@ class _Scored:
         return allowed_flips(self.samples)
 
 
-def _scored(old: Path, new: Path, moved: dict[_Group, float]) -> list[_Scored]:
-    """Measure how far counts are apart: by client, and on a common test set, of which only accuracies are known."""
-    groups: dict[_Group, list[tuple[int, int]]] = defaultdict(list)
-    for row, other in zip(read_rows(old, "clients"), read_rows(new, "clients"), strict=True):
-        apart = abs(int(row["correct"]) - int(other["correct"]))
-        groups[row["metric"], "local", row["split"], row["round"]].append((apart, int(row["samples"])))
+def allowed_flips(samples: int) -> int:
+    """Number of samples that the same models may classify otherwise because of rounding."""
+    return 1 + samples // 150
+
+
+def _scored(old: Path, new: Path) -> list[_Scored]:
+    """Measure how far losses and counts are apart: by client, and on a common test set, of which only accuracies are
+    known."""
+    groups: dict[tuple[str, ...], _Scored] = {}
+
+    def group(metric: str, on: str, split: str, version: str) -> _Scored:
+        name = f"{metric}, {split if on == 'local' else 'common test set'}, round {version}"
+        return groups.setdefault((metric, on, split, version), _Scored(name))
+
     record = read_json(old / "partition.json")
     for row, other in zip(read_rows(old, "metrics"), read_rows(new, "metrics"), strict=True):
+        scored, values = (
+            group(row["metric"], row["on"], row["split"], row["round"]),
+            (float(row["value"]), float(other["value"])),
+        )
         common = record_of(record, int(row["round"]))["n_global_test"]
-        if common and (row["on"], row["split"], row["quantity"]) == ("global", "test", "accuracy"):
-            apart = abs(round(common * (float(row["value"]) - float(other["value"]))))
-            groups[row["metric"], "global", "test", row["round"]].append((apart, common))
+        if row["quantity"] == "loss" and row["value"] != other["value"]:
+            moved = abs(values[0] - values[1]) / max(map(abs, values))
+            scored.moved = max(scored.moved, math.inf if math.isnan(moved) else moved)
+        elif common and (row["on"], row["split"], row["quantity"]) == ("global", "test", "accuracy"):
+            scored.apart += abs(round(common * (values[0] - values[1])))
+            scored.samples += common
+    for row, other in zip(read_rows(old, "clients"), read_rows(new, "clients"), strict=True):
+        scored = group(row["metric"], "local", row["split"], row["round"])
+        scored.apart += abs(int(row["correct"]) - int(other["correct"]))
+        scored.samples += int(row["samples"])
+    return list(groups.values())
+
+
+def _still(scored: list[_Scored]) -> str | None:
+    """Find models with other samples right and the same losses: models with the same losses are the same models."""
+    still = next((group for group in scored if group.apart and group.moved <= ROUNDING), None)
+    return None if still is None else f"other samples are right in {still.name}, whose losses are the same"
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A row beside accuracies and losses of the cell's own tests, and the value computed here.
+
+    Attributes:
+        place: file and line.
+        row: the row of the run.
+        here: the value here; None: no such row.
+        moved: whether a model of another round was scored here, so that the values say nothing.
+    """
+
+    place: str
+    row: Row
+    here: float | None
+    moved: bool = False
+
+    @property
+    def close(self) -> bool:
+        """Whether both values are the same but for the order of sums."""
+        value = float(self.row["value"])
+        return self.here is not None and bool(np.isclose(value, self.here, rtol=1e-9, atol=1e-9, equal_nan=True))
+
+    @property
+    def apart(self) -> float:
+        """The distance between the values, as a share of those above 1; infinite where only one is defined."""
+        first, here = float(self.row["value"]), math.nan if self.here is None else self.here
+        if math.isnan(first) or math.isnan(here):
+            return 0.0 if math.isnan(first) and math.isnan(here) else math.inf
+        return abs(first - here) / max(1.0, abs(first), abs(here))
+
+    @property
+    def text(self) -> str:
+        """The row and both values."""
+        return f"{self.place}: {','.join(self.row.values())} in the run, {self.here} here"
+
+
+def _further_pairs(cell: CellView, folder: Path) -> list[_Pair]:
+    """Rows of further scores, of earlier and later data (`changes.csv`), and of later evaluations, as far as their
+    scores are known here.
+
+    A cell that was resumed with other `metrics` has some scores of some rounds only.
+    """
     return [
-        _Scored(sum(n for n, _ in rows), sum(n for _, n in rows), _name(group), moved.get(group, math.inf))
-        for group, rows in groups.items()
+        pair
+        for pair in (*_score_pairs(cell, folder), *_added_pairs(cell, folder))
+        if pair.row["quantity"] in METRICS.names()
     ]
 
 
-def _name(group: _Group) -> str:
-    metric, on, split, version = group
-    return f"{metric}, {split if on == 'local' else 'common test set'}, round {version}"
+def _score_pairs(cell: CellView, folder: Path) -> Iterator[_Pair]:
+    for name in (*FURTHER, "changes"):
+        if all((of / f"{name}.csv").exists() for of in (cell.folder, folder)):
+            columns = COLUMNS[name][:-1]
+            here = {tuple(row[key] for key in columns): float(row["value"]) for row in read_rows(folder, name)}
+            for line, row in enumerate(read_rows(cell.folder, name), start=2):
+                yield _Pair(f"{name}.csv, line {line}", row, here.get(tuple(row[key] for key in columns)))
 
 
-def _moved(old: Path, new: Path) -> dict[_Group, float]:
-    """The largest relative difference of the losses in `metrics.csv`, by group of rows."""
-    differences: dict[_Group, float] = defaultdict(float)
-    for row, other in zip(read_rows(old, "metrics"), read_rows(new, "metrics"), strict=True):
-        if row["quantity"] == "loss":
-            group, apart = (row["metric"], row["on"], row["split"], row["round"]), 0.0
-            if row["value"] != other["value"]:
-                values = float(row["value"]), float(other["value"])
-                apart = abs(values[0] - values[1]) / max(map(abs, values))
-            differences[group] = max(differences[group], math.inf if math.isnan(apart) else apart)
-    return differences
+def _added_pairs(cell: CellView, folder: Path) -> Iterator[_Pair]:
+    """The rows of `evaluated.csv`, but for tests that cannot be compared (`_not_evaluated`).
 
-
-_WORDS = ("accountant", "adjacency", "sampling", "unprotected")
-
-
-def _other_privacy(old: Path, new: Path) -> str:
-    """Describe how the worth of the noise differs in two folders; empty where it does not.
-
-    It follows from the settings and from how often noise was released. Its last digit may be rounded otherwise, and
-    the words around the numbers are those of the version that wrote them.
+    Training that rounds otherwise may report another round.
     """
-    first, here = ((read_json(folder / "privacy.json") or {}).get("statements", []) for folder in (old, new))
-    if len(first) != len(here):
-        return f"privacy.json: {len(first)} statements in the run, {len(here)} here"
-    for statement, other in zip(first, here, strict=True):
-        for key in dict.fromkeys(key for key in (*statement, *other) if key not in _WORDS):
-            values = statement.get(key), other.get(key)
-            if values[0] != values[1] and not (key == "epsilon" and None not in values and _round_alike(*values)):
-                return f"privacy.json: {key} {values[0]} in the run, {values[1]} here"
+    if not (cell.folder / "evaluated.csv").exists():
+        return
+    computed, left_out = _computed(folder), set(_not_evaluated(cell, folder))
+    of_any_round = {key[1:]: value for key, value in computed.items()}
+    for line, row in enumerate(read_rows(cell.folder, "evaluated"), start=2):
+        if row["split"] not in left_out:
+            key = tuple(row[column] for column in _ADDED)
+            here = computed.get(key, of_any_round.get(key[1:]))
+            yield _Pair(f"evaluated.csv, line {line}", row, here, moved=key not in computed)
+
+
+def _computed(folder: Path) -> dict[tuple[str, ...], float]:
+    """Values by row, as `evaluated.csv` has them: what was asked for at once stands in the tables of scores."""
+    names = [name for name in ("evaluated", *FURTHER, "metrics") if (folder / f"{name}.csv").exists()]
+    rows = [{"client": str(ALL), "on": "local", "mean": "", **row} for name in names for row in read_rows(folder, name)]
+    return {tuple(row[column] for column in _ADDED): float(row["value"]) for row in rows}
+
+
+def _not_evaluated(cell: CellView, folder: Path) -> list[str]:
+    """The tests of a cell's later evaluations that cannot be compared with those in `folder`."""
+    names = list(dict.fromkeys(cell.table("evaluated")["split"]))
+    again = read_json(folder / "settings.json")
+    if again is None or again["select_by"] != cell.settings.select_by:  # models of other rounds
+        return names
+    known = {key[_ADDED.index("split")] for key in _computed(folder)} if names else set()
+    return [name for name in names if name not in known]
+
+
+def evaluated_tests(cell: CellView) -> list[FurtherTest]:
+    """The further tests that a cell has rows of, as far as their names, or its settings, say what they are."""
+    known = {label: test for test in cell.settings.tests for label in test.labels}
+    tests = []
+    for label in dict.fromkeys(cell.table("evaluated")["split"]):
+        kind, _, rest = label.partition(" ")
+        corruption, _, severity = rest.rpartition(" ")
+        if label in known:
+            tests.append(known[label])
+        elif label in ("global", "others"):
+            tests.append(FurtherTest(name=label))
+        elif kind == "corrupted" and corruption and severity in "12345":
+            tests.append(FurtherTest(name="corrupted", kinds=(corruption,), severity=int(severity)))
+    return list({test.labels: test for test in tests}.values())
+
+
+def scores_of(cell: CellView) -> set[str]:
+    """The further scores that a cell has rows of, in its own tables and in that of later evaluations."""
+    return {*cell.table("scores")["quantity"], *cell.table("evaluated")["quantity"]}.difference(RECORDED)
+
+
+def _other_scores(pairs: Sequence[_Pair]) -> list[str]:
+    """Describe the further scores of the run that are others here."""
+    return [pair.text for pair in pairs if pair.moved or not pair.close]
+
+
+def _beyond_rounding(cell: CellView, pairs: Sequence[_Pair], apart: int) -> str:
+    """Describe the first further score that differs by more than rounding can move it; empty where none does.
+
+    Means and scores of all samples move a little, and no more clients than samples that may be classified otherwise
+    (`allowed_flips`) have a score that moves further.
+
+    Args:
+        cell: the finished cell.
+        pairs: its further scores.
+        apart: how many samples of the cell's own tests were classified otherwise; of others it is not known.
+    """
+    record = read_json(cell.folder / "partition.json")
+    clients: Counter[tuple[str, ...]] = Counter()
+    for pair in pairs:
+        row = pair.row
+        of_round = record_of(record, int(row["round"]))
+        samples = sum(of_round[f"n_{row['split'] if row['split'] == 'validation' else 'test'}"])
+        samples = samples or of_round["n_global_test"]
+        possible = apart * max(_WEIGHT / max(samples, 1), _CLASSES / len(of_round["counts"][0]))
+        if not pair.place.startswith(FURTHER):
+            possible = max(possible, allowed_flips(samples) * _WEIGHT / max(samples, 1))
+        if pair.moved or pair.apart <= _TOLERANCE + possible:
+            continue
+        group = tuple(row.get(key, "") for key in ("round", "stage", "metric", "on", "split", "quantity"))
+        clients[group] += 1
+        if row.get("client", str(ALL)) == str(ALL) or clients[group] > allowed_flips(samples):
+            return pair.text
     return ""
 
 
-def _round_alike(first: float, other: float) -> bool:
-    return math.isclose(first, other, rel_tol=1e-9, abs_tol=1.5e-4)
+def _other_privacy(old: Path, new: Path) -> list[str]:
+    """Describe how the worth of the noise differs in two folders.
+
+    It follows from the settings and from how often noise was released. Its last digit may be rounded otherwise.
+    """
+    first, here = ((read_json(folder / "privacy.json") or {}).get("statements", []) for folder in (old, new))
+    if len(first) != len(here):
+        return [f"privacy.json: {len(first)} statements in the run, {len(here)} here"]
+    return [
+        f"privacy.json: {key} {statement.get(key)} in the run, {other.get(key)} here"
+        for statement, other in zip(first, here, strict=True)
+        for key in dict.fromkeys((*statement, *other))
+        if key not in _WORDS and not _alike(key, statement.get(key), other.get(key))
+    ]
+
+
+def _alike(key: str, first: Any, other: Any) -> bool:
+    if key == "epsilon" and None not in (first, other):
+        return math.isclose(first, other, rel_tol=1e-9, abs_tol=1.5e-4)
+    return bool(first == other)
 
 
 def _has_relations(cell: CellView) -> bool:
@@ -240,16 +389,13 @@ def _has_relations(cell: CellView) -> bool:
 def _related(old: Path, new: Path) -> bool:
     """Whether `relations.json` has the same numbers in both folders, but for rounding; mostly there is none."""
     both: list[dict[str, Any]] = [read_json(folder / "relations.json") or {} for folder in (old, new)]
-    matrices = [record.pop("matrices", {}) for record in both]
+    matrices = [{name: np.array(matrix) for name, matrix in record.pop("matrices", {}).items()} for record in both]
     return (
         both[0] == both[1]
         and matrices[0].keys() == matrices[1].keys()
-        and all(_close(np.array(matrix), np.array(matrices[1][name])) for name, matrix in matrices[0].items())
+        and all(matrix.shape == matrices[1][name].shape for name, matrix in matrices[0].items())
+        and all(np.allclose(matrix, matrices[1][name], 1e-6, 1e-6) for name, matrix in matrices[0].items())
     )
-
-
-def _close(first: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> bool:
-    return first.shape == other.shape and bool(np.allclose(first, other, 1e-6, 1e-6))
 
 
 def _same(old: Path, new: Path, name: str) -> bool:
@@ -271,8 +417,3 @@ def _difference(old: Path, new: Path, name: str) -> str:
         if line != other:
             return f"{name}.csv, line {number}: {line} in the run, {other} here"
     return f"{name}.csv: {len(texts[0])} lines in the run, {len(texts[1])} here"
-
-
-def _paths(old: dict[str, Any], new: dict[str, Any]) -> str:
-    keys = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
-    return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in keys)

@@ -7,7 +7,7 @@ other and with the partition that the settings make. Of cells drawn at random th
 import csv
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -21,10 +21,9 @@ from bench.results.results import CellView, RunView
 from bench.runs.cell_runner import CellRunner
 from bench.runs.plan import PlannedCell, plan
 from bench.runs.session import work
-from bench.runs.verify.consistency import disagreement
 from bench.runs.verify.drift import Shift, shift
-from bench.runs.verify.evaluated import evaluated_tests, scores_of
-from bench.runs.verify.recomputed import Agreement, Recomputed, compare
+from bench.runs.verify.files import disagreement
+from bench.runs.verify.recomputed import CellVerdict, compare, evaluated_tests, scores_of
 from bench.settings import PRESENTATION, RECORDED, FurtherTest, Settings
 from bench.store.documents import read_json
 from bench.store.store import FINISHED, is_unsound
@@ -36,23 +35,6 @@ WITNESSES = 2
 """Cells of other seeds that are computed again for each one that has other numbers on another path."""
 
 _Pair = tuple[CellView, PlannedCell]
-_Known = dict[Path, tuple[CellView, Recomputed]]
-
-
-@dataclass(frozen=True)
-class CellVerdict:
-    """The result for one cell; `text` explains it in one line."""
-
-    cell: CellView
-    outcome: Agreement
-    text: str
-    apart: dict[str, float] = field(default_factory=dict, compare=False)
-
-    @property
-    def name(self) -> str:
-        """The cell's name, with its method where the label is another name."""
-        settings = self.cell.settings
-        return f"{self.cell.name}{'' if settings.name == settings.method else f' (method {settings.method})'}"
 
 
 @dataclass(frozen=True)
@@ -140,7 +122,7 @@ def verify(
     failed, sound = check_files(runs, data_root, judge)
     order = np.random.default_rng(seed).permutation(len(sound)).tolist()
     drawn = [sound[index] for index in sorted(order[:count])]
-    recomputed: _Known = {}
+    recomputed: dict[Path, CellVerdict] = {}
 
     def compute(pairs: Sequence[_Pair]) -> bool:
         """Compute cells again, compare, and say whether it came to its end."""
@@ -152,11 +134,11 @@ def verify(
         folders = {planned.id: scratch / planned.id for planned in different}
         if judge:
             folders = {planned.id: judge.score(planned, folders[planned.id]) for planned in different}
-        recomputed.update((cell.folder, (cell, compare(cell, folders[planned.id]))) for cell, planned in pairs)
+        recomputed.update((cell.folder, compare(cell, folders[planned.id])) for cell, planned in pairs)
         return True
 
     completed = compute(drawn) and compute(_witnesses(recomputed, [sound[index] for index in order]))
-    again = [_verdict(cell, outcome, recomputed) for cell, outcome in recomputed.values()]
+    again = [_beside_other_seeds(verdict, recomputed.values()) for verdict in recomputed.values()]
     shifts = {run: shift([verdict.apart for verdict in verdicts]) for run, verdicts in by_run(again).items()}
     notes = {run.path: note for run in runs if (note := unlike_rounds(run))}
     anomalies = {run: anomaly for run, anomaly in shifts.items() if anomaly}
@@ -196,25 +178,20 @@ def check_files(
     Raises:
         UserError: no cell has finished, data is missing, or the judge cannot have them.
     """
-    renamed = {cell.folder: _misnamed(cell) for run in runs for cell in run.cells if cell.label != cell.settings.name}
-    cells = list({cell.folder: cell for run in runs for cell in run.cells}.values())
-    failed = [CellVerdict(cell, "wrong", renamed[cell.folder]) for cell in cells if cell.folder in renamed]
-    cells = [cell for cell in cells if cell.folder not in renamed]
-    finished = [cell for cell in cells if cell.status.state in FINISHED]
-    failed += [CellVerdict(cell, "wrong", cell.status.reason) for cell in cells if _damaged(cell)]
-    if not finished and not failed:
+    views = [cell for run in runs for cell in run.cells]
+    cells = list({cell.folder: cell for cell in views}.values())
+    wrong = {cell.folder: cell.status.reason for cell in cells if is_unsound(cell.status)}
+    wrong |= {cell.folder: _misnamed(cell) for cell in views if cell.label != cell.settings.name}
+    finished = [cell for cell in cells if cell.folder not in wrong and cell.status.state in FINISHED]
+    if not finished and not wrong:
         names = ", ".join(str(run.path) for run in runs)
         raise UserError(f"{names}: no cell has finished, so there is nothing to verify")
     plans = judge.plan(finished) if judge else plan([cell.settings for cell in finished], data_root, download=False)
-    sound = []
-    for cell, planned in zip(finished, plans, strict=True):
-        if wrong := _wrong(cell, planned):
-            failed.append(CellVerdict(cell, "wrong", wrong))
-        else:
-            sound.append((cell, planned))
-    copies = _copies([cell for cell, _ in sound])
-    failed += [CellVerdict(cell, "wrong", copies[cell.folder]) for cell, _ in sound if cell.folder in copies]
-    return failed, [pair for pair in sound if pair[0].folder not in copies]
+    pairs = list(zip(finished, plans, strict=True))
+    wrong |= {cell.folder: fault for cell, planned in pairs if (fault := _fault(cell, planned))}
+    wrong |= _copies([cell for cell in finished if cell.folder not in wrong])
+    failed = [CellVerdict(cell, "wrong", wrong[cell.folder]) for cell in cells if cell.folder in wrong]
+    return failed, [pair for pair in pairs if pair[0].folder not in wrong]
 
 
 def _copies(cells: Sequence[CellView]) -> dict[Path, str]:
@@ -246,48 +223,33 @@ def unlike_rounds(run: RunView) -> str:
     return f"the reported rounds are not chosen alike: by {'; by '.join(texts)}" if len(texts) > 1 else ""
 
 
-def _damaged(cell: CellView) -> bool:
-    """Return whether a cell that had finished was damaged or changed since."""
-    return is_unsound(cell.status)
-
-
-def _wrong(cell: CellView, planned: PlannedCell) -> str | None:
+def _fault(cell: CellView, planned: PlannedCell) -> str | None:
     """Return what is wrong with a cell's files, or None; edited ones may hold anything."""
     try:
-        return _identity(cell, planned) or _partition(cell, planned) or disagreement(cell)
+        stored = Settings(**(read_json(cell.folder / "settings.json") or {}))
+        if stored.model_dump(exclude=set(PRESENTATION)) != cell.settings.model_dump(exclude=set(PRESENTATION)):
+            return "its settings.json is not what run.json says of it"
+        if planned.id != cell.id:
+            return (
+                f"its id would be {planned.id} here: the method's code, the data or the settings are not those it was "
+                "run with"
+            )
+        record = json.loads(json.dumps(planned.record))
+        if cell.status.partition != {key: record[key] for key in ("hash", "summary")}:
+            return "status.json: its partition is not the one that its settings make here"
+        if read_json(cell.folder / "partition.json") != record:
+            return "partition.json: its partition is not the one that its settings make here"
+        return disagreement(cell)
     except (UserError, csv.Error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return f"its files are not what a cell writes ({type(error).__name__}: {error})"
 
 
-def _identity(cell: CellView, planned: PlannedCell) -> str | None:
-    """Return what is wrong with a cell's settings or id, or None."""
-    stored = Settings(**(read_json(cell.folder / "settings.json") or {}))
-    if stored.model_dump(exclude=set(PRESENTATION)) != cell.settings.model_dump(exclude=set(PRESENTATION)):
-        return "its settings.json is not what run.json says of it"
-    if planned.id != cell.id:
-        return (
-            f"its id would be {planned.id} here: the method's code, the data or the settings are not those it was run "
-            "with"
-        )
-    return None
-
-
-def _partition(cell: CellView, planned: PlannedCell) -> str | None:
-    """Return what is wrong with a cell's partition, or None."""
-    record = json.loads(json.dumps(planned.record))
-    if cell.status.partition != {key: record[key] for key in ("hash", "summary")}:
-        return "status.json: its partition is not the one that its settings make here"
-    if read_json(cell.folder / "partition.json") != record:
-        return "partition.json: its partition is not the one that its settings make here"
-    return None
-
-
-def _witnesses(recomputed: _Known, others: Sequence[_Pair]) -> list[_Pair]:
+def _witnesses(recomputed: dict[Path, CellVerdict], others: Sequence[_Pair]) -> list[_Pair]:
     """Choose cells of other seeds for each cell that has other numbers: they show whether all cells have."""
     chosen: dict[Path, _Pair] = {}
-    for cell, outcome in recomputed.values():
-        if outcome.outcome in ("near", "drifted"):
-            alike = [pair for pair in others if _differ_by_seed(cell, pair[0])]
+    for verdict in recomputed.values():
+        if verdict.outcome in ("near", "drifted"):
+            alike = [pair for pair in others if _differ_by_seed(verdict.cell, pair[0])]
             alike.sort(key=lambda pair: pair[0].folder not in recomputed.keys() | chosen.keys())
             chosen.update((pair[0].folder, pair) for pair in alike[:WITNESSES])
     return [pair for folder, pair in chosen.items() if folder not in recomputed]
@@ -307,17 +269,15 @@ def _same_but_seed(first: CellView, other: CellView) -> bool:
     return seed != other.settings.seed and first.settings == other.settings.model_copy(update={"seed": seed})
 
 
-def _verdict(cell: CellView, outcome: Recomputed, recomputed: _Known) -> CellVerdict:
-    """Judge a cell that was computed again.
+def _beside_other_seeds(verdict: CellVerdict, recomputed: Collection[CellVerdict]) -> CellVerdict:
+    """Judge a cell that was computed again beside the others that were.
 
     Other numbers on another path are sound where that path computes other numbers: then every cell has others. Where a
     cell of another seed, with the same shapes and kernels, has the same numbers, this one should have them too.
     """
-    text = f"{outcome.text}, on another path ({outcome.paths})" if outcome.paths else outcome.text
-    others = [other.outcome for neighbour, other in recomputed.values() if _differ_by_seed(cell, neighbour)]
-    if outcome.outcome in ("near", "drifted") and "same" in others:
-        count = f"{others.count('same')} of {len(others)} cells of other seeds"
-        return CellVerdict(
-            cell, "wrong", f"looks edited, for {count} have the same numbers here and it has not: {text}"
-        )
-    return CellVerdict(cell, outcome.outcome, text, outcome.apart)
+    others = [other.outcome for other in recomputed if _differ_by_seed(verdict.cell, other.cell)]
+    if verdict.outcome not in ("near", "drifted") or "same" not in others:
+        return verdict
+    count = f"{others.count('same')} of {len(others)} cells of other seeds"
+    text = f"looks edited, for {count} have the same numbers here and it has not: {verdict.text}"
+    return CellVerdict(verdict.cell, "wrong", text)

@@ -7,15 +7,18 @@ sizes from the partition, the rounds from the settings: who edits one number has
 import base64
 import csv
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from bench.engine.device import can_be_kernels
+from bench.results.figures import ALL
 from bench.results.results import CellView
-from bench.runs.verify.recorded_path import impossible
+from bench.settings import Executor, Settings
 from bench.store.data_record import record_of
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS
@@ -26,10 +29,10 @@ ROUNDING = 1e-12
 _ALWAYS = ("metrics", "clients", "ledger")
 """Tables that every finished cell has; it may be older than the others."""
 
-_ALL = "-1"
-"""In the column `client` of `evaluated.csv`: the row is a mean, or of all samples together."""
+_DEVICE = re.compile(r"cpu|(cuda|xpu|mps)(:\d+)?")
+_TORCH = re.compile(r"\d+\.\d+\.\d+(a|b|rc|\.dev)?\d*(\+[\w.]+)?")
 
-_Row = dict[str, str]
+Row = dict[str, str]
 _Counts = dict[tuple[str, str, str], dict[int, tuple[int, int]]]
 """Correct and all samples by client, for each round, metric and split."""
 
@@ -48,7 +51,7 @@ def _disagreements(cell: CellView) -> Iterator[str]:
     yield from _state(cell, tables)
     yield from _rounds(cell, tables)
     yield from _rows_of_clients(tables["clients"], partition)
-    counts = _counts(tables["clients"])
+    counts = counts_of(tables["clients"])
     if cell.status.state == "done" and cell.settings.new_client_epochs:
         yield from _everybody(counts, partition)
     yield from _means(tables["metrics"], counts, partition)
@@ -62,16 +65,16 @@ def _disagreements(cell: CellView) -> Iterator[str]:
         yield from _evaluated_means(read_rows(cell.folder, "evaluated"), partition, cell.settings.rounds)
 
 
-def read_rows(folder: Path, name: str) -> list[_Row]:
+def read_rows(folder: Path, name: str) -> list[Row]:
     """The rows of a table as they are written, which is faster than `read_table` for many small ones."""
     with open(folder / f"{name}.csv", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, strict=True))
 
 
-def _state(cell: CellView, tables: dict[str, list[_Row]]) -> Iterator[str]:
+def _state(cell: CellView, tables: dict[str, list[Row]]) -> Iterator[str]:
     """Check the status: the number of rounds, and that each table has a checksum, which `read_status` compares."""
     status, rounds = cell.status, cell.settings.rounds
-    if path := impossible(status.path, cell.settings):
+    if path := _impossible(status.path, cell.settings):
         yield f"status.json: {path}"
     if status.total != rounds or (status.state == "done" and status.rounds != rounds) or status.rounds > rounds:
         yield f"status.json: {status.rounds} of {status.total} rounds, settings.json: {rounds}"
@@ -80,7 +83,37 @@ def _state(cell: CellView, tables: dict[str, list[_Row]]) -> Iterator[str]:
             yield f"status.json has no checksum of {name}.csv"
 
 
-def _rounds(cell: CellView, tables: dict[str, list[_Row]]) -> Iterator[str]:
+def _impossible(path: dict[str, Any], settings: Settings) -> str | None:
+    """Return the part of a path that no harness can have written, or None.
+
+    A cell computed on another path need not have the same bytes, so such a path would excuse any numbers.
+    """
+    if lacking := sorted({"device", "executor", "torch"} - path.keys()):
+        return f"its path does not say {', '.join(lacking)}"
+    for name, value in path.items():
+        match name, value:
+            case ("device" | "models", str()):
+                known = bool(_DEVICE.fullmatch(value))
+            case "executor", _:
+                known = value in get_args(Executor)
+            case "precision", str():
+                known = True
+            case ("lanes" | "intra_op_threads", int()):
+                known = type(value) is int and 1 <= value <= 1024
+            case "torch", str():
+                known = bool(_TORCH.fullmatch(value))
+            case "cpu", str():
+                known = can_be_kernels(value)
+            case _:
+                known = (name, value) == ("convolutions", "lane kernels")
+        if not known:
+            return f"its path has {name} {value!r}, which no computer is recorded as"
+    if path.get("precision", settings.precision) != settings.precision:
+        return f"its path has precision {path['precision']}, its settings {settings.precision}"
+    return None
+
+
+def _rounds(cell: CellView, tables: dict[str, list[Row]]) -> Iterator[str]:
     every, last = cell.settings.eval_every, cell.settings.rounds
     done = range(1, cell.status.rounds + 1)
     scored = [version for version in done if version % every == 0 or version == last]
@@ -97,7 +130,7 @@ def _short(rounds: list[int]) -> str:
     return ", ".join(texts if len(texts) < 8 else [*texts[:3], "...", *texts[-2:]]) or "none"
 
 
-def _rows_of_clients(rows: list[_Row], partition: dict[str, Any]) -> Iterator[str]:
+def _rows_of_clients(rows: list[Row], partition: dict[str, Any]) -> Iterator[str]:
     seen = set()
     for line, row in enumerate(rows, start=2):
         client, split, correct, samples = int(row["client"]), row["split"], int(row["correct"]), int(row["samples"])
@@ -112,7 +145,8 @@ def _rows_of_clients(rows: list[_Row], partition: dict[str, Any]) -> Iterator[st
         seen.add(key)
 
 
-def _counts(rows: list[_Row]) -> _Counts:
+def counts_of(rows: list[Row]) -> _Counts:
+    """The counts in rows of `clients.csv`."""
     counts: _Counts = defaultdict(dict)
     for row in rows:
         key = row["round"], row["metric"], row["split"]
@@ -131,9 +165,9 @@ def _everybody(counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
             yield f"clients.csv: {metric} of round {round_} ({split}) is not of all clients"
 
 
-def _means(rows: list[_Row], counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
+def _means(rows: list[Row], counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
     """Check that accuracies in `metrics.csv` are means over the rows of `clients.csv`, but for a common test set."""
-    expected = _expected(counts, partition)
+    expected = expected_means(counts, partition)
     quantities: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for line, row in enumerate(rows, start=2):
         key, value = _key(row), float(row["value"])
@@ -153,20 +187,14 @@ def _means(rows: list[_Row], counts: _Counts, partition: dict[str, Any]) -> Iter
             yield f"metrics.csv and clients.csv do not have the same rows: {','.join(key)}"
 
 
-def _expected(counts: _Counts, partition: dict[str, Any]) -> dict[tuple[str, ...], float]:
+def expected_means(counts: _Counts, partition: dict[str, Any]) -> dict[tuple[str, ...], float]:
     """The accuracies that follow from the clients' counts."""
     expected: dict[tuple[str, ...], float] = {}
-    malicious = partition.get("malicious")
     for (round_, metric, split), by_client in counts.items():
         shares = {client: correct / samples for client, (correct, samples) in by_client.items()}
         record = record_of(partition, int(round_))
-        sizes = {client: record["n_train"][client] for client in by_client}
-        weighted = math.fsum(sizes[client] * share for client, share in shares.items()) / sum(sizes.values())
-        expected[round_, metric, "local", "train_size", split] = weighted
-        expected[round_, metric, "local", "equal", split] = math.fsum(shares.values()) / len(shares)
-        if benign := _benign(by_client, metric, malicious):
-            weighted = math.fsum(sizes[client] * shares[client] for client in benign)
-            expected[round_, metric, "local", "benign", split] = weighted / sum(sizes[client] for client in benign)
+        means = means_of(shares, record["n_train"], _benign(by_client, metric, partition.get("malicious")))
+        expected.update({(round_, metric, "local", mean, split): value for mean, value in means.items()})
         if metric == "gm" and (split == "validation" or not record["n_global_test"]):
             correct, samples = (sum(of) for of in zip(*by_client.values(), strict=True))
             expected[round_, metric, "global", "", split] = correct / samples
@@ -178,34 +206,57 @@ def _benign(clients: Iterable[int], metric: str, malicious: list[int] | None) ->
     return [] if malicious is None or metric.startswith("new") else [i for i in clients if i not in malicious]
 
 
-def _key(row: _Row) -> tuple[str, ...]:
+def _key(row: Row) -> tuple[str, ...]:
     return tuple(row[column] for column in ("round", "metric", "on", "mean", "split"))
 
 
-def _further_means(rows: list[_Row], clients: list[_Row], counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
+def _further_means(rows: list[Row], clients: list[Row], counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
     """Check that further scores are of the clients that are scored, and that their means follow from the clients'."""
-    values: dict[tuple[str, str, str, str], dict[int, float]] = defaultdict(dict)
+    values: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
     for row in clients:
-        values[row["round"], row["metric"], row["split"], row["quantity"]][int(row["client"])] = float(row["value"])
-    expected: dict[tuple[str, ...], float] = {}
-    for (round_, metric, split, quantity), by_client in values.items():
+        values[_place({**row, "on": "local"})][int(row["client"])] = float(row["value"])
+    for (round_, metric, _, split, quantity), by_client in values.items():
         if by_client.keys() != counts.get((round_, metric, split), {}).keys():
             yield f"client_scores.csv: {quantity} of {metric}, {split}, round {round_}: not the clients of clients.csv"
             return
-        train = record_of(partition, int(round_))["n_train"]
-        benign = _benign(by_client, metric, partition.get("malicious"))
-        for mean, value in _means_of(by_client, train, benign).items():
-            expected[round_, metric, "local", mean, split, quantity] = value
-    seen = {(*_key(row), row["quantity"]) for row in rows}
+    means = {
+        (place, mean): value
+        for place, by_client in values.items()
+        for mean, value in _means_by_place(by_client, place, partition, int(place[0])).items()
+    }
     for line, row in enumerate(rows, start=2):
-        value, mean_value = float(row["value"]), expected.get((*_key(row), row["quantity"]), math.inf)
-        if row["on"] == "local" and not np.isclose(value, mean_value, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
-            yield f"scores.csv, line {line}: {value}, by the clients' values {mean_value}"
-    if expected.keys() - seen:
+        if row["on"] == "local":
+            yield from _unlike("scores.csv", line, row, means.get((_place(row), row["mean"]), math.inf))
+    if means.keys() - {(_place(row), row["mean"]) for row in rows}:
         yield "scores.csv lacks means of what client_scores.csv has"
 
 
-def _means_of(by_client: dict[int, float], train: list[int], benign: list[int]) -> dict[str, float]:
+def _evaluated_means(rows: list[Row], partition: dict[str, Any], last: int) -> Iterator[str]:
+    """Check that means of later evaluations, which are of the last round's data, follow from the clients' values."""
+    values: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        if row["client"] != str(ALL):
+            values[_place(row)][int(row["client"])] = float(row["value"])
+    for line, row in enumerate(rows, start=2):
+        if row["client"] == str(ALL) and row["mean"]:
+            means = _means_by_place(values[_place(row)], _place(row), partition, last)
+            yield from _unlike("evaluated.csv", line, row, means.get(row["mean"], math.inf))
+
+
+def _unlike(name: str, line: int, row: Row, mean: float) -> Iterator[str]:
+    if not np.isclose(value := float(row["value"]), mean, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
+        yield f"{name}, line {line}: {value}, by the clients' values {mean}"
+
+
+def _means_by_place(
+    by_client: dict[int, float], place: tuple[str, ...], partition: dict[str, Any], data_of: int
+) -> dict[str, float]:
+    """The means of the clients' values in one place, by name; `data_of` is the round whose data they are of."""
+    benign = _benign(by_client, place[1], partition.get("malicious"))
+    return means_of(by_client, record_of(partition, data_of)["n_train"], benign)
+
+
+def means_of(by_client: dict[int, float], train: list[int], benign: list[int]) -> dict[str, float]:
     """The means over the clients that have a value, by name."""
     present = {client: value for client, value in by_client.items() if not math.isnan(value)}
     means = {"train_size": {i: train[i] for i in present}, "equal": dict.fromkeys(present, 1)}
@@ -218,27 +269,11 @@ def _means_of(by_client: dict[int, float], train: list[int], benign: list[int]) 
     }
 
 
-def _evaluated_means(rows: list[_Row], partition: dict[str, Any], last: int) -> Iterator[str]:
-    """Check that means of later evaluations, which are of the last round's data, follow from the clients' values."""
-    values: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
-    for row in rows:
-        if row["client"] != _ALL:
-            values[_place(row)][int(row["client"])] = float(row["value"])
-    train = record_of(partition, last)["n_train"]
-    for line, row in enumerate(rows, start=2):
-        if row["client"] == _ALL and row["mean"]:
-            by_client = values[_place(row)]
-            benign = _benign(by_client, row["metric"], partition.get("malicious"))
-            value, mean_value = float(row["value"]), _means_of(by_client, train, benign).get(row["mean"], math.inf)
-            if not np.isclose(value, mean_value, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
-                yield f"evaluated.csv, line {line}: {value}, by the clients' values {mean_value}"
-
-
-def _place(row: _Row) -> tuple[str, ...]:
+def _place(row: Row) -> tuple[str, ...]:
     return tuple(row[column] for column in ("round", "metric", "on", "split", "quantity"))
 
 
-def _one_model(rows: list[_Row], counts: _Counts) -> Iterator[str]:
+def _one_model(rows: list[Row], counts: _Counts) -> Iterator[str]:
     """Check that personalized figures are the generic model's, where a method trains no other model."""
     values = {(*_key(row), row["quantity"]): row["value"] for row in rows if row["on"] == "local"}
     wrong = [key for key, value in values.items() if key[1] == "pm" and values.get((key[0], "gm", *key[2:])) != value]
@@ -247,7 +282,7 @@ def _one_model(rows: list[_Row], counts: _Counts) -> Iterator[str]:
         yield "its personalized model is the generic one, and their figures differ"
 
 
-def _hits(rows: list[_Row], counts: _Counts, record: dict[str, Any]) -> Iterator[str]:
+def _hits(rows: list[Row], counts: _Counts, record: dict[str, Any]) -> Iterator[str]:
     """Check that `hits.csv` has as many ones for each client as it has correct samples."""
     for line, row in enumerate(rows, start=2):
         if row["on"] == "local":
