@@ -5,12 +5,15 @@ The reason is the system's own where there is one. A check that writes leaves no
 
 import errno
 import os
+import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from bench.errors import UserError
 
 _KINDS = {stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+_LONGEST_NAME = 60  # letters
 _REFUSED = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
     errno.ENXIO,
@@ -133,3 +136,25 @@ def _reason(path: Path, error: OSError | ValueError) -> str:
     if error.errno == errno.EEXIST:
         return f"{kind_of(path) or 'a link to nothing'} is in its place"
     return str(error.strerror)
+
+
+def file_stems(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """Make a file's name, without its suffix, of each name; none is there twice, on disks without capitals either.
+
+    Letters that a file system may refuse become `-`.
+
+    Args:
+        names: in any script, of any length.
+        taken: stems that other files have.
+    """
+    stems: list[str] = []
+    known = {stem.casefold() for stem in taken}
+    for name in names:
+        plain = re.sub(r"[^\w.=-]+", "-", name)[:_LONGEST_NAME].strip("-.") or "site"
+        stem, count = plain, 1
+        while stem.casefold() in known:
+            count += 1
+            stem = f"{plain}-{count}"
+        known.add(stem.casefold())
+        stems.append(stem)
+    return stems

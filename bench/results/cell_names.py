@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from bench.results.summary import data_and_case
 from bench.settings import Settings, data_name
 
 CELL_COLUMNS = ("label", "dataset", "case", "alpha", "seed", "cell")
@@ -30,6 +29,12 @@ def task_name(settings: Settings) -> str:
     """The name of a cell's task, e.g. `digits alpha=0.1`."""
     alpha = [] if settings.alpha is None else [f"alpha={settings.alpha:g}"]
     return " ".join([data_and_case(dataset_name(settings), settings.case), *alpha])
+
+
+def data_and_case(dataset: str, case: str) -> str:
+    """A data set's name and a case's, e.g. `npz noisy`; labelled data sets stand in the case too, and here once."""
+    case = f"{case}, ".removeprefix(f"{dataset}, ").removesuffix(", ")
+    return f"{dataset} {case}" if case else dataset
 
 
 def drawn(task: str, draw: int) -> str:

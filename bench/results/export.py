@@ -16,9 +16,9 @@ from bench.errors import UserError
 from bench.exported import ExportedModel, exported, far_apart
 from bench.federation.cell_data import load_partition
 from bench.operations import NotExportable, Recording
-from bench.places import check_output_folder
-from bench.results.file_names import file_stems
-from bench.results.saved_models import FinishedCell, KeptModel, SavedModels
+from bench.places import check_output_folder, file_stems
+from bench.results.figures import ReadCell
+from bench.results.saved_models import KeptModel, SavedModels
 from bench.store import inside
 
 GENERIC = "generic.pt"
@@ -49,7 +49,7 @@ print(table.to_csv(index=False), end="")
 '''
 
 
-def export_cell(cell: FinishedCell, out: Path, data_root: Path) -> list[str]:
+def export_cell(cell: ReadCell, out: Path, data_root: Path) -> list[str]:
     """Write the models of a finished cell to a folder; the work of `bench.results.results.CellView.export`.
 
     The folder has a file for each client, named after its site, `generic.pt`, `models.json` that says which is which,
@@ -60,7 +60,7 @@ def export_cell(cell: FinishedCell, out: Path, data_root: Path) -> list[str]:
             nothing is written.
     """
     check_output_folder(out, empty=True)
-    if _changes_samples(cell):
+    if cell.settings.shifts or cell.settings.timeline or cell.settings.attack:
         raise UserError(
             f"{cell.name}: its models saw rows that were changed (`shifts`, `timeline` or an attack on data), which no "
             "table has; a cell without can be exported"
@@ -73,11 +73,6 @@ def export_cell(cell: FinishedCell, out: Path, data_root: Path) -> list[str]:
         for file in Path(folder).iterdir():
             file.rename(out / file.name)
     return notes
-
-
-def _changes_samples(cell: FinishedCell) -> bool:
-    settings = cell.settings
-    return bool(settings.shifts or settings.timeline or settings.attack)
 
 
 def _write(saved: SavedModels, folder: Path) -> list[str]:

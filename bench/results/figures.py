@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,26 +18,32 @@ from bench.results.reported_round import (
     selection_curve,
     table_of,
 )
-from bench.settings import Settings
+from bench.settings import RECORDED, FurtherTest, Settings
 from bench.store import documents
 from bench.store.store import Status
-from bench.store.tables import read_tables
+from bench.store.tables import read_table, read_tables
+
+if TYPE_CHECKING:
+    import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
 
 ALL = -1
 """In the column `client` of `evaluated`: the row is a mean over clients, or of all samples together."""
 
 
 class ReadCell(Protocol):
-    """The part of a cell (`bench.results.results.CellView`) that figures are made of."""
+    """The part of a cell (`bench.results.results.CellView`) that figures and saved models are made of."""
 
     @property
     def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
     @property
     def settings(self) -> Settings: ...
     @property
     def status(self) -> Status: ...
     @property
     def folder(self) -> Path: ...
+    def table(self, name: str) -> "pd.DataFrame": ...
 
 
 def reported_figures(cell: ReadCell, quantity: str = "accuracy") -> list[dict[str, Any]]:
@@ -55,6 +61,16 @@ def further_scores(cells: Sequence[ReadCell]) -> list[str]:
     later = read_tables(folders, "evaluated")[0]
     names = [*read_tables(folders, "scores")[0]["quantity"], *later[later["split"] == "test"]["quantity"]]
     return list(dict.fromkeys(names))
+
+
+def missing_scores(folder: Path, tests: Sequence[FurtherTest], metrics: Sequence[str]) -> list[tuple[str, str]]:
+    """The tests, by their names in tables, and scores that a finished cell has no rows of; its own test is `test`."""
+    labels = dict.fromkeys([*(label for test in tests for label in test.labels), "test"])
+    wanted = [(label, quantity) for label in labels for quantity in dict.fromkeys((*RECORDED, *metrics))]
+    later = read_table(folder, "evaluated")
+    present = {("test", quantity) for quantity in (*RECORDED, *read_table(folder, "scores")["quantity"])}
+    present.update(zip(later["split"], later["quantity"], strict=True))
+    return [pair for pair in wanted if pair not in present]
 
 
 def figures_of(cells: Sequence[ReadCell], quantity: str = "accuracy") -> dict[str, list[dict[str, Any]]]:

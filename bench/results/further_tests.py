@@ -6,10 +6,11 @@ test in place of the split.
 
 import csv
 import io
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,39 +28,18 @@ from bench.federation.scores import Evaluation, FurtherScores, Outputs, Scorer, 
 from bench.federation.snapshot import unpack
 from bench.model_call import Arithmetic
 from bench.params import Params
-from bench.results.figures import ALL
-from bench.results.saved_models import FOLDER, reported_so_far
+from bench.results.figures import ALL, ReadCell, missing_scores
+from bench.results.saved_models import ReportedModels, reported_models
 from bench.samples.corruptions import corrupt
-from bench.settings import NO_TRIGGER, RECORDED, FurtherTest, Settings
-from bench.store import checkpoint, inside, store
+from bench.settings import NO_TRIGGER, FurtherTest, Settings
+from bench.store import inside, store
 from bench.store.features import FeatureFiles
-from bench.store.tables import read_table
-
-if TYPE_CHECKING:
-    from bench.results.saved_models import FinishedCell
-
-TABLE = "evaluated"
 
 _Rows = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class KeptModels:
-    """The models of the reported rounds; the rounds of both kinds may differ.
-
-    Attributes:
-        generic: the generic model, if there is one.
-        personal: the personalized ones by client.
-        rounds: of `gm` and `pm`.
-    """
-
-    generic: Params | None
-    personal: dict[int, Params]
-    rounds: dict[str, int]
-
-
 def evaluate_cell(
-    cell: "FinishedCell",
+    cell: ReadCell,
     tests: Sequence[FurtherTest],
     metrics: Sequence[str],
     data_root: Path = Path("data"),
@@ -112,16 +92,17 @@ def score_kept(
         data: the cell's data.
         federation: the cell's federation, for its clients and the architectures of its models.
     """
-    present = {(row["split"], row["quantity"]) for row in read_table(folder, TABLE).to_dict("records")}
-    recorded = {("test", quantity) for quantity in {*RECORDED, *read_table(folder, "scores")["quantity"]}}
-    quantities = list(dict.fromkeys([*RECORDED, *metrics]))
-    wanted = [(label, quantity) for label in test_names(tests) for quantity in quantities]
-    wanted += [("test", quantity) for quantity in quantities if ("test", quantity) not in recorded]
-    missing = [pair for pair in wanted if pair not in present]
+    missing = missing_scores(folder, tests, metrics)
     if not missing:
         return 0
     federation.enter(settings.rounds)
-    scoring = _Scoring(settings, data, federation, kept_models(folder, settings, federation))
+    models = reported_models(folder, settings, federation)
+    if not models.rounds:
+        raise UserError(
+            f"{folder}: no model of the reported round was kept, or it is damaged; run the cell again with --fresh "
+            "--keep best"
+        )
+    scoring = _Scoring(settings, data, federation, models)
     count = 0
     for label in dict.fromkeys(label for label, _ in missing):
         say(label)
@@ -131,44 +112,10 @@ def score_kept(
     return count
 
 
-def kept_models(folder: Path, settings: Settings, federation: Federation) -> KeptModels:
-    """Load the models of the reported rounds; what an attempt before the last one left of another round is no such.
-
-    Raises:
-        UserError: none were kept.
-    """
-    generic: Params | None = None
-    personal: dict[int, Params] = {}
-    rounds = {}
-    for metric in ("gm", "pm"):
-        saved = next(checkpoint.load(folder / FOLDER / metric), None)
-        if saved is None or saved.version != reported_so_far(folder, metric, settings):
-            continue
-        home = federation.engine.device_data.device
-        tensors = {name: tensor.to(home) for name, tensor in saved.tensors.items()}
-        models = unpack(saved.rest["models"], tensors, federation.server.specs)
-        rounds[metric] = saved.version
-        if metric == "gm":
-            generic = models.get(ALL)
-        else:
-            personal = {int(client): model for client, model in models.items()}
-    if not rounds:
-        raise UserError(
-            f"{folder}: no model of the reported round was kept, or it is damaged; run the cell again with --fresh "
-            "--keep best"
-        )
-    return KeptModels(generic, personal, rounds)
-
-
-def test_names(tests: Sequence[FurtherTest]) -> list[str]:
-    """The names of tests in tables, each once; every corruption is one."""
-    return list(dict.fromkeys(label for test in tests for label in test.labels))
-
-
 class _Scoring:
     """Scores the kept models of one cell."""
 
-    def __init__(self, settings: Settings, data: CellData, federation: Federation, models: KeptModels) -> None:
+    def __init__(self, settings: Settings, data: CellData, federation: Federation, models: ReportedModels) -> None:
         self._settings = settings
         self._dataset, partition, _ = data
         self._partition = partition.stages[-1]
@@ -185,12 +132,15 @@ class _Scoring:
         further = FurtherScores(quantities)
         kind = "test" if test is None else test.name
         if kind == "global":
-            return self._common(label, self._dataset, self._common_test(), further)
+            return self._elsewhere(label, self._dataset, {None: self._common_test()}, "global", further)
         if kind == "file" and test is not None:
             dataset = file_samples(str(test.path), self._dataset)
-            return self._common(label, dataset, np.arange(len(dataset.y)), further)
+            return self._elsewhere(label, dataset, {None: np.arange(len(dataset.y))}, "global", further)
         if kind == "others":
-            return self._others(label, further)
+            tests_of: dict[int | None, Indices] = {
+                i: self._partition.test[i] for i in self._ids if len(self._partition.test[i])
+            }
+            return self._elsewhere(label, self._dataset, tests_of, "local", further)
         dataset, partition = self._dataset, self._partition
         if kind == "corrupted":
             dataset = self._corrupted(label)
@@ -264,52 +214,43 @@ class _Scoring:
         rows += [{**row, "on": "local", "mean": ""} for row in into.client_scores]
         return [{**row, "split": label, "round": self._models.rounds[row["metric"]]} for row in rows]
 
-    def _common(self, label: str, dataset: Dataset, at: Indices, further: FurtherScores) -> _Rows:
-        """Score each model on the same samples."""
-        owners, tasks = self._everybody(lambda client: at)
-        labels = dataset.y[at]
-        values = {
-            owner: further.values(labels, logits.double().cpu().numpy(), f"the test {label}")
-            for owner, logits in zip(owners, self._logits(dataset, tasks), strict=True)
-        }
-        generic = values.pop(("gm", ALL), None)
-        rows = [] if generic is None else [self._row("gm", "global", "", ALL, label, q, v) for q, v in generic.items()]
-        return rows + self._means("pm", "global", label, {client: scores for (_, client), scores in values.items()})
+    def _elsewhere(
+        self, label: str, dataset: Dataset, parts: dict[int | None, Indices], on: str, further: FurtherScores
+    ) -> _Rows:
+        """Score each model on parts of samples, a client's own one left out, and average over them, each counting the
+        same.
 
-    def _others(self, label: str, further: FurtherScores) -> _Rows:
-        """Score each model on the tests of all other clients, and average over these, each counting the same."""
-        tested = [i for i in self._ids if len(self._partition.test[i])]
-        union = np.concatenate([self._partition.test[i] for i in tested])
-        ends = np.cumsum([len(self._partition.test[i]) for i in tested])[:-1]
-        owners, tasks = self._everybody(lambda client: union)
-        rows: _Rows = []
-        outputs_of_all = self._logits(self._dataset, tasks)
-        for metric in ("gm", "pm"):
-            by_client: dict[int, dict[str, float]] = {}
-            for (of, owner), logits in zip(owners, outputs_of_all, strict=True):
-                if of != metric:
-                    continue
-                parts = np.split(logits.double().cpu().numpy(), ends)
-                of_clients = {
-                    i: further.values(self._dataset.y[self._partition.test[i]], part, f"the tests of client {i}")
-                    for i, part in zip(tested, parts, strict=True)
+        Args:
+            parts: positions of samples by client; None: they are nobody's.
+            on: `local`, where the generic model has a score of its own at each client, or `global`.
+        """
+        models = self._models
+        owners = [] if models.generic is None else [("gm", ALL, models.generic)]
+        owners += [("pm", i, models.personal[i]) for i in self._ids if models.personal]
+        union, ends = np.concatenate([*parts.values()]), np.cumsum([len(at) for at in parts.values()])[:-1]
+        scored: dict[str, dict[int, dict[str, float]]] = defaultdict(dict)
+        logits_of_all = self._logits(dataset, [(model, union) for *_, model in owners])
+        for (metric, owner, _), logits in zip(owners, logits_of_all, strict=True):
+            pieces = np.split(logits.double().cpu().numpy(), ends)
+            of_parts = {
+                i: further.values(
+                    dataset.y[at], piece, f"the test {label}" if i is None else f"the tests of client {i}"
+                )
+                for (i, at), piece in zip(parts.items(), pieces, strict=True)
+            }
+            for client in self._ids if owner == ALL and on == "local" else [owner]:
+                others = [scores for i, scores in of_parts.items() if i != client]
+                scored[metric][client] = {
+                    name: mean_of_present(np.array([scores[name] for scores in others]), np.ones(len(others)))
+                    for name in next(iter(of_parts.values()))
                 }
-                for client in self._ids if owner == ALL else [owner]:
-                    others = [scores for i, scores in of_clients.items() if i != client]
-                    by_client[client] = {
-                        name: mean_of_present(np.array([s[name] for s in others]), np.ones(len(others)))
-                        for name in next(iter(of_clients.values()))
-                    }
-            rows += self._means(metric, "local", label, by_client)
+        rows: _Rows = []
+        for metric, by_client in scored.items():
+            if ALL in by_client:
+                rows += [self._row(metric, on, "", ALL, label, name, value) for name, value in by_client[ALL].items()]
+            else:
+                rows += self._means(metric, on, label, by_client)
         return rows
-
-    def _everybody(self, at: Callable[[int], Indices]) -> tuple[list[tuple[str, int]], list[tuple[Params, Indices]]]:
-        """All models, each with its metric and client and the positions of its samples."""
-        owners: list[tuple[str, int]] = [] if self._models.generic is None else [("gm", ALL)]
-        owners += [("pm", i) for i in self._ids if self._models.personal]
-        models = [self._models.generic if i == ALL else self._models.personal[i] for _, i in owners]
-        tasks = [(model, at(i)) for (_, i), model in zip(owners, models, strict=True) if model is not None]
-        return owners, tasks
 
     def _means(self, metric: str, on: str, label: str, by_client: dict[int, dict[str, float]]) -> _Rows:
         """Rows of clients and of their means, weighted by training samples and equally."""
@@ -336,7 +277,7 @@ class _Scoring:
 
 def _append(folder: Path, rows: _Rows) -> None:
     """Add rows to the table; it is replaced as a whole, so that a kill leaves the old rows or all."""
-    path = folder / f"{TABLE}.csv"
+    path = folder / "evaluated.csv"
     columns = store.EVALUATED
     before = inside.read_bytes(path) if inside.is_file(path) else (",".join(columns) + "\n").encode()
     buffer = io.StringIO()

@@ -14,7 +14,6 @@ from typing import Any
 from bench.errors import UserError, shortage
 from bench.places import check_file, check_output_file, check_output_folder
 from bench.results.results import RunView, load_run
-from bench.results.shared_partitions import RECORD, SHARED, OneStream, checksum_in, compressed, read_shared, restore
 from bench.store import inside
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS, FINISHED, RECORDS
@@ -39,6 +38,11 @@ TUNING = Path("report", "tables", "tuning.csv")
 """Budgets and chosen settings of a sweep."""
 TRIALS = "trials_*.csv"
 """Beside it: the trials of each method and task, in the order of its rows."""
+SHARED = "partitions.json.xz"
+"""The file: texts of `partition.json` by their checksums, which the cells' `status.json` has."""
+RECORD = "partition.json"
+_MOST = 500_000_000  # bytes that a small file may become
+_CHUNK = 1 << 16
 MODELS = "models"
 _MODEL = rf"{MODELS}/(gm|pm)/[0-9]{{8}}/([a-z0-9-]{{1,40}}\.pt|state\.json|manifest\.json)"
 _MEMBER = re.compile(rf"run\.json|tuning\.csv|trials_[0-9]{{1,9}}\.csv|[0-9a-f]{{16}}/({'|'.join(PACKED)}|{_MODEL})")
@@ -158,7 +162,7 @@ def _archive(members: Iterable[tuple[str, bytes]]) -> bytes:
 def unpack(file: Path, folder: Path) -> RunView:
     """Make a run folder of a packed run, and read it; only files that `pack` writes are taken, nothing else is written.
 
-    Partitions that are not in it are taken from the file beside it (`bench.results.shared_partitions`).
+    Partitions that are not in it are taken from the file `SHARED` beside it.
 
     Raises:
         UserError: the file is no packed run, holds anything else or too much, a partition is missing, or something
@@ -169,7 +173,7 @@ def unpack(file: Path, folder: Path) -> RunView:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _extract(file, folder)
-        restore(folder, file.parent)
+        _restore(folder, file.parent)
         return load_run(folder)
     except BaseException as error:
         for path in folder.iterdir():
@@ -177,6 +181,100 @@ def unpack(file: Path, folder: Path) -> RunView:
         if isinstance(error, UserError):  # the file is what the user knows, and the folder may be a temporary one
             raise UserError(str(error).replace(str(folder), str(file))) from None
         raise
+
+
+def read_shared(folder: Path) -> dict[str, str]:
+    """Read what the runs of a folder have in common; empty where nothing is.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    file = folder / SHARED
+    if not file.exists():
+        return {}
+    try:
+        with io.BufferedReader(OneStream(file)) as packed:
+            texts = json.loads(packed.read(_MOST))
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+            raise ValueError("it has no texts by their checksums")
+    except (ValueError, EOFError, lzma.LZMAError) as error:
+        raise UserError(
+            f"{file} is damaged ({error}); take it anew from where the entries beside it are from"
+        ) from None
+    return texts
+
+
+def compressed(texts: Mapping[str, str]) -> bytes:
+    """Make the content of the file; the same texts give the same bytes."""
+    return lzma.compress(json.dumps(dict(sorted(texts.items())), ensure_ascii=False).encode(), preset=6)
+
+
+def checksum_in(status: bytes) -> str:
+    """The checksum of a cell's partition in its `status.json`; empty where there is none, or the file is damaged."""
+    try:
+        checksum = json.loads(status)["checksums"][RECORD]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return checksum if isinstance(checksum, str) else ""
+
+
+def _restore(run: Path, folder: Path) -> None:
+    """Give the cells of an unpacked run the partitions that lie in a folder and not in the run.
+
+    Raises:
+        UserError: a partition is in neither.
+    """
+    texts: dict[str, str] | None = None
+    for status in sorted(run.glob("*/status.json")):
+        record = status.with_name(RECORD)
+        if record.exists() or not (checksum := checksum_in(status.read_bytes())):
+            continue
+        texts = read_shared(folder) if texts is None else texts
+        if checksum not in texts:
+            raise UserError(
+                f"the partition of cell {status.parent.name} is not in the packed run: {SHARED} should lie beside it, "
+                "as it does where the run is from"
+            )
+        inside.replace(record, texts[checksum].encode(), durable=False)
+
+
+class OneStream(io.RawIOBase):
+    """The content of a file that is a single .xz stream from its first byte to its last.
+
+    Python's own reader skips what follows a stream: padding, further streams, anything. So one content could have any
+    number of checksums.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._source = open(file, "rb")  # noqa: SIM115  # closed with this object
+        self._packed = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what fits, and return its length.
+
+        Raises:
+            EOFError: the file ends before the stream does.
+            lzma.LZMAError: it is damaged, or something follows the stream.
+        """
+        while not self._packed.eof:
+            chunk = self._source.read(_CHUNK) if self._packed.needs_input else b""
+            if self._packed.needs_input and not chunk:
+                raise EOFError("it is cut short")
+            if content := self._packed.decompress(chunk, len(buffer)):
+                buffer[: len(content)] = content
+                return len(content)
+        if self._packed.unused_data or self._source.read(1):
+            raise lzma.LZMAError("something follows the end of its .xz stream")
+        return 0
+
+    def close(self) -> None:
+        """Close the file."""
+        self._source.close()
+        super().close()
 
 
 def _check_end(archive: tarfile.TarFile) -> None:

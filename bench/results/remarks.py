@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bench.data import Dataset, Indices, Partition
+from bench.results import figures
 from bench.results.cell_names import task_name
 from bench.results.privacy import privacy_notes
 from bench.results.results import CellView
@@ -84,18 +85,10 @@ def missing_scores(cells: Sequence[CellView]) -> list[str]:
         settings = cell.settings
         if settings.protocol == "tuning" or not (settings.further_metrics or settings.tests):
             continue
-        recorded, later = set(cell.table("scores")["quantity"]), cell.table("evaluated")
-        present = recorded | set(later[later["split"] == "test"]["quantity"])
-        missing = [name for name in settings.further_metrics if name not in present]
-        pairs = set(zip(later["split"], later["quantity"], strict=True))
-        quantities = (*RECORDED, *settings.further_metrics)
-        missing += [
-            f"the test {test.name}"
-            for test in settings.tests
-            if any((label, quantity) not in pairs for label in test.labels for quantity in quantities)
-        ]
-        for name in missing:
-            lacking[name].add(cell.id)
+        names = {label: f"the test {test.name}" for test in settings.tests for label in test.labels}
+        for label, quantity in figures.missing_scores(cell.folder, settings.tests, settings.further_metrics):
+            lacking[names.get(label, quantity)].add(cell.id)
+        recorded = set(cell.table("scores")["quantity"])
         if settings.select_by not in (*RECORDED, *recorded):
             unselected.add(cell.id)
     if not (lacking or unselected):

@@ -6,8 +6,10 @@
 
 import copy
 import shlex
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,7 +27,7 @@ from bench.federation.scores import Evaluation
 from bench.federation.snapshot import Packer, unpack
 from bench.model_call import batchnorm_in_float32
 from bench.params import Params
-from bench.results.figures import ReadCell
+from bench.results.figures import ALL, ReadCell
 from bench.settings import Settings
 from bench.store import checkpoint, inside
 from bench.store.documents import read_json
@@ -33,20 +35,10 @@ from bench.store.features import FeatureFiles
 from bench.tensors import fill
 
 if TYPE_CHECKING:
-    import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
-
     from bench.results.reported_round import Curves
 
 METRICS = ("gm", "pm")
 FOLDER = "models"
-
-
-class FinishedCell(ReadCell, Protocol):
-    """The part of a cell (`bench.results.results.CellView`) that this module needs."""
-
-    @property
-    def name(self) -> str: ...
-    def table(self, name: str) -> "pd.DataFrame": ...
 
 
 class KeptModel(nn.Module):
@@ -128,6 +120,35 @@ class KeptModel(nn.Module):
         return out.to(weights.dtype)
 
 
+@dataclass(frozen=True)
+class ReportedModels:
+    """The models of the reported rounds; the rounds of both kinds may differ.
+
+    Attributes:
+        generic: the generic model, if there is one.
+        personal: the personalized ones by client.
+        rounds: of `gm` and `pm`, as far as they were kept.
+    """
+
+    generic: Params | None
+    personal: dict[int, Params]
+    rounds: dict[str, int]
+
+
+def reported_models(folder: Path, settings: Settings, federation: Federation) -> ReportedModels:
+    """Load the models of the reported rounds; what an attempt before the last one left of another round is no such."""
+    models: dict[str, dict[int, Params]] = {"gm": {}, "pm": {}}
+    rounds = {}
+    for metric in METRICS:
+        saved = next(checkpoint.load(folder / FOLDER / metric), None)
+        if saved is not None and saved.version == reported_so_far(folder, metric, settings):
+            home = federation.engine.device_data.device
+            tensors = {name: tensor.to(home) for name, tensor in saved.tensors.items()}
+            models[metric] = unpack(saved.rest["models"], tensors, federation.server.specs)
+            rounds[metric] = saved.version
+    return ReportedModels(models["gm"].get(ALL), models["pm"], rounds)
+
+
 class SavedModels:
     """The saved models of a finished cell, whose data are read once for all of them.
 
@@ -141,7 +162,7 @@ class SavedModels:
         UserError: the cell is not done, or its data are not there.
     """
 
-    def __init__(self, cell: FinishedCell, data_root: Path | str = "data") -> None:
+    def __init__(self, cell: ReadCell, data_root: Path | str = "data") -> None:
         if cell.status.state != "done":
             reason = f" ({cell.status.reason})" if cell.status.reason else ""
             raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is{reason}")
@@ -154,6 +175,10 @@ class SavedModels:
         )
         self._federation.enter(cell.settings.rounds)
         self.clients = self._federation.clients.ids
+
+    @cached_property
+    def _reported(self) -> ReportedModels:
+        return reported_models(self.cell.folder, self.cell.settings, self._federation)
 
     @property
     def trains(self) -> str:
@@ -172,8 +197,11 @@ class SavedModels:
         cell, federation = self.cell, self._federation
         if client is not None and client not in self.clients:
             raise UserError(f"{cell.name} trained no client {client}; there are {self.clients}")
-        value = _of_reported_round(cell, federation, client)
-        params, round = value or (_of_last_state(cell, federation, client), cell.settings.rounds)
+        metric, kept = METRICS[client is not None], self._reported
+        if metric in kept.rounds:
+            params, round = kept.generic if client is None else kept.personal.get(client), kept.rounds[metric]
+        else:
+            params, round = _of_last_state(cell, federation, client), cell.settings.rounds
         if params is None:
             raise UserError(
                 f"{cell.name} has no generic model: its clients' models differ in architecture. Name a client"
@@ -189,7 +217,7 @@ class SavedModels:
         return predictor.eval()
 
 
-def load_model(cell: FinishedCell, client: int | None = None, data_root: Path | str = "data") -> KeptModel:
+def load_model(cell: ReadCell, client: int | None = None, data_root: Path | str = "data") -> KeptModel:
     """Load one saved model of a cell: `SavedModels.load`.
 
     Raises:
@@ -214,7 +242,7 @@ def keep_reported(folder: Path, version: int, evaluation: Evaluation, settings: 
     for metric in METRICS:
         if reported_so_far(folder, metric, settings) != version:
             continue
-        models = {-1: evaluation.generic}
+        models = {ALL: evaluation.generic}
         if metric == "pm":
             models = {i: evaluation.personal.get(i, evaluation.generic) for i in clients}
         packer = Packer()
@@ -253,19 +281,7 @@ def reported_so_far(folder: Path, metric: str, settings: Settings) -> int | None
     return reported_round(curves("accuracy"), selecting, metric, settings.protocol)
 
 
-def _of_reported_round(
-    cell: FinishedCell, federation: Federation, client: int | None
-) -> tuple[Params | None, int] | None:
-    metric = METRICS[client is not None]
-    reported = reported_so_far(cell.folder, metric, cell.settings)
-    for saved in checkpoint.load(cell.folder / FOLDER / metric):
-        if saved.version == reported:  # else a run before this one kept it
-            models = unpack(saved.rest["models"], saved.tensors, federation.server.specs)
-            return models.get(-1 if client is None else client), saved.version
-    return None
-
-
-def _of_last_state(cell: FinishedCell, federation: Federation, client: int | None) -> Params | None:
+def _of_last_state(cell: ReadCell, federation: Federation, client: int | None) -> Params | None:
     saved = next((generation for generation in checkpoint.load(cell.folder / "checkpoint")), None)
     if saved is None or saved.version != cell.settings.rounds:
         raise UserError(f"{cell.name}: no model was kept. {_remedy(cell)}")
@@ -284,7 +300,7 @@ def _of_last_state(cell: FinishedCell, federation: Federation, client: int | Non
     return evaluator.personal(saved.version, [client])[client]
 
 
-def _remedy(cell: FinishedCell) -> str:
+def _remedy(cell: ReadCell) -> str:
     only = f"method={cell.settings.method},seed={cell.settings.seed}"
     out = shlex.quote(str(cell.folder.parent))
     return (

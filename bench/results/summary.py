@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.results.cell_names import data_and_case
 from bench.results.privacy import PROTECTED, epsilon_text
 from bench.settings import MAIN_MEANS
 
@@ -45,12 +46,6 @@ def summary(figures: "pd.DataFrame", quantity: str = "accuracy") -> "Iterator[tu
         title = f"{quantity}{unit}, protocol {protocol}, round: {at}, mean ± std over seeds"
         table = reported[reported["mean"].isin((*MAIN_MEANS, "benign"))].copy()
         yield title, _table(table, percent=percent)
-
-
-def data_and_case(dataset: str, case: str) -> str:
-    """A data set's name and a case's, e.g. `npz noisy`; labelled data sets stand in the case too, and here once."""
-    case = f"{case}, ".removeprefix(f"{dataset}, ").removesuffix(", ")
-    return f"{dataset} {case}" if case else dataset
 
 
 def undone(figures: "pd.DataFrame") -> str:

@@ -31,8 +31,8 @@ from bench.settings import Settings
 from bench.store import checkpoint, documents, store
 from bench.store.data_record import partition_record, shown_samples, tests_record
 from bench.store.features import FeatureFiles
-from bench.store.growing_tables import Tables
 from bench.store.store import Status
+from bench.store.tables import Tables
 
 if TYPE_CHECKING:
     from bench.runs.callbacks import Calls

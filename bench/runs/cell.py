@@ -4,8 +4,10 @@
 file holds `{"settings": {...}, "folder": "...", "options": {...}}` as `CellConfig` describes it.
 """
 
+import contextlib
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -18,7 +20,6 @@ from bench.runs.progress import figures_text
 from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store import inside, store
-from bench.store.cell_log import logged
 from bench.store.store import Status
 
 
@@ -77,8 +78,31 @@ def run_cell(
         for name in ("error.txt", "samples.json", "relations.json", "privacy.json", "evaluated.csv"):
             (folder / name).unlink(missing_ok=True)
         store.write_json(folder / "settings.json", settings.model_dump())
-        with logged(folder / "log.txt"):
+        with _logged(folder / "log.txt"):
             return Attempt(settings, folder, options, report, stop, helpers).run()
+
+
+@contextlib.contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Send log records and Python warnings to a cell's `log.txt`."""
+    stream = inside.append(path)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    root = logging.getLogger("bench")
+    level = root.level
+    root.setLevel(logging.INFO)
+    root.addHandler(handler)
+    logging.getLogger("py.warnings").addHandler(handler)
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        logging.getLogger("py.warnings").removeHandler(handler)
+        root.removeHandler(handler)
+        root.setLevel(level)
+        handler.close()
+        stream.close()
 
 
 def main(arguments: list[str]) -> int:

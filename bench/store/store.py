@@ -297,23 +297,9 @@ def remove_cell(folder: Path) -> None:
 
 
 def removed_cells(run: Path) -> list[Path]:
-    """Folders that were left where the removal of a cell was killed.
-
-    Earlier versions removed file by file and left folders with the name of a cell, without `settings.json`, that
-    `run.json` does not list.
-    """
-    listed = {entry["id"] for entry in (documents.read_run_file(run) or {"cells": []})["cells"]}
-    return [
-        folder
-        for folder in sorted(run.iterdir())
-        if folder.is_dir() and not folder.is_symlink() and folder.name not in listed and _is_left(folder)
-    ]
-
-
-def _is_left(folder: Path) -> bool:
-    if re.fullmatch(rf"[0-9a-f]{{16}}{re.escape(REMOVED)}", folder.name):
-        return True
-    return bool(re.fullmatch("[0-9a-f]{16}", folder.name)) and not (folder / "settings.json").exists()
+    """Folders that were left where the removal of a cell was killed."""
+    folders = [folder for folder in sorted(run.glob(f"*{REMOVED}")) if folder.is_dir() and not folder.is_symlink()]
+    return [folder for folder in folders if re.fullmatch(documents.CELL_ID, folder.name.removesuffix(REMOVED))]
 
 
 def forget(folder: Path) -> None:

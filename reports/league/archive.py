@@ -8,8 +8,8 @@ import pandas as pd
 
 from bench import croissant
 from bench.citations import cite, software
+from bench.results.pack import SHARED, compressed, read_shared
 from bench.results.results import RunView
-from bench.results.shared_partitions import SHARED, compressed, read_shared
 from bench.store import inside
 from reports.league.rule import budget_text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.results.file_names import file_stems
+from bench.places import file_stems
 from bench.store import inside
 from reports.page.page import write_page
 from reports.page.sections import Section

@@ -60,8 +60,8 @@ def test_a_removal_that_is_stopped_is_finished_by_the_next(
         _, said = process.communicate(timeout=PATIENCE)
     assert "Traceback" not in said
     assert not other.exists()  # no folder of that name without its settings
-    (two_grids / "0123456789abcdef").mkdir()  # what earlier versions left
-    (two_grids / "0123456789abcdef" / "lock").touch()
+    (two_grids / "0123456789abcdef.removed").mkdir()  # where the command was killed earlier
+    (two_grids / "0123456789abcdef.removed" / "lock").touch()
     assert "what is left of a removal that was stopped" in bench_here("clean", two_grids).stdout
     assert "belong to other settings" not in bench_here("status", two_grids, "--all").stdout
     bench_here("clean", two_grids, "--yes")

@@ -17,8 +17,8 @@ from bench.data import Array, Dataset
 from bench.engine.device_data import Pool
 from bench.errors import UserError
 from bench.federation.cell_data import _loaded, load_all
+from bench.places import file_stems
 from bench.plugin import DATASETS
-from bench.results.file_names import file_stems
 from bench.runs.plan import plan
 from bench.samples.division import make_partition
 from bench.settings import Settings

@@ -15,7 +15,7 @@ import bench
 from bench.errors import UserError
 from bench.exported import check_samples, load_model
 from bench.federation.cell_data import load_dataset, load_partition
-from bench.results.file_names import file_stems
+from bench.places import file_stems
 from bench.results.results import CellView
 from bench.results.saved_models import SavedModels
 from bench.settings import Settings
@@ -81,25 +81,18 @@ def assert_scores(cell: CellView, folder: Path, file: Path) -> None:
 
 @pytest.mark.parametrize("normalise", [None, "pooled", "per_client"])
 @pytest.mark.long
-def test_a_table_s_models_score_as_the_cell_did(normalise: str | None, tmp_path: Path) -> None:
-    """A memory of features at each site, under each way to normalise."""
+def test_kept_and_exported_models_of_a_table_score_as_the_cell_did(normalise: str | None, tmp_path: Path) -> None:
+    """A memory of features at each site, under each way to normalise, on rows with gaps; what could not be told from
+    such rows is refused."""
     write_table(tmp_path / "t.csv")
     cell = finished(of_table(tmp_path / "t.csv", normalise=normalise), tmp_path / "0123456789abcdef", "best")
     cell.export(tmp_path / "models")
     assert_scores(cell, tmp_path / "models", tmp_path / "t.csv")
-    generic = load_model(tmp_path / "models" / "generic.pt")
-    assert generic.needs_site == (normalise == "per_client")
-    if generic.needs_site:
+    exported = load_model(tmp_path / "models" / "generic.pt")
+    assert exported.needs_site == (normalise == "per_client")
+    if exported.needs_site:
         with pytest.raises(UserError, match="as a site normalises"):
-            generic.predict(tmp_path / "t.csv")
-
-
-@pytest.mark.parametrize("normalise", [None, "pooled", "per_client"])
-@pytest.mark.long
-def test_a_kept_model_takes_the_rows_of_the_data_set(normalise: str | None, tmp_path: Path) -> None:
-    """It scores on a client's rows, gaps and all, as the cell did; what could not be told from such rows is refused."""
-    write_table(tmp_path / "t.csv")
-    cell = finished(of_table(tmp_path / "t.csv", normalise=normalise), tmp_path / "0123456789abcdef", "best")
+            exported.predict(tmp_path / "t.csv")
     data = load_dataset(cell.settings)
     partition = load_partition(cell.settings, data)
     saved = SavedModels(cell)

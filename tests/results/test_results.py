@@ -21,8 +21,8 @@ from bench.results.summary import summary
 from bench.rng import generator
 from bench.settings import Settings
 from bench.store import store
-from bench.store.growing_tables import Tables
 from bench.store.store import Status
+from bench.store.tables import Tables
 from reports.reading.load import load
 from reports.tables.accuracy import GM, PM, main_table, selection
 from tests.runs.helpers import make_run

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.errors import UserError
-from bench.results.pack import RELATIONS, SUFFIX, pack, unpack
+from bench.results.pack import RELATIONS, SHARED, SUFFIX, checksum_in, compressed, pack, read_shared, unpack
 from bench.results.results import load_run
-from bench.results.shared_partitions import SHARED, checksum_in, compressed, read_shared
 from bench.runs.verify.recomputed import compare
 from bench.store.store import write_json
 from reports.league.archive import write_archive

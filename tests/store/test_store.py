@@ -11,9 +11,8 @@ import pytest
 
 from bench.errors import UserError
 from bench.store import store
-from bench.store.growing_tables import Tables
 from bench.store.store import BusyError, Status
-from bench.store.tables import read_table
+from bench.store.tables import Tables, read_table
 from tests.warm import PATIENCE
 
 LEDGER_ROW = {name: 1.5 if name in ("seconds", "settled") else 7 for name in store.COLUMNS["ledger"][1:]}

@@ -28,7 +28,7 @@ from bench.plugin import METHODS
 from bench.runs.forecast.outline import ClientShares, DataSize, blank, that_train
 from bench.settings import Settings
 from bench.store.data_record import partition_record, shown_samples, tests_record
-from bench.store.growing_tables import Tables
+from bench.store.tables import Tables
 
 _CLIENTS = 2, 4
 _SENT = "up", "up_buffers", "down_receivers", "down_receivers_buffers"
