@@ -25,7 +25,6 @@ from bench.federation.cell_data import CellData, apply_shifts, file_samples, loa
 from bench.federation.features import with_features
 from bench.federation.federation import Federation
 from bench.federation.scores import Evaluation, FurtherScores, Outputs, Scorer, mean_of_present
-from bench.federation.snapshot import unpack
 from bench.model_call import Arithmetic
 from bench.params import Params
 from bench.results.figures import ALL, ReadCell, missing_scores
