@@ -9,6 +9,7 @@ goes on in fewer lanes as soon as those hold all that still train.
 import heapq
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,9 @@ SHORT = -1
 """The size of batches that are padded, in a phase that has them side by side."""
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """How many lanes a narrowed schedule may have: few, as each number is a shape of its own, to be recorded."""
+
+Pairs = list[list[tuple[int, int]]]
+"""Pairs of a lane and a row, per step."""
 
 StepRange = tuple[tuple[int, ...], int, int]
 """Steps `start .. stop-1` of a client, with the batch size of each stream in all of them."""
@@ -48,14 +52,26 @@ class Packing:
 
     Attributes:
         row, step: `[steps, lanes]` each (row IDLE: nobody).
-        load: per step the (lane, row) pairs of clients that are put into their lanes before it.
-        store: per step the (lane, row) pairs of clients that have ended after it.
     """
 
     row: npt.NDArray[np.int64]
     step: npt.NDArray[np.int64]
-    load: list[list[tuple[int, int]]]
-    store: list[list[tuple[int, int]]]
+
+    @cached_property
+    def load(self) -> Pairs:
+        """Per step the clients that are put into their lanes before it."""
+        return self._pairs(np.diff(self.row, axis=0, prepend=IDLE - 1))
+
+    @cached_property
+    def store(self) -> Pairs:
+        """Per step the clients that leave their lanes after it: they have ended, or go on in another packing."""
+        return self._pairs(np.diff(self.row, axis=0, append=IDLE - 1))
+
+    def _pairs(self, changes: npt.NDArray[np.int64]) -> Pairs:
+        pairs: Pairs = [[] for _ in self.row]
+        for step, lane in np.argwhere((changes != 0) & (self.row != IDLE)).tolist():
+            pairs[step].append((lane, int(self.row[step, lane])))
+        return pairs
 
 
 def runs_of(sizes: npt.NDArray[np.int64], epoch: int = 0) -> list[StepRange]:
@@ -95,15 +111,10 @@ def pack(lengths: list[int], lanes: int) -> Packing:
     total = max((start + lengths[row] for start, _, row in runs), default=0)
     rows = np.full((total, lanes), IDLE, np.int64)
     steps = np.zeros((total, lanes), np.int64)
-    load: list[list[tuple[int, int]]] = [[] for _ in range(total)]
-    store: list[list[tuple[int, int]]] = [[] for _ in range(total)]
     for start, lane, row in runs:
-        stop = start + lengths[row]
-        rows[start:stop, lane] = row
-        steps[start:stop, lane] = np.arange(lengths[row])
-        load[start].append((lane, row))
-        store[stop - 1].append((lane, row))
-    return Packing(rows, steps, load, store)
+        rows[start : start + lengths[row], lane] = row
+        steps[start : start + lengths[row], lane] = np.arange(lengths[row])
+    return Packing(rows, steps)
 
 
 def lanes_for(clients: int, most: int) -> int:
@@ -125,22 +136,11 @@ def narrowed(packing: Packing) -> list[Packing]:
 
 def _lanes_only(packing: Packing, start: int, stop: int, lanes: int) -> Packing:
     """Cut some steps out of a packing, with the lanes that are busy at the first of them."""
-    kept = np.flatnonzero(packing.row[start] != IDLE).tolist()
-    place = {lane: i for i, lane in enumerate(kept)}
+    kept = np.flatnonzero(packing.row[start] != IDLE)
     rows = np.full((stop - start, lanes), IDLE, np.int64)
     steps = np.zeros((stop - start, lanes), np.int64)
     rows[:, : len(kept)], steps[:, : len(kept)] = packing.row[start:stop, kept], packing.step[start:stop, kept]
-    load, store = (
-        [[(place[lane], row) for lane, row in pairs] for pairs in moves[start:stop]]
-        for moves in (packing.load, packing.store)
-    )
-    load[0] = _busy_lanes(rows[0])
-    store[-1] = _busy_lanes(rows[-1])
-    return Packing(rows, steps, load, store)
-
-
-def _busy_lanes(rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    return [(lane, row) for lane, row in enumerate(rows.tolist()) if row != IDLE]
+    return Packing(rows, steps)
 
 
 def schedule(
