@@ -76,7 +76,7 @@ def cite(names: Iterable[str] = (), cells: Iterable[Settings] = (), **facts: str
         sets = [settings.dataset, *([settings.public.name] if settings.public else [])]
         used |= {settings.method: settings.method, **{DATA_SET + name: name for name in sets}}
         parts = {"attack:": [settings.attack], "server:": [settings.server], "channel:": settings.channel}
-        used |= {kind + part["name"]: part["name"] for kind, some in parts.items() for part in some if part}
+        used |= {kind + part.name: part.name for kind, some in parts.items() for part in some if part}
         used |= {"adapter:" + settings.adapters.name: settings.adapters.name} if settings.adapters else {}
     itself = [software(**facts)] if used else []
     unrecorded = (name for entry, name in used.items() if entry not in papers())

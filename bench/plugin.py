@@ -14,6 +14,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import linecache
 import os
 import shlex
@@ -26,6 +27,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
 from bench.declared import declarations, import_all, read_without_torch, refuse_hidden
 from bench.errors import UserError, did_you_mean, in_words, refusing_exits
 from bench.places import check_file, kind_of
@@ -34,6 +37,10 @@ Product = TypeVar("Product")
 T = TypeVar("T", bound=Callable[..., Any])
 F = TypeVar("F", bound=Callable[..., Any])
 
+FROM_THE_HARNESS = {
+    "data_root", "download", "dataset", "clients", "alpha", "fixed_tests", "seed", "own", "shape", "classes",
+}  # fmt: skip
+"""Parameters of factories that are no options: the harness gives them."""
 LISTED = 30
 """Largest number of known names in a message; if there are more, the message says how to list them."""
 OURS = ("bench", "datasets", "methods")
@@ -85,6 +92,7 @@ class Registry(Generic[T]):
     called with the part after the slash before all other arguments, and all options are passed to it unchecked.
 
     Attributes:
+        classes: whether entries are classes, which declare what may be set in a class `Hyper`; else they are functions.
         entry_points: whether other packages' entry points are imported, in all registries of this process.
         generation: how often a name of any registry was given to another factory in this process, as a notebook does
             when its cell runs again. What this process keeps of the earlier one's networks must not serve the later's.
@@ -93,9 +101,10 @@ class Registry(Generic[T]):
     entry_points: ClassVar[bool] = True
     generation: ClassVar[int] = 0
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, package: str, *, classes: bool = False) -> None:
         self.kind = kind
         self.package = package
+        self.classes = classes
         self._items: dict[str, T] = {}
         self._latest: dict[str, T] = {}  # with those that were dropped
         self._offers: dict[tuple[str, str], Any] = {}
@@ -123,6 +132,15 @@ class Registry(Generic[T]):
             return item
 
         return add
+
+    def options(self, name: str) -> type[BaseModel]:
+        """The model of an entry's options: a class's `Hyper`, or a factory's parameters, each under its own name.
+
+        Raises:
+            UserError: the name is unknown.
+        """
+        entry = self.declaration(name)  # a notebook may define a name again
+        return _hyper_class(entry) if self.classes else _options_class(entry)
 
     def offer(self, name: str, what: str) -> Callable[[F], F]:
         """Decorator of a function that the entry `name` offers beside its factory, under a name that `offered` takes:
@@ -230,6 +248,29 @@ class Registry(Generic[T]):
                 entry.load()
 
 
+class _NoHyperparameters(BaseModel):
+    """The hyperparameter class of entries that declare none."""
+
+
+def _hyper_class(entry: Any) -> type[BaseModel]:
+    hyper: type[BaseModel] = getattr(entry, "Hyper", _NoHyperparameters)
+    return hyper
+
+
+@functools.cache
+def _options_class(factory: Callable[..., Any]) -> type[BaseModel]:
+    """The options of a function as a model; a field's name has a mark at its end, as `copy` or `json` could be none."""
+    catch_all = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(factory).parameters.items():
+        if name not in FROM_THE_HARNESS and parameter.kind not in catch_all:
+            kind = Any if parameter.annotation is parameter.empty else parameter.annotation
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[f"{name}_"] = kind, Field(default, alias=name)
+    config = ConfigDict(protected_namespaces=(), arbitrary_types_allowed=True)
+    return create_model("Options", __config__=config, __module__=factory.__module__, **fields)
+
+
 def _package(items: Mapping[str, Any], name: str) -> str | None:
     package = name.partition("/")[0]
     return package if name not in items and f"{package}/*" in items else None
@@ -279,15 +320,15 @@ def call_factory(what: str, kind: type[Product], factory: Callable[..., Any], /,
     return product
 
 
-METHODS: Registry[Any] = Registry("method", "methods")
+METHODS: Registry[Any] = Registry("method", "methods", classes=True)
 DATASETS: Registry[Any] = Registry("data set", "datasets")
 PARTITIONS: Registry[Any] = Registry("partition", "datasets")
 SHIFTS: Registry[Any] = Registry("shift", "datasets")
 MODELS: Registry[Any] = Registry("model", "bench.models")
-SERVER_RULES: Registry[Any] = Registry("server rule", "methods")
+SERVER_RULES: Registry[Any] = Registry("server rule", "methods", classes=True)
 SELECTIONS: Registry[Any] = Registry("selection", "methods")
-CHANNELS: Registry[Any] = Registry("channel", "bench.channel")
-ATTACKS: Registry[Any] = Registry("attack", "bench.attacks")
+CHANNELS: Registry[Any] = Registry("channel", "bench.channel", classes=True)
+ATTACKS: Registry[Any] = Registry("attack", "bench.attacks", classes=True)
 METRICS: Registry[Any] = Registry("metric", "bench.metrics")
 REGISTRIES = (METHODS, DATASETS, PARTITIONS, SHIFTS, MODELS, SERVER_RULES, SELECTIONS, CHANNELS, ATTACKS, METRICS)
 

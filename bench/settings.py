@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from bench.plugin import ATTACKS, CHANNELS, DATASETS, SERVER_RULES, SHIFTS, Registry
 from bench.profiles import Listed, Profile, alone, resolve
 
 DEFAULT_SELECTION = "uniform"
@@ -41,22 +42,82 @@ def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-Named = Annotated[dict[str, Any], BeforeValidator(_named)]
-"""A part with its options; a bare name is one that has its defaults."""
+class Part(BaseModel):
+    """A registered part of a cell with its options, such as `{name: top_k, share: 0.01}`.
 
-
-class PublicSet(BaseModel):
-    """Public samples from any data set with the shape of the clients' data; all further keys are its options."""
+    A bare name is one that has its defaults, which `bench.config.validation` fills in from the registry. Plain settings
+    hold the options as they were written, because what somebody else's run used need not be known here.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
+    registry: ClassVar[Registry[Any]]
+    noun: ClassVar[str]
 
     name: str
-    size: int | None = Field(None, ge=1, description="samples, drawn by the seed from the training part; empty: all")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_name(cls, value: Any) -> Any:
+        value = _named(value)
+        if not isinstance(value, Mapping | cls) or (isinstance(value, Mapping) and "name" not in value):
+            raise ValueError(f"should be the name of {cls.noun} or a mapping with `name`")
+        return value
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the data set."""
+        """Its options, by name."""
         return dict(self.model_extra or {})
+
+    def __getitem__(self, option: str) -> Any:
+        return self.name if option == "name" else self.options[option]
+
+
+class ServerPart(Part):
+    """A server rule."""
+
+    registry, noun = SERVER_RULES, "a server rule"
+
+
+class ShiftPart(Part):
+    """A shift of clients' samples."""
+
+    registry, noun = SHIFTS, "a shift"
+
+
+class OperationPart(Part):
+    """An operation of the channel."""
+
+    registry, noun = CHANNELS, "an operation"
+
+
+class AttackPart(Part):
+    """What malicious clients do."""
+
+    registry, noun = ATTACKS, "an attack"
+
+
+class PublicSet(Part):
+    """Public samples from any data set with the shape of the clients' data; all further keys are its options."""
+
+    registry, noun = DATASETS, "a data set"
+
+    size: int | None = Field(None, ge=1, description="samples, drawn by the seed from the training part; empty: all")
+
+
+def _several(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise ValueError("should be a list of names, or of mappings with `name`")
+    return tuple(value)  # since strict validation, of what is nested, rejects a list for a tuple
+
+
+def _once(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    names = [part.name for part in parts]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{repeated[0]!r} stands there twice")
+    return parts
+
+
+Shifts = Annotated[tuple[ShiftPart, ...], BeforeValidator(_several), AfterValidator(_once)]
 
 
 class ModelsBySize(BaseModel):
@@ -105,7 +166,7 @@ class FurtherTest(BaseModel):
     name: Literal["global", "others", "corrupted", "shifted", "file", "triggered"]
     severity: int | None = Field(None, ge=1, le=5, description="of `corrupted`; empty: all five")
     kinds: Annotated[tuple[str, ...], Listed] = Field((), description="of `corrupted`; empty: all fifteen")
-    shifts: Annotated[tuple[Named, ...], Listed] = Field((), description="of `shifted`, as a cell's")
+    shifts: Shifts = Field((), description="of `shifted`, as a cell's")
     path: str | None = Field(None, description="of `file`: an .npz file")
 
     @model_validator(mode="after")
@@ -126,7 +187,10 @@ class FurtherTest(BaseModel):
             severities = range(1, 6) if self.severity is None else (self.severity,)
             return tuple(f"corrupted {kind} {severity}" for kind in self.kinds for severity in severities)
         if self.name == "shifted":
-            texts = (" ".join([shift["name"], *_options_text(shift)]) for shift in self.shifts)
+            texts = (
+                " ".join([shift.name, *(f"{key}={value}" for key, value in shift.options.items())])
+                for shift in self.shifts
+            )
             return (f"shifted {' + '.join(texts)}",)
         return (f"file {PurePath(str(self.path)).stem}",) if self.name == "file" else (self.name,)
 
@@ -134,13 +198,9 @@ class FurtherTest(BaseModel):
 NO_TRIGGER = "tests: triggered needs a cell with an attack that has a trigger, such as `attack: backdoor`"
 
 
-def _options_text(shift: dict[str, Any]) -> list[str]:
-    return [f"{key}={value}" for key, value in shift.items() if key != "name"]
-
-
 def _optimizer(value: Any) -> Any:
     """Turn a bare name into a mapping with Adam's defaults, so that spelling out a default makes no other cell."""
-    value = {"name": value} if isinstance(value, str) else value
+    value = _named(value)
     if isinstance(value, dict) and value.get("name") in ("adam", "adamw"):
         return {"betas": (0.9, 0.999), "eps": 1e-8, **value}
     return value
@@ -173,7 +233,7 @@ class AdapterSettings(BaseModel):
     @classmethod
     def _complete(cls, value: Any) -> Any:
         """Turn a bare name into a mapping, and fill in the kind's defaults: spelling one out makes no other cell."""
-        value = {"name": value} if isinstance(value, str) else value
+        value = _named(value)
         if isinstance(value, dict) and isinstance(name := value.get("name"), str):
             return {**_OF_KIND.get(name, {}), **value}
         return value
@@ -199,9 +259,7 @@ class DataChange(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     round: int = Field(ge=1, description="the last round with the data as they were")
-    shifts: Annotated[tuple[Named, ...] | None, Listed] = Field(
-        None, description="the shifts from then on, in place of those before; []: none"
-    )
+    shifts: Shifts | None = Field(None, description="the shifts from then on, in place of those before; []: none")
     exchange: float | None = Field(None, gt=0, le=1, description="share of the clients that exchange their samples")
     add_classes: int | None = Field(None, ge=1, description="number of classes of which nobody had samples before")
     arrive: _FromTo = Field(None, description="the first and the last client of those that join")
@@ -217,6 +275,11 @@ class DataChange(BaseModel):
             if clients and clients[0] > clients[1]:
                 raise ValueError(f"{name} = {list(clients)} should be the first and the last client, such as [60, 79]")
         return self
+
+
+def clients_between(ends: tuple[int, int] | None) -> set[int]:
+    """The clients from the first to the last of a change that arrive or leave; nobody where it names none."""
+    return set(range(ends[0], ends[1] + 1)) if ends else set()
 
 
 def _switch(value: Any) -> Any:
@@ -238,8 +301,9 @@ Late = Annotated[
 
 
 def noise_of(channel: Any) -> dict[str, Any] | None:
-    """The entry `gaussian` of a channel; None if there is none."""
-    entries = map(_named, channel if isinstance(channel, list | tuple) else ())
+    """The entry `gaussian` of a channel, as settings hold it or as a user wrote it; None if there is none."""
+    written = channel if isinstance(channel, list | tuple) else ()
+    entries = (entry.model_dump() if isinstance(entry, Part) else _named(entry) for entry in written)
     return next((entry for entry in entries if isinstance(entry, dict) and entry.get("name") == "gaussian"), None)
 
 
@@ -256,7 +320,7 @@ class Settings(BaseModel):
     label: str = Field("", description="name in tables; empty: the method's name")
     case: str = Field("", description="in tables: what tells cells of one label, data set, alpha and seed apart")
     hp: dict[str, Any] = Field(default_factory=dict, description="the method's own settings")
-    server: Named | None = Field(None, description="server rule, e.g. {name: fedbuff, buffer: 10}")
+    server: ServerPart | None = Field(None, description="server rule, e.g. {name: fedbuff, buffer: 10}")
 
     dataset: str = "digits"
     dataset_options: dict[str, Any] = Field(default_factory=dict)
@@ -267,7 +331,7 @@ class Settings(BaseModel):
     public: PublicSet | None = Field(None, description="public samples, for methods that need some")
     partition: str = "dirichlet"
     partition_options: dict[str, Any] = Field(default_factory=dict)
-    shifts: tuple[Named, ...] = Field(
+    shifts: Shifts = Field(
         (), description="what tells the clients' samples apart, e.g. [{name: rotation, groups: 4}]; in this order"
     )
     timeline: tuple[DataChange, ...] = Field(
@@ -315,10 +379,10 @@ class Settings(BaseModel):
         description="how they are selected: uniform, poisson, by_size, round_robin or one's own; default with noise on "
         "the sum of some clients' updates: poisson",
     )
-    channel: tuple[Named, ...] = Field(
+    channel: Annotated[tuple[OperationPart, ...], BeforeValidator(_several), AfterValidator(_once)] = Field(
         (), description="what uploads go through, e.g. [{name: top_k, share: 0.01}, {name: cast, to: fp16}]"
     )
-    attack: Named | None = Field(
+    attack: AttackPart | None = Field(
         None, description="what malicious clients do, e.g. {name: sign_flip, share: 0.2} (docs/attacks.md)"
     )
     unselected: Literal["idle", "broadcast", "cap"] = Field(
@@ -397,6 +461,18 @@ class Settings(BaseModel):
         return self.client_models.models if isinstance(self.client_models, ModelsBySize) else self.client_models
 
     @property
+    def arriving(self) -> set[int]:
+        """The clients that are not there at first: the first thing that the timeline says of them is that they
+        arrive."""
+        late: set[int] = set()
+        known: set[int] = set()
+        for change in self.timeline:
+            left, came = clients_between(change.leave), clients_between(change.arrive)
+            late |= came - left - known
+            known |= left | came
+        return late
+
+    @property
     def last_change(self) -> int:
         """The last round before the clients' data are those that they have in the end; 0 where they never change."""
         return self.timeline[-1].round if self.timeline else 0
@@ -422,7 +498,7 @@ class Settings(BaseModel):
     @property
     def has_trigger(self) -> bool:
         """Whether the cell's attack puts a trigger on samples: it then has a target class."""
-        return self.attack is not None and "target" in self.attack
+        return self.attack is not None and "target" in self.attack.options
 
     @property
     def name(self) -> str:

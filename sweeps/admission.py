@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.config.identity import partition_options
-from bench.config.validation import complete_hyper, shown
+from bench.config.validation import complete, shown
 from bench.errors import UserError
 from bench.plugin import METHODS
 from bench.results.cell_names import dataset_name, drawn, task_name
@@ -150,7 +150,7 @@ class Admission:
 
     def _check_defaults(self, where: str, cell: Settings) -> None:
         """Check that nothing was tuned: the method's defaults, and the cell's one value of what a league searches."""
-        defaults, _ = complete_hyper(METHODS, cell.method, {})
+        defaults, _ = complete(METHODS, cell.method, {})
         common = cell.model_dump(include=set(self._untuned))
         for values, expected in ((cell.hp, defaults), (common, self._untuned)):  # both may have an `lr`
             for name, value in expected.items():
@@ -246,7 +246,7 @@ class Admission:
 
     def _check_chosen(self, where: str, cell: Settings, dimensions: list[Dimension], budget: dict[str, str]) -> None:
         """Check that the setting is that of `tuning.csv`, and that the method's other settings are its defaults."""
-        defaults, _ = complete_hyper(METHODS, cell.method, {})
+        defaults, _ = complete(METHODS, cell.method, {})
         names = {dimension.name for dimension in dimensions if "." in dimension.key}
         for name in sorted(defaults.keys() - names):
             if cell.hp[name] != defaults[name]:

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.config.completion import check_setting
-from bench.config.validation import complete_hyper, hyper_class, shown, unknown
+from bench.config.validation import check_setting, completed_part, shown, unknown
 from bench.errors import UserError
 from bench.plugin import METHODS
 from bench.settings import Settings
@@ -85,7 +84,7 @@ def own_dimensions(method: str) -> list[Dimension]:
     Raises:
         UserError: unknown method.
     """
-    fields = hyper_class(METHODS, method).model_fields
+    fields = METHODS.options(method).model_fields
     return [_own_range(f"{method}.{name}") for name in fields if _search(method, name)]
 
 
@@ -103,7 +102,7 @@ def read_dimension(key: str, entry: Any) -> Dimension:
     if entry == OWN:
         if not dot:
             raise UserError(f"{key!r} is no method's own, so its range has to be given: {{low: ..., high: ...}}")
-        if name in hyper_class(METHODS, method).model_fields and not _search(method, name):
+        if name in METHODS.options(method).model_fields and not _search(method, name):
             raise UserError(f"{key!r} has no range in the method's file; give one: {{low: ..., high: ...}}")
         return _own_range(key)
     if isinstance(entry, list):
@@ -121,22 +120,20 @@ def settings_at(base: Settings, values: dict[str, Any]) -> Settings:
     """
     prefix = f"{base.method}."
     hyperparameters = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
-    hyper, problems = complete_hyper(METHODS, base.method, base.hp | hyperparameters)
-    if problems:
-        raise UserError(next(iter(problems.values())))
+    hyper = completed_part(METHODS, base.method, base.hp | hyperparameters)
     common = {key: value for key, value in values.items() if "." not in key}
     return Settings.model_validate(base.model_dump() | common | {"hp": hyper})
 
 
 def _search(method: str, name: str) -> dict[str, Any] | None:
-    extra = hyper_class(METHODS, method).model_fields[name].json_schema_extra
+    extra = METHODS.options(method).model_fields[name].json_schema_extra
     search = extra.get("search") if isinstance(extra, dict) else None
     return search if isinstance(search, dict) else None
 
 
 def _own_range(key: str) -> Dimension:
     method, _, name = key.partition(".")
-    if name not in hyper_class(METHODS, method).model_fields:
+    if name not in METHODS.options(method).model_fields:
         check_setting(key, None)  # says which names there are
     search = _search(method, name) or {}
     return _choices(key, search["choices"]) if "choices" in search else _interval(key, search)

@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bench.api import refuse_text
-from bench.config.completion import check_tests
-from bench.config.validation import shown
+from bench.config.validation import complete_setting, shown
 from bench.errors import UserError, refusing_exits
 from bench.federation import cell_data
 from bench.plugin import METRICS
@@ -124,4 +123,4 @@ def _tests(tests: Sequence[str | Mapping[str, Any]]) -> tuple[FurtherTest, ...]:
             checked.append(FurtherTest.model_validate({"name": test} if isinstance(test, str) else test))
         except ValidationError as error:
             raise UserError(f"tests: {shown(test)}: {first_error(error)}") from None
-    return tuple(check_tests(checked))
+    return tuple(complete_setting("tests", tuple(checked)))

@@ -9,17 +9,17 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.config import yaml_lines
-from bench.config.completion import completed
+from bench.config.checked import completed, conflicts
 from bench.config.grid_file import TEXTS, Choice, GridEntry, Layer, Plan, name_problem, read_plan
 from bench.config.listed import read_listed, write_listed
 from bench.config.named_files import NamedFiles
 from bench.config.override import override
-from bench.config.validation import Problems, complete_hyper, complete_options, conflicts, shown, unknown
+from bench.config.validation import complete, shown, unknown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import UserError
 from bench.plugin import METHODS, MODELS, PARTITIONS, Registry, load_named
@@ -204,13 +204,13 @@ class _Resolver:
             {key: value for key, (value, _) in layer.items() if "." not in key}
             | {"method": method.name, "label": method.text, "case": text, "dataset": dataset.name}
             | {"dataset_options": {key: value for key, (value, _) in dataset.own.items()}}
-            | {"hp": self._complete(complete_hyper, METHODS, method.name, hyper | method.own, method.path)}
+            | {"hp": self._complete(METHODS, method.name, hyper | method.own, method.path)}
         )
         blamed = {"method": method.path, "adapters": method.path, "alpha": dataset.path}
         for key, problem in conflicts(cell).items():
             self.document.complain(layer[key][1] if key in layer else blamed.get(key, ()), problem)
         for model in cell.architectures:
-            self._complete(complete_options, MODELS, model, {}, layer["client_models"][1])
+            self._complete(MODELS, model, {}, layer["client_models"][1])
         options = {
             "model_options": self._options(MODELS, cell.model, cell.model_options, layer, "model"),
             "partition_options": self._options(PARTITIONS, cell.partition, cell.partition_options, layer, "partition"),
@@ -222,22 +222,15 @@ class _Resolver:
     ) -> dict[str, Any]:
         _, path = layer.get(f"{key}_options", (None, ()))
         options = {option: (value, (*path, option)) for option, value in values.items()}
-        return self._complete(complete_options, registry, name, options, layer.get(key, (None, path))[1])
+        return self._complete(registry, name, options, layer.get(key, (None, path))[1])
 
-    def _complete(
-        self,
-        function: Callable[[Registry[Any], str, dict[str, Any]], tuple[dict[str, Any], Problems]],
-        registry: Registry[Any],
-        name: str,
-        layer: Layer,
-        path: Path,
-    ) -> dict[str, Any]:
+    def _complete(self, registry: Registry[Any], name: str, layer: Layer, path: Path) -> dict[str, Any]:
         values = {key: value for key, (value, _) in layer.items()}
         address = (registry.kind, name, json.dumps(values, sort_keys=True))
         if address not in self.completed:
             self.completed[address] = values
             with self.document.noting(path):
-                self.completed[address], problems = function(registry, name, values)
+                self.completed[address], problems = complete(registry, name, values)
                 for key, problem in problems.items():
                     self.document.complain(layer[key][1] if key in layer else path, problem)
         return self.completed[address]

@@ -5,8 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from bench.config.completion import check_server, check_setting
-from bench.config.validation import complete_options, shown
+from bench.config.validation import check_setting, complete, shown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import did_you_mean
 from bench.plugin import DATASETS, METHODS, Registry
@@ -219,7 +218,7 @@ def _method(document: Document, data: dict[str, Any], path: Path, several: bool)
             document.complain((*path, "set", key), f"{key!r} cannot stand here: write hyperparameters beside `name`")
     if "server" in data:
         with document.noting((*path, "server")):
-            settings["server"] = (check_server(data["server"]), (*path, "server"))
+            settings["server"] = (check_setting("server", data["server"]), (*path, "server"))
     label = data.get("label", f"{name} {_spelled_out(data)}".strip() if several else name)
     hint = "" if "label" in data else "; give the entry a `label` of its own"
     if not isinstance(label, str):
@@ -244,7 +243,7 @@ def _told_apart(data: dict[str, Any], of_name: int, of_label: Counter[tuple[str,
 def _dataset(document: Document, data: dict[str, Any], path: Path, text: str) -> GridEntry:
     # `name` selects the data set here, so the data set's own option `name` is called `label`
     entries = {("name" if key == "label" else key): data[key] for key in data if key not in ("name", "set", "cases")}
-    options, problems = complete_options(DATASETS, data["name"], entries)
+    options, problems = complete(DATASETS, data["name"], entries)
     for key, problem in problems.items():
         document.complain((*path, "label" if key == "name" else key) if key else path, problem)
     layer = {key: (value, (*path, key)) for key, value in options.items()}

@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bench.config.completion import check_setting, completed
+from bench.config.checked import completed
 from bench.config.grid_file import numbered, plain_text
-from bench.config.validation import unknown
+from bench.config.validation import check_setting, unknown
 from bench.config.yaml_lines import Document, Path, dump
 from bench.errors import UserError
 from bench.plugin import loaded_files

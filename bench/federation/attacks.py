@@ -32,9 +32,8 @@ def make_attack(settings: Settings) -> Attack | None:
     """
     if settings.attack is None:
         return None
-    options = dict(settings.attack)
-    kind = ATTACKS.get(options.pop("name"))
-    attack: Attack = kind(kind.Hyper(**options))
+    kind = ATTACKS.get(settings.attack.name)
+    attack: Attack = kind(kind.Hyper(**settings.attack.options))
     return attack
 
 
@@ -71,7 +70,7 @@ def tolerance_note(settings: Settings, clients: Sequence[int], malicious: int) -
     Returns:
         A sentence; empty if the rule promises no number.
     """
-    method, name = make_method(settings), settings.server and settings.server["name"]
+    method, name = make_method(settings), settings.server and settings.server.name
     fewest = min(clients) if method.everyone else settings.selected(min(clients))
     if not isinstance(method.trigger, Everyone) or settings.clock.dropout or settings.selection == POISSON:
         fewest = 1  # any number of messages may arrive
@@ -102,7 +101,7 @@ def poison(settings: Settings, dataset: Dataset, partition: Partition) -> Datase
     attack.check(dataset)
     if not attack.poisons:
         return dataset
-    name = str(settings.attack and settings.attack["name"])
+    name = str(settings.attack and settings.attack.name)
     x, y = dataset.x.copy(), dataset.y.copy()
     for client in clients:
         at = partition.train[client]
@@ -126,7 +125,7 @@ class Forger:
         self._seed = settings.seed
         self._method = settings.method
         self._sent = SentValues()
-        self._name = str(settings.attack and settings.attack["name"])
+        self._name = str(settings.attack and settings.attack.name)
         if method.bound:
             raise UserError(f"attack {self._name!r}: the method {self._method!r} sends no messages; {_BY_DATA}")
         if attack.colludes and not isinstance(method.trigger, Everyone):

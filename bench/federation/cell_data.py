@@ -11,7 +11,6 @@ import numpy as np
 
 from bench.config.file_digests import digest, versions
 from bench.config.identity import UNVERIFIED, partition_options
-from bench.config.timeline import arriving
 from bench.data import Dataset, Indices, Partition, without_tests
 from bench.errors import UserError
 from bench.plugin import DATASETS, call_factory
@@ -161,7 +160,7 @@ def _free(settings: Settings, dataset: Dataset) -> Indices:
     evaluated = np.concatenate([*partition.validation, *partition.test, partition.global_test, partition.kept])
     training = np.arange(dataset.n_train)
     free = np.setdiff1d(training, np.concatenate([*partition.train, evaluated]))
-    noise = settings.dp_sgd is not None or any(operation["name"] == "gaussian" for operation in settings.channel)
+    noise = settings.dp_sgd is not None or any(operation.name == "gaussian" for operation in settings.channel)
     if noise and not len(free):
         raise UserError(
             f"public: clients train on all training samples of {dataset.name!r}, so that public ones would be theirs, "
@@ -245,8 +244,7 @@ def apply_shifts(settings: Settings, dataset: Dataset, partition: Partition) -> 
     """
     seed = settings.seed if settings.partition_seed is None else settings.partition_seed
     if settings.timeline:
-        timeline = [change.model_dump() for change in settings.timeline]
-        return changes.apply(dataset, partition, settings.shifts, timeline, arriving(settings), seed)
+        return changes.apply(dataset, partition, settings.shifts, settings.timeline, settings.arriving, seed)
     if not settings.shifts:
         return dataset, partition
     return shifts.apply(dataset, partition, settings.shifts, seed)

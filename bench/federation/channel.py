@@ -24,7 +24,7 @@ from bench.method import Client, Hyperparameters, Message, ServerRule, mean
 from bench.params import Params, parts
 from bench.plugin import CHANNELS
 from bench.rng import generator
-from bench.settings import Settings, noise_of
+from bench.settings import OperationPart, Settings, noise_of
 
 STATE = "bench.channel"
 """The entry of a client's state in which operations keep what is theirs, by operation and value."""
@@ -44,7 +44,7 @@ class Channel:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._operations = [(entry["name"], _operation(entry)) for entry in settings.channel]
+        self._operations = [(part.name, _operation(part)) for part in settings.channel]
         self._seed = settings.seed
         self._method = settings.method
         self._sent = SentValues()  # model values go through the operations
@@ -54,7 +54,7 @@ class Channel:
         self._version, self._clients = 0, 1
         self._started = 0  # clients, in this version
         noise = noise_of(settings.channel)
-        adaptive = [operation["count_noise"] for operation in settings.channel if operation["name"] == "adaptive_clip"]
+        adaptive = [part["count_noise"] for part in settings.channel if part.name == "adaptive_clip"]
         self.sums = noise is not None and noise["on"] == "sum"
         self.releases = None if noise is None else Releases(noise, next(iter(adaptive), None))
 
@@ -250,9 +250,9 @@ class NoisyMean(ServerRule):
         return mean(messages, name) if messages else old
 
 
-def _operation(entry: Mapping[str, Any]) -> ChannelOperation:
-    kind = CHANNELS.get(entry["name"])
-    operation: ChannelOperation = kind(kind.Hyper(**{key: value for key, value in entry.items() if key != "name"}))
+def _operation(part: OperationPart) -> ChannelOperation:
+    kind = CHANNELS.get(part.name)
+    operation: ChannelOperation = kind(kind.Hyper(**part.options))
     return operation
 
 

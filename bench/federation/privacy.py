@@ -123,7 +123,7 @@ def check_privacy(settings: Settings, method: Method) -> None:
     if noise is None:
         return
     if each:
-        if any(operation["name"] == "adaptive_clip" for operation in settings.channel):
+        if any(operation.name == "adaptive_clip" for operation in settings.channel):
             raise UserError("channel: adaptive_clip counts bits of all clients: take `on: sum` of gaussian, or clip")
         return
     problem = _of_sum(settings, method)
@@ -134,13 +134,13 @@ def check_privacy(settings: Settings, method: Method) -> None:
 def _of_sum(settings: Settings, method: Method) -> str:
     """The reason why a cell cannot have noise on the sum; empty if it can."""
     kind, each = type(method), "take `on: each` of gaussian"
-    if settings.channel[-1]["name"] != "gaussian":
+    if settings.channel[-1].name != "gaussian":
         return (
             f"{settings.channel[-1]['name']!r} after gaussian changes each update, which has a part of the noise only, "
             f"before they are added up; take it out, or {each}"
         )
     if settings.server is not None:
-        return f"server rule {settings.server['name']!r} does not take a plain mean; leave out `server`, or {each}"
+        return f"server rule {settings.server.name!r} does not take a plain mean; leave out `server`, or {each}"
     if type(method.rule) is not ServerRule or not isinstance(method.trigger, Everyone):
         return f"method {settings.method!r} has a server rule of its own; {each}"
     if not method.mean_of or kind.aggregate is not Method.aggregate or kind.reply is not Method.reply:

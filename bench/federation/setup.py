@@ -161,8 +161,7 @@ def make_method(settings: Settings) -> Method:
     kind = METHODS.get(settings.method)
     method: Method = kind(kind.Hyper(**settings.hp))
     if settings.server is not None:
-        options = dict(settings.server)
-        name = options.pop("name")
+        name = settings.server.name
         rule = SERVER_RULES.get(name)
         if type(method.rule) is not ServerRule:
             raise UserError(f"method {settings.method!r} has a server rule of its own; leave out `server: {name}`")
@@ -170,7 +169,7 @@ def make_method(settings: Settings) -> Method:
             raise UserError(
                 f"method {settings.method!r} does not aggregate by a mean, so server rule {name!r} cannot apply"
             )
-        method.rule = rule(rule.Hyper(**options))
+        method.rule = rule(rule.Hyper(**settings.server.options))
     if settings.lr_decay < 1 and isinstance(method.trigger, Arrivals) and method.trigger.k == 1:
         raise UserError(
             f"lr_decay = {settings.lr_decay:g} counts server versions, and under the rule of {settings.name!r} every "

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bench.config.validation import complete_options
+from bench.config.validation import complete
 from bench.errors import UserError
 from bench.models.adapters import insert
 from bench.models.init import initialise, rules_of, seeded
@@ -183,7 +183,7 @@ def _constructed(
     name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None, address: Address
 ) -> nn.Module:
     """Call the model's factory: on the meta device, or for a user's model with the values drawn at an address."""
-    checked, problems = complete_options(MODELS, name, dict(options or {}))
+    checked, problems = complete(MODELS, name, dict(options or {}))
     if problems:
         raise UserError(f"model {name!r}: {'; '.join(problems.values())}")
     architecture = (name.partition("/")[2],) if MODELS.package_of(name) else ()

@@ -6,9 +6,8 @@ nobody ever trains on a sample that is tested or validated on in another stage. 
 "timeline"); those of shifts are the same in all stages.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from bench.errors import UserError
 from bench.rng import generator
 from bench.samples.division import summary_of
 from bench.samples.shifts import apply as shifted
+from bench.settings import DataChange, ShiftPart, clients_between
 
 _Lists = tuple[Indices, ...]
 
@@ -24,8 +24,8 @@ _Lists = tuple[Indices, ...]
 def apply(
     dataset: Dataset,
     partition: Partition,
-    shifts: Sequence[dict[str, Any]],
-    timeline: Sequence[Mapping[str, Any]],
+    shifts: Sequence[ShiftPart],
+    timeline: Sequence[DataChange],
     late: Collection[int],
     seed: int,
 ) -> tuple[Dataset, Partition]:
@@ -36,7 +36,7 @@ def apply(
     Args:
         dataset, partition: before any shift.
         shifts: those of the first stage.
-        timeline: the cell's changes, in order, as plain values (`bench.settings.DataChange`).
+        timeline: the cell's changes, in order.
         late: clients that are not there at first.
         seed: seed of the partition.
 
@@ -46,13 +46,13 @@ def apply(
     owners = list(range(len(partition)))  # by client: whose samples of the partition it has
     present = set(owners) - {*late}
     order, count = _classes(dataset, timeline, seed)
-    whole, stages, rounds = dataset, list[Partition](), [0, *(change["round"] for change in timeline)]
-    for number, change in enumerate(({}, *timeline)):
-        if number:
-            owners = _exchanged(owners, change["exchange"], number, seed)
-            present = (present - _named(change["leave"])) | _named(change["arrive"])
-            count += change["add_classes"] or 0
-            shifts = shifts if change["shifts"] is None else change["shifts"]
+    whole, stages, rounds = dataset, list[Partition](), [0, *(change.round for change in timeline)]
+    for number, change in enumerate((None, *timeline)):
+        if change is not None:
+            owners = _exchanged(owners, change.exchange, number, seed)
+            present = (present - clients_between(change.leave)) | clients_between(change.arrive)
+            count += change.add_classes or 0
+            shifts = shifts if change.shifts is None else change.shifts
         stage = _lists(dataset, partition, owners, present, order[:count])
         if not any(map(len, stage.train)):
             raise UserError(f"timeline: after round {rounds[number]} no client has training samples; change less")
@@ -64,24 +64,20 @@ def apply(
     return whole, replace(stages[0], summary=f"{summary}, then changed {len(changes)} times", changes=changes)
 
 
-def _classes(dataset: Dataset, timeline: Sequence[Mapping[str, Any]], seed: int) -> tuple[Indices, int]:
+def _classes(dataset: Dataset, timeline: Sequence[DataChange], seed: int) -> tuple[Indices, int]:
     """The classes in the order in which they come, and the number of those that are there at first.
 
     Raises:
         UserError: nothing is left to begin with.
     """
     order = generator(seed, "timeline", "classes").permutation(dataset.num_classes)
-    later = sum(change["add_classes"] or 0 for change in timeline)
+    later = sum(change.add_classes or 0 for change in timeline)
     if later >= dataset.num_classes:
         raise UserError(
             f"timeline: add_classes adds {later} classes, and {dataset.name} has {dataset.num_classes}, of which one "
             "must be there at first; add fewer"
         )
     return order, dataset.num_classes - later
-
-
-def _named(clients: Sequence[int] | None) -> set[int]:
-    return set(range(clients[0], clients[1] + 1)) if clients else set()
 
 
 def _exchanged(owners: list[int], share: float | None, number: int, seed: int) -> list[int]:

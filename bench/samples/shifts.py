@@ -7,20 +7,18 @@ so the draws depend neither on the method nor on the order of clients.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from bench.data import EMPTY, Dataset, Indices, Own, Part, Partition
 from bench.errors import UserError
 from bench.plugin import SHIFTS
+from bench.settings import ShiftPart
 
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
 
-def apply(
-    dataset: Dataset, partition: Partition, shifts: Sequence[dict[str, Any]], seed: int
-) -> tuple[Dataset, Partition]:
+def apply(dataset: Dataset, partition: Partition, shifts: Sequence[ShiftPart], seed: int) -> tuple[Dataset, Partition]:
     """Apply the cell's shifts to every client's samples, and return the changed data set and partition.
 
     Two clients may share a test sample and see it differently. Therefore, if a shift changes local tests, each client
@@ -29,7 +27,7 @@ def apply(
 
     Args:
         dataset, partition: before any shift.
-        shifts: the cell's shifts; each has its `name` and its options.
+        shifts: the cell's.
         seed: seed of the partition.
 
     Raises:
@@ -53,7 +51,7 @@ def apply(
 
 
 def _of_client(
-    dataset: Dataset, partition: Partition, client: int, shifts: Sequence[dict[str, Any]], seed: int
+    dataset: Dataset, partition: Partition, client: int, shifts: Sequence[ShiftPart], seed: int
 ) -> dict[Part, Own]:
     """Pass a client's samples through all shifts."""
     lists = {"train": partition.train, "validation": partition.validation, "test": partition.test}
@@ -62,12 +60,11 @@ def _of_client(
         at = lists[part][client]
         samples[part] = Own(dataset, client, len(partition), part, at, dataset.x[at], dataset.y[at], EMPTY, "", seed)
     for shift in shifts:
-        options = {key: value for key, value in shift.items() if key != "name"}
         held = np.unique(np.concatenate([samples["train"].y, samples["validation"].y]))
         for part, before_shift in samples.items():
             if len(before_shift.at):
-                argument = replace(before_shift, held=held, name=shift["name"])
-                samples[part] = _checked(argument, SHIFTS.get(shift["name"])(argument, **options))
+                argument = replace(before_shift, held=held, name=shift.name)
+                samples[part] = _checked(argument, SHIFTS.get(shift.name)(argument, **shift.options))
     return samples
 
 

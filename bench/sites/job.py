@@ -191,7 +191,7 @@ class SiteJob(BaseModel):
         """Name all that server and sites must agree on, with the code that is installed here."""
         code = code_digest(METHODS, self.settings.method)
         if self.settings.server is not None:
-            code += code_digest(SERVER_RULES, self.settings.server["name"])
+            code += code_digest(SERVER_RULES, self.settings.server.name)
         science = {name: value for name, value in scientific(self.settings).items() if name not in _DATA}
         what = {"settings": science, "data": self.data.model_dump(mode="json"), "version": RESULT_VERSION}
         return Identity(

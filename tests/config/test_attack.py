@@ -12,11 +12,12 @@ import bench
 from bench.config.completion import check_attack
 from bench.config.grid import load_grid
 from bench.config.identity import cell_id
+from bench.config.validation import check_setting
 from bench.errors import UserError
 from bench.federation.attacks import make_attack
 from bench.plugin import ATTACKS
 from bench.rng import generator
-from bench.settings import Settings
+from bench.settings import AttackPart, Settings
 from reports.reading.names import setting_text
 from tests.attacks.problems import images
 from tests.conftest import ROOT
@@ -44,7 +45,7 @@ def test_what_is_left_out_has_its_default_and_spelling_it_out_makes_no_other_cel
     short, long = (load_grid({**GRID, "attack": attack}).cells[0] for attack in ("backdoor", whole))
     in_python = bench.Settings(method="fedavg", alpha=1.0, attack={"name": "backdoor"})
     assert short == long
-    assert in_python.attack == short.attack == whole
+    assert in_python.attack == short.attack == AttackPart(**whole)
 
 
 def test_no_attack_is_no_part_of_the_id_and_the_share_is() -> None:
@@ -58,7 +59,7 @@ def test_no_attack_is_no_part_of_the_id_and_the_share_is() -> None:
 @pytest.mark.parametrize(
     ("attack", "problem"),
     [
-        (["sign_flip"], 'attack = ["sign_flip"] should be the name of an attack or a mapping with `name`'),
+        (["sign_flip"], 'attack = ["sign_flip"]: should be the name of an attack or a mapping with `name`'),
         ({"share": 0.2}, "should be the name of an attack or a mapping with `name`"),
         ({"name": "sign_flip", "share": -0.1}, "share = -0.1 should be greater than or equal to 0"),
         ({"name": "sign_flip", "share": 1}, "share = 1 should be less than 1"),
@@ -84,7 +85,7 @@ def test_an_attack_of_a_plugin_counts_with_its_code(plugin: Callable[[str], Path
 
 def test_the_attack_of_the_page_is_what_it_says(plugin: Callable[[str], Path]) -> None:
     plugin(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)[0])
-    attack = make_attack(Settings(method="fedavg", attack=check_attack("all_the_same")))
+    attack = make_attack(Settings(method="fedavg", attack=check_setting("attack", "all_the_same")))
     assert attack is not None
     data = images()
     assert attack.poison(data.x, data.y, data, generator("a test"))[1].tolist() == [0] * 8
@@ -115,6 +116,6 @@ def test_the_page_lists_every_attack_with_its_settings() -> None:
 
 
 def test_tables_name_an_attack_in_short() -> None:
-    assert setting_text("attack", check_attack("sign_flip")) == "sign_flip share=0.2 factor=1"
-    assert setting_text("attack", check_attack("alie")) == "alie share=0.2"
+    assert setting_text("attack", check_setting("attack", "sign_flip")) == "sign_flip share=0.2 factor=1"
+    assert setting_text("attack", check_setting("attack", "alie")) == "alie share=0.2"
     assert setting_text("attack", None) == "no attack"

@@ -152,13 +152,16 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     (GOOD + "model: logistic\nmodel_options: {hidden: 3}", "4: unknown option 'hidden' of model 'logistic'."),
     (GOOD + "partition: dirichle", "3: unknown partition 'dirichle'. Did you mean 'dirichlet'?"),
     (GOOD + "server: bufered", "3: unknown server rule 'bufered'. Did you mean 'buffered'?"),
-    (GOOD + "server: {buffer: 3}", '3: server = {"buffer": 3} should be the name of a rule or a mapping with `name`'),
+    (
+        GOOD + "server: {buffer: 3}",
+        '3: server = {"buffer": 3}: should be the name of a server rule or a mapping with `name`',
+    ),
     (
         GOOD + "server: {name: buffered, bufer: 3}",
         "3: unknown hyperparameter 'bufer' of 'buffered'. Did you mean 'buffer'?",
     ),
     (GOOD + "server: {name: buffered, buffer: 0}", "3: buffer = 0 should be greater than or equal to 1"),
-    (GOOD + "server: 3", "3: server = 3 should be the name of a rule or a mapping with `name`"),
+    (GOOD + "server: 3", "3: server = 3: should be the name of a server rule or a mapping with `name`"),
     ("methods: [toy]", "1: the partition 'dirichlet' needs alpha; add for instance `alphas: [1, 0.1]`"),
     ("methods: [toy]\nalphas: [0]", "2: alpha = 0 should be greater than 0"),
     (GOOD + "partition: iid", "2: the partition 'iid' has no alpha; take `alpha` or `alphas` out"),

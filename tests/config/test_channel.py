@@ -13,6 +13,7 @@ import bench
 from bench.config.completion import check_channel
 from bench.config.grid import load_grid
 from bench.config.identity import cell_id
+from bench.config.validation import check_setting
 from bench.errors import UserError
 from bench.settings import Settings
 from reports.reading.names import setting_text
@@ -45,7 +46,7 @@ def test_what_is_left_out_has_its_default_and_spelling_it_out_makes_no_other_cel
     in_python = bench.Settings(method="fedavg", alpha=1.0, channel=({"name": "top_k"}, {"name": "quantise"}))
     assert short == long
     assert in_python.channel == long.channel
-    assert short.channel == ({"name": "top_k", "share": 0.01}, {"name": "quantise", "bits": 8})
+    assert [dict(part) for part in short.channel] == [{"name": "top_k", "share": 0.01}, {"name": "quantise", "bits": 8}]
 
 
 def test_an_empty_channel_is_no_part_of_the_id_and_the_order_of_operations_is() -> None:
@@ -59,19 +60,19 @@ def test_an_empty_channel_is_no_part_of_the_id_and_the_order_of_operations_is() 
 @pytest.mark.parametrize(
     ("channel", "problem"),
     [
-        ("top_k", 'channel = "top_k" should be a list of names, or of mappings with `name`'),
-        ([{"share": 1}], "should be a list of names, or of mappings with `name`"),
+        ("top_k", 'channel = "top_k": should be a list of names, or of mappings with `name`'),
+        ([{"share": 1}], 'channel[0] = {"share": 1}: should be the name of an operation or a mapping with `name`'),
         (["cast", "top_k"], "top_k should come before cast"),
         (["cast", "clip"], "clip should come before cast"),
         (["top_k", "random_k"], "top_k and random_k cannot both be there; take one out"),
         (["quantise", "sign"], "quantise and sign cannot both be there; take one out"),
-        (["top_k", "top_k"], "every channel should stand there once"),
+        (["top_k", "top_k"], "'top_k' stands there twice"),
         ([{"name": "top_k", "share": 0}], "share = 0 should be greater than 0"),
         ([{"name": "top_k", "k": 3}], "unknown hyperparameter 'k' of 'top_k'"),
         ([{"name": "cast", "to": "fp8"}], "to = \"fp8\" should be 'fp16', 'bf16' or 'int8'"),
         (["gaussian"], "gaussian should come right after adaptive_clip or clip"),
         (["gaussian", "clip"], "gaussian should come right after adaptive_clip or clip"),
-        (["clip", "adaptive_clip", "gaussian", "gaussian"], "every channel should stand there once"),
+        (["clip", "adaptive_clip", "gaussian", "gaussian"], "'gaussian' stands there twice"),
         ([{"name": "clip"}, {"name": "gaussian", "noise": -1}], "noise = -1 should be greater than or equal to 0"),
         ([{"name": "clip"}, {"name": "gaussian", "on": "all"}], "on = \"all\" should be 'sum' or 'each'"),
         ([{"name": "quantise", "bits": 1}], "bits = 1 should be greater than or equal to 2"),
@@ -101,7 +102,7 @@ def test_a_stage_that_is_none_is_refused(plugin: Callable[[str], Path]) -> None:
 
 def test_the_operation_of_the_page_halves_what_clients_send(plugin: Callable[[str], Path]) -> None:
     plugin(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)[0])
-    shrunk, plain = toy("fedavg", channel=tuple(check_channel(["shrink"]))), toy("fedavg")
+    shrunk, plain = toy("fedavg", channel=tuple(check_setting("channel", ["shrink"]))), toy("fedavg")
     run(shrunk, 1)
     run(plain, 1)
     start = plain.server.initial_model().weights

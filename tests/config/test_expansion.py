@@ -79,7 +79,7 @@ def test_hyperparameters_and_options_are_complete(load: Load) -> None:
     (cell,) = load("{methods: [{name: toy, tau: 1}], alpha: 1, model_options: {hidden: 7}, server: buffered}").cells
     assert cell.hp == {"tau": 1.0, "phases": 1, "personal": ["head"], "mode": "fast"}
     assert cell.model_options == {"hidden": 7, "layers": 1}
-    assert cell.server == {"name": "buffered", "buffer": 10}
+    assert dict(cell.server or ()) == {"name": "buffered", "buffer": 10}
 
 
 LAYERS = {  # weakest first: every one raises lr above the one before it

@@ -22,7 +22,7 @@ from bench.errors import UserError
 from bench.federation import cell_data
 from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SELECTIONS, SERVER_RULES
 from bench.runs.plan import plan
-from bench.settings import PublicSet, Settings
+from bench.settings import PublicSet, ServerPart, Settings
 
 CELL = Settings(method="plain", alpha=0.5)
 
@@ -315,7 +315,7 @@ def test_code_counts_and_comments_do_not(package: Path, file: str, old: str, new
 )
 def test_code_of_a_server_rule_counts(package: Path, file: str, old: str, new: str, same: bool) -> None:
     """For the cells that have the rule, and for no others."""
-    ruled = CELL.model_copy(update={"server": {"name": "fold"}})
+    ruled = CELL.model_copy(update={"server": ServerPart(name="fold")})
     before, other = cell_id(ruled, "data"), cell_id(CELL, "data")
     text = (package / file).read_text()
     assert old in text

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import bench
+from bench.config.checked import counting_line
 from bench.config.grid import load_grid
-from bench.config.timeline import arriving, counting_line
 from bench.errors import UserError
 from bench.plugin import METHODS, load_file
 from bench.runs.plan import plan
@@ -51,7 +51,7 @@ WRONG: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     ),
     "shift": ([{"round": 2, "shifts": [{"name": "rotatoin"}]}], {}, "unknown shift 'rotatoin'. Did you mean"),
     "option": ([{"round": 2, "shifts": [{"name": "rotation", "group": 2}]}], {}, "unknown option 'group' of shift"),
-    "same shift twice": ([{"round": 2, "shifts": [*LABELS, *LABELS]}], {}, "every shift should stand there once"),
+    "same shift twice": ([{"round": 2, "shifts": [*LABELS, *LABELS]}], {}, "stands there twice"),
     "unknown key": ([{"round": 2, "drift": 1}], {}, "drift"),
     "needs everybody": ([{"round": 2, "leave": [1, 1]}], {"method": "cfl"}, "cfl needs all clients in every round"),
 }
@@ -141,7 +141,7 @@ def test_one_method_of_ours_cannot_follow() -> None:
 def test_who_is_there_at_first() -> None:
     def late(*changes: dict[str, Any]) -> set[int]:
         timeline = [{"round": k + 1, **change} for k, change in enumerate(changes)]
-        return arriving(Settings(method="fedavg", timeline=timeline, clients=9, rounds=9))
+        return Settings(method="fedavg", timeline=timeline, clients=9, rounds=9).arriving
 
     assert late({"arrive": (3, 5)}) == {3, 4, 5}
     assert late({"leave": (3, 5)}, {"arrive": (4, 6)}) == {6}

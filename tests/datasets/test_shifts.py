@@ -21,7 +21,7 @@ from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
 from bench.samples.division import make_partition
 from bench.samples.shifts import apply
-from bench.settings import Settings
+from bench.settings import Settings, ShiftPart
 from bench.store.tables import read_table
 from datasets.assemble import assemble
 from tests.conftest import ROOT
@@ -69,7 +69,8 @@ def test_invariants_of_any_chain(chain: list[dict[str, Any]], seed: int, protoco
     """No sample gets lost or another owner; samples without an owner and what is not to be shifted stay as they are;
     trials see what the reported cells see."""
     before = divided(GREY, seed, protocol, name)
-    data, after = apply(GREY, before, chain, seed)
+    parts = [ShiftPart(**shift) for shift in chain]
+    data, after = apply(GREY, before, parts, seed)
     names = {one["name"] for one in chain}
     assert data.x.dtype == GREY.x.dtype
     assert data.shape == GREY.shape
@@ -93,19 +94,19 @@ def test_invariants_of_any_chain(chain: list[dict[str, Any]], seed: int, protoco
         assert len(after.global_test) == 0
         copies = np.concatenate(after.test)
         assert copies.tolist() == list(range(len(GREY.y), len(data.y)))
-    again = apply(GREY, before, chain, seed)
+    again = apply(GREY, before, parts, seed)
     assert np.array_equal(again[0].x, data.x)
     assert np.array_equal(again[0].y, data.y)
     if protocol == "honest":
         trial = divided(GREY, seed, "tuning", name)
-        seen, lists = without_tests(*apply(GREY, trial, chain, seed))
+        seen, lists = without_tests(*apply(GREY, trial, parts, seed))
         for client in range(CLIENTS):
             for one, other in zip(sees(data, after, "train", client), sees(seen, lists, "train", client), strict=True):
                 assert np.array_equal(one, other)
 
 
 def shifted(shift: dict[str, Any], data: Dataset = GREY) -> tuple[Dataset, Partition]:
-    return apply(data, divided(data), [shift], 0)
+    return apply(data, divided(data), [ShiftPart(**shift)], 0)
 
 
 def test_quarter_turns_are_exact_and_the_same_for_tests() -> None:
@@ -273,7 +274,7 @@ TOKENS = replace(VECTORS, x=np.ones((40, 3), np.int64))  # type: ignore[arg-type
 )
 def test_what_makes_no_sense_is_refused(shift: dict[str, Any], data: Dataset, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        apply(data, divided(data), [shift], 0)
+        apply(data, divided(data), [ShiftPart(**shift)], 0)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +299,7 @@ def test_what_an_own_shift_returns_is_checked(change: Any, message: str, monkeyp
         ("rotation", "should be a list of names, or of mappings"),
         ("{name: rotation}", "should be a list of names, or of mappings"),
         ("[rotatoin]", "unknown shift 'rotatoin'. Did you mean 'rotation'?"),
-        ("[rotation, rotation]", "every shift should stand there once"),
+        ("[rotation, rotation]", "'rotation' stands there twice"),
         ("[{name: rotation, groups: 1}]", "groups = 1 should be greater than or equal to 2"),
         ("[{name: rotation, group: 4}]", "unknown option 'group' of shift 'rotation'. Did you mean 'groups'?"),
         ("[{name: label_noise, share: 1.5}]", "share = 1.5 should be less than or equal to 1"),

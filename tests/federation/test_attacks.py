@@ -14,7 +14,7 @@ from bench.federation.attacks import malicious_clients, poison
 from bench.federation.federation import Federation
 from bench.params import Params
 from bench.plugin import METHODS
-from bench.settings import Settings
+from bench.settings import AttackPart, Settings
 from docs.examples.attacks_and_servers import ATTACKS, HONEST, MIN_MAX, SERVERS, SIGN_FLIP, accuracy
 from tests.engine.problems import EVERY_METHOD, everything, run, toy, toy_data, toy_partition
 from tests.federation.helpers import FORGED, SIZES, attack
@@ -30,7 +30,7 @@ def test_malicious_clients_are_drawn_by_the_seed_among_those_that_train() -> Non
     drawn = {seed: malicious_clients(settings.model_copy(update={"seed": seed}), partition) or [] for seed in range(40)}
     assert {len(clients) for clients in drawn.values()} == {2}
     assert {i for clients in drawn.values() for i in clients} == {0, 1, 2, 4, 5}
-    other = settings.model_copy(update={"method": "ditto", "attack": attack("noise", 0.5)})
+    other = settings.model_copy(update={"method": "ditto", "attack": AttackPart(**attack("noise", 0.5))})
     assert malicious_clients(other, partition) == drawn[0]
     held_out = replace(partition, new=(0,))
     assert all(
@@ -159,7 +159,7 @@ def test_colluding_needs_rounds(name: str) -> None:
 
 def test_lies_leave_out_their_part_of_the_noise_on_a_sum() -> None:
     """Epsilon counts the parts of all senders, and some attacks look at single updates. Liars by data add theirs."""
-    channel = {on: tuple(check_channel(["clip", {"name": "gaussian", "on": on}])) for on in ("sum", "each")}
+    channel = {on: tuple(check_setting("channel", ["clip", {"name": "gaussian", "on": on}])) for on in ("sum", "each")}
     for name in FORGED:
         with pytest.raises(
             UserError, match=f"attack '{name}': .* noise on the sum of .* or take an attack by data: label"
@@ -232,7 +232,7 @@ def test_poison_is_in_the_training_samples_of_malicious_clients_only() -> None:
     others = np.setdiff1d(np.arange(len(data.y)), at)
     assert (poisoned.y[others] == data.y[others]).all()
     assert (poisoned.x == data.x).all()
-    assert poison(settings.model_copy(update={"attack": attack("noise")}), data, partition) is data
+    assert poison(settings.model_copy(update={"attack": AttackPart(**attack("noise"))}), data, partition) is data
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.config.completion import check_channel
+from bench.config.validation import check_setting
 from bench.errors import UserError
 from bench.federation.channel import SentValues
 from bench.federation.federation import Federation
@@ -269,4 +269,4 @@ def test_without_the_accountant_noise_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'pfleague\[privacy\]'"):
         toy("fedavg", channel=noisy())
-    toy("fedavg", channel=tuple(check_channel(["clip"])))
+    toy("fedavg", channel=tuple(check_setting("channel", ["clip"])))

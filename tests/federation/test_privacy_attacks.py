@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bench.config.completion import check_channel
+from bench.config.validation import check_setting
 from bench.federation.federation import Federation
 from bench.federation.privacy import epsilon
 from bench.method import METHODS, Client, Method, Program, Server, State, Train, Upload
@@ -50,7 +50,7 @@ class Far(Method):
 
 def far(size: int, clip: str = "clip", on: str = "sum", noise: float = 1.0, **options: Any) -> Federation:
     """A federation of five such clients, with norm 0.5."""
-    channel = check_channel([{"name": clip, "norm": 0.5}, {"name": "gaussian", "noise": noise, "on": on}])
+    channel = check_setting("channel", [{"name": clip, "norm": 0.5}, {"name": "gaussian", "noise": noise, "on": on}])
     return toy("test_far", sizes=[size] * 5, channel=tuple(channel), **options)
 
 

@@ -33,7 +33,7 @@ from bench.runs.forecast.outline import ClientShares, DataSize, data_size, outli
 from bench.runs.forecast.rehearsal import CannotRehearseError, rehearse
 from bench.runs.forecast.timing import measured
 from bench.runs.session_options import Options
-from bench.settings import Settings
+from bench.settings import OperationPart, Settings
 from bench.store.checkpoint import Checkpoint, Writer
 from tests.engine.problems import run, toy
 from tests.runs.device_memory import device_memory
@@ -71,7 +71,7 @@ def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch
     settings = Settings(method="ditto", clients=100, participation=0.2, model="logistic")
     count = models(settings, 100)  # two for each of 100 clients, and two new ones for each of the 20 selected
     assert count == pytest.approx(240, rel=0.05)
-    remembering = settings.model_copy(update={"channel": ({"name": "top_k"}, {"name": "cast"})})
+    remembering = settings.model_copy(update={"channel": (OperationPart(name="top_k"), OperationPart(name="cast"))})
     assert models(remembering, 100) == count + 100, "what was not sent yet, by each client"
     twice = 2 * count * 4 * (16 * 3 + 3)  # bytes of weights and biases
     for free in (0, twice):  # free memory makes no difference
@@ -271,7 +271,7 @@ def test_uploads_are_forecast_as_their_channel_sends_them(hidden: int) -> None:
         (({"name": "random_k", "share": 0.1},), 4 * round(0.1 * d)),
         (({"name": "top_k", "share": 0.1}, {"name": "quantise", "bits": 4}), (round(0.1 * d) * 4 + 32 + d + 7) // 8),
     ):
-        rehearsal = rehearse(settings.model_copy(update={"channel": operations}), SIZE, SHARES)
+        rehearsal = rehearse(Settings(**{**settings.model_dump(), "channel": operations}), SIZE, SHARES)
         assert rehearsal.at(lambda c: c.sent, rehearsal.selected) == 10 * (up + 4 * d)
 
 

@@ -24,7 +24,7 @@ from bench.runs.cell import run_cell
 from bench.runs.plan import plan
 from bench.runs.session_options import Options
 from bench.samples.corruptions import corrupt
-from bench.settings import FurtherTest, Settings
+from bench.settings import FurtherTest, Settings, ShiftPart
 from bench.store import store
 from datasets.assemble import assemble
 from reports.tables.further_tests import reversals
@@ -117,7 +117,7 @@ def test_every_kind_of_test_is_what_a_user_would_compute(run: Path, arrays: Path
     found = accuracies(cell, "corrupted fog 5", "pm")
     assert found == pytest.approx({**expected, -1: np.mean([*expected.values()])})
 
-    settings = cell.settings.model_copy(update={"shifts": tuple(shifts)})
+    settings = cell.settings.model_copy(update={"shifts": tuple(ShiftPart(**shift) for shift in shifts)})
     turned, lists = apply_shifts(settings, dataset, partition)
     expected = {i: right(cell, i, turned.x[lists.test[i]], turned.y[lists.test[i]]) for i in clients}
     found = accuracies(cell, "shifted rotation groups=2", "pm")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import bench
-from bench.config.completion import check_channel
 from bench.config.identity import cell_id, declared_checksum
+from bench.config.validation import check_setting
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition, load_public
 from bench.rng import generator
@@ -76,7 +76,7 @@ def test_of_the_clients_own_data_nobody_s_samples_are_drawn(
 
 def test_the_clients_training_samples_are_not_public_under_noise(cell: Cell, arrays: Path, tmp_path: Path) -> None:
     """What a server trains on has no noise, and epsilon would not count it."""
-    channel = tuple(check_channel(["clip", "gaussian"]))
+    channel = tuple(check_setting("channel", ["clip", "gaussian"]))
     noises: list[dict[str, Any]] = [{"dp_sgd": PrivateTraining()}, {"channel": channel}]
     plain = public(cell, arrays).model_copy(update={"partition": "dirichlet", "alpha": 1.0, "partition_options": {}})
     assert load_public(plain, tmp_path) is not None

@@ -17,7 +17,7 @@ from bench.plugin import METHODS
 from bench.results.pack import SUFFIX, pack, unpack
 from bench.results.results import CellView, RunView, load_run
 from bench.runs.verify.files import read_rows
-from bench.settings import Settings
+from bench.settings import OperationPart, Settings
 from bench.store.store import Status
 from reports.league.page import shipped
 from reports.statistics.best import MARGIN
@@ -98,7 +98,7 @@ def test_a_setting_with_the_old_meaning_is_not_in_the_definition() -> None:
     cell = load_study("league_2_small", []).arms[0].cells[0]
     assert "channel" in Settings.model_fields
     assert "channel" not in _of_all_methods(cell)
-    assert "channel" in _of_all_methods(cell.model_copy(update={"channel": ({"name": "sign"},)}))
+    assert "channel" in _of_all_methods(cell.model_copy(update={"channel": (OperationPart(name="sign"),)}))
 
 
 @pytest.mark.long

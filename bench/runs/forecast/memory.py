@@ -40,7 +40,7 @@ def models(settings: Settings, clients: int) -> float:
     """Return how many models a cell of so many clients holds at the peak of a round."""
     anyway, each = held(settings.method, json.dumps(settings.hp, sort_keys=True))
     selected = settings.participation * clients  # the other clients hold only what they keep between rounds
-    memories = sum(bool(CHANNELS.declaration(entry["name"]).stage == "select") for entry in settings.channel)
+    memories = sum(bool(CHANNELS.declaration(entry.name).stage == "select") for entry in settings.channel)
     return anyway.peak + (each.between + memories) * clients + (each.peak - each.between) * selected
 
 

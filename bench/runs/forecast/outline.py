@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.config.validation import complete_options
+from bench.config.validation import complete
 from bench.data import Dataset, Partition, TokenShape
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
@@ -81,7 +81,7 @@ def _declared_size(settings: Settings) -> DataSize | None:
 def outlined_shares(settings: Settings, data_root: Path) -> ClientShares | None:
     """The mean client of a cell as far as it is known without torch, for which some data sets are read by torchvision;
     None: it is not."""
-    defaults, _ = complete_options(DATASETS, settings.dataset, {})
+    defaults, _ = complete(DATASETS, settings.dataset, {})
     counted = {name: value for name, value in settings.dataset_options.items() if name not in _OF_A_SAMPLE}
     size = _SIZES.get(settings.dataset) if counted.items() <= defaults.items() else None
     try:

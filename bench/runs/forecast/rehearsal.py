@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.config.validation import hyper_class
 from bench.data import Array, Dataset, Partition
 from bench.engine.counting import LARGE, Operations, Shadow, Tally
 from bench.engine.recorded_steps import GraphCache
@@ -123,7 +122,7 @@ def plain(settings: Settings) -> str:
 
     Fractional hyperparameters do not, as steps get them as tensors; static ones do, which may be shares of samples.
     """
-    fields = hyper_class(METHODS, settings.method).model_fields
+    fields = METHODS.options(settings.method).model_fields
     hp = {n: value for n, value in settings.hp.items() if not isinstance(value, float) or is_static(fields[n])}
     same = settings.model_copy(update=_LATER).model_dump(mode="json")
     return json.dumps({**same, "hp": hp, "partition_options": {}}, sort_keys=True)
@@ -213,7 +212,9 @@ def stand_in(
     changes = {"clients": len(partition.train), "participation": 1.0, "new_clients": 0, "stragglers": {}}
     changes |= {"metrics": (), "tests": ()}
     if settings.attack is not None:
-        changes["attack"] = {**settings.attack, "share": 0.5}  # of a few clients, as many may round to none
+        changes["attack"] = settings.attack.model_copy(
+            update={"share": 0.5}
+        )  # of a few clients, as many may round to none
     wanted = settings.public
     public = blank(size, wanted.size or min(size.train, 5000)) if wanted else None
     cell = settings.model_copy(update=changes)
