@@ -115,7 +115,7 @@ def required(kind: str, option: str = "") -> Any:
 
     def refuse(context: typer.Context, name: str) -> str:
         if not name and not context.resilient_parsing:
-            from bench.config.nearby import missing_option
+            from bench.config.named_files import missing_option
 
             raise missing_option(kind, option, str(context.info_name))
         return name

@@ -15,10 +15,9 @@ from typing import Any
 
 from bench.config import yaml_lines
 from bench.config.checked import completed, conflicts
-from bench.config.grid_file import TEXTS, Choice, GridEntry, Layer, Plan, name_problem, read_plan
+from bench.config.grid_file import TEXTS, Choice, GridEntry, Layer, Plan, name_problem, override, read_plan
 from bench.config.listed import read_listed, write_listed
 from bench.config.named_files import NamedFiles
-from bench.config.override import override
 from bench.config.validation import complete, shown, unknown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import UserError

@@ -1,4 +1,4 @@
-"""Reads and checks the entries of a grid file: common settings, axes, cases and varied settings."""
+"""Reads and checks the entries of a grid file: common settings, axes, cases, varied settings, and `--set`."""
 
 import json
 from collections import Counter
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.config.validation import check_setting, complete, shown
-from bench.config.yaml_lines import Document, Path
-from bench.errors import did_you_mean
+from bench.config.yaml_lines import Document, Path, parse_assignment
+from bench.errors import UserError, did_you_mean
 from bench.plugin import DATASETS, METHODS, Registry
 from bench.settings import Settings, data_name
 
@@ -102,9 +102,8 @@ class Plan:
 def read_plan(document: Document) -> Plan:
     """Read the axes and settings of a grid; problems are noted in the document."""
     data = document.data
-    for plural, singular in AXES.items():
-        if plural in data and singular in data:
-            document.complain((singular,), f"{singular!r} and {plural!r} are both given; keep one of them")
+    for axis in AXES:
+        refuse_both(document, axis)
     if "methods" not in data and "method" not in data:
         document.complain((), "the grid has no methods; add for instance `methods: [fedavg, local]`")
     common = {key: value for key, value in data.items() if key not in (*GRID_KEYS, "method", "dataset")}
@@ -113,9 +112,9 @@ def read_plan(document: Document) -> Plan:
         datasets=_entries(document, "datasets", DATASETS),
         cases=_cases(document, document.data, ()),
         vary=_vary(document),
-        alphas=_scalars(document, "alphas"),
+        alphas=read_scalars(document, "alphas"),
         methods=_entries(document, "methods", METHODS),
-        seeds=_scalars(document, "seeds"),
+        seeds=read_scalars(document, "seeds"),
     )
     _refuse_repeats(document, "the label", [(entry.text, entry.path) for entry in plan.methods])
     sets = [(f"{dataset.name} {dataset.text}".strip(), dataset.path) for dataset in plan.datasets]
@@ -123,7 +122,7 @@ def read_plan(document: Document) -> Plan:
     _refuse_shared_names(document, plan.datasets)
     for cases in (plan.cases, *(dataset.cases for dataset in plan.datasets)):
         _refuse_repeats(document, "the case", [(entry.text, entry.path) for entry in cases])
-    for choices in [*plan.vary, plan.alphas, plan.seeds]:
+    for choices in plan.vary:
         _refuse_repeats(document, "the value", [(choice.value, choice.path) for choice in choices])
     _refuse_settings_of_axes(document, plan)
     _refuse_settings_of_cases(document, plan)
@@ -302,12 +301,19 @@ def _choice_texts(key: str, written: list[Any], checked: list[Any]) -> list[str]
     return numbered(texts)
 
 
-def _scalars(document: Document, axis: str) -> list[Choice]:
-    """The values of the axis `alphas` or `seeds`."""
+def refuse_both(document: Document, axis: str) -> None:
+    """Complain if a grid has an axis and also the one setting that it varies."""
+    if axis in document.data and AXES[axis] in document.data:
+        document.complain((AXES[axis],), f"{AXES[axis]!r} and {axis!r} are both given; keep one of them")
+
+
+def read_scalars(document: Document, axis: str) -> list[Choice]:
+    """The values of the axis `alphas` or `seeds`; those that are wrong or given twice are noted."""
     key, choices = AXES[axis], []
     for i, (value, path) in enumerate(_list(document, axis, "[0, 1, 2]" if axis == "seeds" else "[1, 0.1]")):
         with document.noting(path):
             choices.append(Choice(key, check_setting(key, value), path, first=i == 0))
+    _refuse_repeats(document, "the value", [(choice.value, choice.path) for choice in choices])
     return choices
 
 
@@ -394,3 +400,79 @@ def numbered(texts: list[str]) -> list[str]:
     """Texts with the number of the place behind those that stand there more than once, e.g. `lr=0.1 #2`."""
     counts = Counter(texts)
     return [f"{text} #{i}" if counts[text] > 1 else text for i, text in enumerate(texts, 1)]
+
+
+def override(document: Document, text: str) -> None:
+    """Set `key=value` at the top level and remove the key everywhere else in the document.
+
+    Entries of a list that differed in nothing else become one, because they are the same cells now.
+
+    Raises:
+        UserError: the text is no `key=value`, its value is not valid YAML, or the key was set before.
+    """
+    key, value = parse_assignment(text, "rounds=5")
+    singular = AXES.get(key, key)
+    names = (singular, *(many for many, singular_name in AXES.items() if singular_name == singular))
+    if before := [name for name in names if document.overridden(name)]:
+        raise UserError(f"--set {text}: --set {before[0]}=... is given, too, and only one can count: give it once")
+    if key in TEXTS:
+        document.put(key, value, f"--set {key}")
+        return
+    for name in names:
+        document.data.pop(name, None)
+    document.put(key, value, f"--set {key}")
+    if isinstance(vary := document.data.get("vary"), dict) and key != "vary":
+        vary.pop(singular, None)
+    for section in ("cases", "datasets", "methods", "cells"):
+        if section == key:
+            continue
+        entries = document.data.get(section)
+        for i, entry in enumerate(entries if isinstance(entries, list) else []):
+            if section == "datasets" and isinstance(entry, dict):
+                _strip(document, entry, "cases", (section, i), singular)
+        _strip(document, document.data, section, (), singular)
+
+
+def _strip(document: Document, holder: dict[str, Any], section: str, above: Path, key: str) -> None:
+    """Remove a key from the entries of a section, and the entries that then are equal to an earlier one."""
+    entries = holder.get(section)
+    if not isinstance(entries, list) or True not in [_strip_entry(entry, section, key) for entry in entries]:
+        return
+    plain = [_without_name(entry) if section == "cases" else entry for entry in map(_mapping, entries)]
+    for i in reversed(range(len(entries))):
+        if plain[i] in plain[:i]:
+            document.remove((*above, section), i)
+    if section == "cases" and not any(map(_without_name, entries)):  # nothing is left that a case could say
+        del holder[section]
+    elif section == "cases":
+        for entry in entries:
+            if entry == {}:
+                entry["name"] = "default"
+
+
+def _strip_entry(entry: Any, section: str, key: str) -> bool:
+    """Remove a key from an entry, and its `set` if that gets empty; tell whether it was there."""
+    if not isinstance(entry, dict):
+        return False
+    method, _, hyperparameter = key.partition(".")
+    size = len(entry)
+    if section in ("cases", "cells") or (section, key) == ("methods", "server"):
+        entry.pop(key, None)
+    if section == "methods" and entry.get("name") == method:
+        entry.pop(hyperparameter, None)
+    inner = entry.get("set")
+    if isinstance(inner, dict) and key in inner:
+        del inner[key]
+        if not inner:
+            del entry["set"]
+        return True
+    return len(entry) < size
+
+
+def _mapping(entry: Any) -> Any:
+    """The entry of a method or data set that is given by its name alone, as a mapping."""
+    return {"name": entry} if isinstance(entry, str) else entry
+
+
+def _without_name(entry: Any) -> Any:
+    return {key: value for key, value in entry.items() if key != "name"} if isinstance(entry, dict) else entry

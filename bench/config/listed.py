@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bench.config.checked import completed
-from bench.config.grid_file import numbered, plain_text
+from bench.config.grid_file import numbered, plain_text, read_scalars, refuse_both
 from bench.config.validation import check_setting, unknown
 from bench.config.yaml_lines import Document, Path, dump
 from bench.errors import UserError
@@ -49,17 +49,8 @@ def _seeds(document: Document) -> list[Any]:
     """The seeds of entries without one of their own: the axis `seeds`, or the common `seed`."""
     if "seeds" not in document.data:
         return [document.data.get("seed", Settings.model_fields["seed"].default)]
-    if "seed" in document.data:
-        document.complain(("seed",), "'seed' and 'seeds' are both given; keep one of them")
-    seeds = document.data["seeds"]
-    if not isinstance(seeds, list) or not seeds:
-        document.complain(("seeds",), "seeds should be a list, for instance [0, 1, 2]")
-        return []
-    sound = [_sound(document, {"seed": seed}, ("seeds", i)) for i, seed in enumerate(seeds)]
-    for i, seed in enumerate(seeds):
-        if seed in seeds[:i]:
-            document.complain(("seeds", i), f"the value {seed} is given twice: the cells could not be told apart")
-    return seeds if all(sound) else []
+    refuse_both(document, "seeds")
+    return [choice.value for choice in read_scalars(document, "seeds")]
 
 
 def _sound(document: Document, settings: dict[str, Any], path: Path) -> bool:
@@ -72,7 +63,7 @@ def _sound(document: Document, settings: dict[str, Any], path: Path) -> bool:
             check_setting(key, value)
         except UserError as error:
             sound = False
-            document.complain(path if path[:1] == ("seeds",) else (*path, key), str(error))
+            document.complain((*path, key), str(error))
     return sound
 
 

@@ -74,7 +74,8 @@ def option_names(registry: Registry[Any], name: str) -> list[str]:
 
 
 def complete(registry: Registry[Any], name: str, values: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
-    """All options of a registered part as JSON values, with defaults, and the problems of `values`.
+    """All options of a registered part as JSON values, with defaults, or those that are sound, and the problems of the
+    others.
 
     Those of another package's model (`PACKAGE/NAME`) are returned as they are, as its own constructor checks them.
 
@@ -89,10 +90,9 @@ def complete(registry: Registry[Any], name: str, values: dict[str, Any]) -> tupl
             "": f"{owner}: the package {package} is not installed: {to_install(package)}"
         } if missing else {}
     problems = {key: unknown(word, key, names, owner) for key in values if key not in names}
+    known = {key: value for key, value in values.items() if key in names}
     try:  # validate as JSON: strict types then still accept a list for a tuple and text for a path
-        known = {key: value for key, value in values.items() if key in names}
         options = model.model_validate_json(json.dumps(known), strict=True)
-        return options.model_dump(mode="json", by_alias=True, warnings=False) if not problems else values, problems
     except ValidationError as error:
         for details in error.errors():
             key = str(details["loc"][0]) if details["loc"] else ""
@@ -102,7 +102,9 @@ def complete(registry: Registry[Any], name: str, values: dict[str, Any]) -> tupl
                 problems.setdefault("", problem_text(details))
             elif not problems:  # otherwise an unknown key may be a misspelling of this one
                 problems[""] = f"{owner} needs the {word} {key!r}"
-        return values, problems
+    if problems:
+        return {key: value for key, value in known.items() if key not in problems}, problems
+    return options.model_dump(mode="json", by_alias=True, warnings=False), {}
 
 
 def completed_part(registry: Registry[Any], name: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -259,7 +259,7 @@ BAD = [  # the file, and the message after its name; lists of known names are le
         "1: 'lr' differs between the cases of this grid; do not set it here too",
     ),
     ("cells: []", "1: cells should be a list of mappings, for instance [{method: fedavg, lr: 0.1}]"),
-    (LISTED + "seeds: []", "3: seeds should be a list, for instance [0, 1, 2]"),
+    (LISTED + "seeds: []", "3: seeds = [] is empty; write for instance [0, 1, 2]"),
     (LISTED + "seeds: [0, 1, 0]", "3: the value 0 is given twice: the cells could not be told apart"),
     (LISTED + "seeds: [0, '1']", '3: seed = "1" should be an integer'),
     (LISTED + "seeds: [1]\nseed: 2", "4: 'seed' and 'seeds' are both given; keep one of them"),

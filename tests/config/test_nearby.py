@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.config.grid import load_grid
-from bench.config.nearby import missing_option
+from bench.config.named_files import missing_option
 from bench.errors import UserError
 from sweeps.study_reader import load_study
 
