@@ -452,6 +452,7 @@ def cross_entropy(model: Forward, values: Values, batch: Batch, ctx: Context) ->
             raise
         outputs = logits.shape[1]
         raise ValueError(
-            f"the model has {outputs} outputs and a label is larger: server.num_classes are due"
+            f"a label is larger than the model's {outputs} outputs allow: its last layer should have "
+            "server.num_classes of them"
         ) from error
     return -batch.mean(likelihood)

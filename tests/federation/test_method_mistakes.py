@@ -134,7 +134,7 @@ def test_a_name_instead_of_a_tuple_of_names(tmp_path: Path) -> None:
             AT_THE_LOSS,
             '\n    def init(self, server):\n        server.state["model"] = server.initial_model(classes=1)\n\n'
             + AT_THE_LOSS,
-            "the model has 1 outputs and a label is larger: server.num_classes are due",
+            "a label is larger than the model's 1 outputs allow: its last layer should have server.num_classes of them",
         ),
         # uploads
         ('Upload({"model"', 'Upload({"w"', "no client sent 'model', but 'w': an upload has the name that `mean_of`"),
