@@ -333,6 +333,17 @@ METRICS: Registry[Any] = Registry("metric", "bench.metrics")
 REGISTRIES = (METHODS, DATASETS, PARTITIONS, SHIFTS, MODELS, SERVER_RULES, SELECTIONS, CHANNELS, ATTACKS, METRICS)
 
 
+PUBLISHED: dict[str, Path] = {}
+"""The file of each printed table by the table's id, which `reports.published` registers when it is imported."""
+
+
+def published_tables() -> list[str]:
+    """Ids of the printed tables that a grid may ask to be compared with; none where the reports are not installed."""
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("reports.published")
+    return list(PUBLISHED)
+
+
 def metric(name: str) -> Callable[[T], T]:
     """Decorator that registers a score of your own, which a grid then lists under `metrics` (docs/scores.md).
 

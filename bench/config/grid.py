@@ -3,7 +3,6 @@
 Precedence, lowest first: defaults, common settings, a data set's `set`, a case, `vary` and `alphas`, a method entry.
 """
 
-import importlib.resources
 import itertools
 import json
 import math
@@ -21,7 +20,7 @@ from bench.config.named_files import NamedFiles
 from bench.config.validation import complete, shown, unknown
 from bench.config.yaml_lines import Document, Path
 from bench.errors import UserError
-from bench.plugin import METHODS, MODELS, PARTITIONS, Registry, load_named
+from bench.plugin import METHODS, MODELS, PARTITIONS, Registry, load_named, published_tables
 from bench.settings import Settings
 
 MAX_CELLS = 100_000
@@ -131,7 +130,7 @@ def _texts(document: Document, stem: str) -> dict[str, str]:
             document.complain((key,), f"{key} = {shown(document.data[key])} should be text")
     if problem := name_problem(texts["name"]):
         document.complain(("name",), f"the name {shown(texts['name'])} of the grid {problem}")
-    tables = _published_tables()
+    tables = published_tables()
     for table in re.split(r",\s*", texts["published"]) if texts["published"] and tables else []:
         if table not in tables:
             document.complain(("published",), unknown("published table", table, tables))
@@ -151,15 +150,6 @@ def _load_plugins(document: Document) -> None:
             loaded += 1
     if loaded < len(files):
         document.check()  # the names that they register would all be called unknown
-
-
-def _published_tables() -> list[str]:
-    """Ids of the printed tables, found by a text search, because parsing those files takes longer than all the rest."""
-    folder = importlib.resources.files("reports") / "published"
-    if not folder.is_dir():
-        return []
-    texts = [file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name.endswith(".yaml")]
-    return [table for text in texts for table in re.findall(r"^ *- id: *(\w+)", text, re.MULTILINE)]
 
 
 def _expand(document: Document, plan: Plan) -> list[Settings]:

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bench.errors import UserError, did_you_mean
+from bench.plugin import PUBLISHED
 from reports.published.measures import AMBIGUOUS, MEASURES, Ours, Place, measured
 from reports.published.protocol import differences, frozen_cells
 from reports.reading.load import Cell, Store
@@ -18,8 +19,6 @@ from reports.reading.names import TASK_FIELDS, setting_text
 from reports.statistics import inference
 from reports.tables.accuracy import SELECTION_TEXT, selection
 from reports.tables.table import Column, Table, TableEntry, words
-
-FOLDER = Path(__file__).parent
 
 UNITS = {"comcost": ("10⁷", 1e7)}
 """Metrics whose numbers are too long: the unit in which both theirs and ours are shown."""
@@ -108,7 +107,7 @@ class PublishedTable(BaseModel):
 
 def published_tables() -> dict[str, PublishedTable]:
     """All printed tables, by id."""
-    return {table.id: table for path in sorted(FOLDER.glob("*.yaml")) for table in _read(path)}
+    return {table.id: table for path in dict.fromkeys(PUBLISHED.values()) for table in _read(path)}
 
 
 def published_table(name: str) -> PublishedTable:
