@@ -17,7 +17,7 @@ from bench.errors import UserError
 from bench.federation.attacks import make_attack
 from bench.plugin import ATTACKS
 from bench.rng import generator
-from bench.settings import AttackPart, Settings
+from bench.settings import Settings
 from reports.reading.names import setting_text
 from tests.attacks.problems import images
 from tests.conftest import ROOT
@@ -38,14 +38,6 @@ class Half(Attack):
     def forge(self, malicious, benign, rng):
         return malicious / 2
 '''
-
-
-def test_what_is_left_out_has_its_default_and_spelling_it_out_makes_no_other_cell() -> None:
-    whole = {"name": "backdoor", "share": 0.2, "target": 0, "size": 2, "poisoned": 0.5, "boost": 1.0}
-    short, long = (load_grid({**GRID, "attack": attack}).cells[0] for attack in ("backdoor", whole))
-    in_python = bench.Settings(method="fedavg", alpha=1.0, attack={"name": "backdoor"})
-    assert short == long
-    assert in_python.attack == short.attack == AttackPart(**whole)
 
 
 def test_no_attack_is_no_part_of_the_id_and_the_share_is() -> None:

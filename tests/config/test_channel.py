@@ -38,17 +38,6 @@ class Halve(ChannelOperation):
 '''
 
 
-def test_what_is_left_out_has_its_default_and_spelling_it_out_makes_no_other_cell() -> None:
-    short, long = (
-        load_grid({**GRID, "channel": channel}).cells[0]
-        for channel in (["top_k", "quantise"], [{"name": "top_k", "share": 0.01}, {"name": "quantise", "bits": 8}])
-    )
-    in_python = bench.Settings(method="fedavg", alpha=1.0, channel=({"name": "top_k"}, {"name": "quantise"}))
-    assert short == long
-    assert in_python.channel == long.channel
-    assert [dict(part) for part in short.channel] == [{"name": "top_k", "share": 0.01}, {"name": "quantise", "bits": 8}]
-
-
 def test_an_empty_channel_is_no_part_of_the_id_and_the_order_of_operations_is() -> None:
     grid = {**GRID, "vary": {"channel": [[], ["cast"], ["top_k", "cast"]]}}
     cells = load_grid(grid).cells

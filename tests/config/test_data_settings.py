@@ -1,12 +1,15 @@
 """Settings of data that cannot stand beside each other are refused by name, in grids as in Python."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bench
 from bench.config.grid import load_grid
+from bench.config.validation import complete
 from bench.errors import UserError
+from bench.plugin import DATASETS
 
 CHANGE = [{"round": 3, "add_classes": 1}]
 
@@ -39,3 +42,38 @@ def test_a_trigger_by_default_may_be_tested() -> None:
 def test_an_attack_without_a_trigger_may_be_on_normalised_data(attack: str) -> None:
     grid = {"methods": ["fedavg"], "datasets": ["digits"], "alphas": [1.0], "normalise": "pooled", "attack": attack}
     assert load_grid(grid).cells[0].normalise == "pooled"
+
+
+class Rows:
+    """No type that JSON knows."""
+
+
+def odd(
+    *,
+    data_root: Path,
+    download: bool,
+    path: str,
+    copy: int = 1,
+    json: "int" = 2,
+    model_fields: tuple[float, ...] = (1,),
+    rows: Rows | None = None,
+    anything: Any = None,
+    **others: Any,
+) -> None:
+    """A data set whose options have names that pydantic's models have, and types by name, of its own, and none."""
+
+
+def test_options_of_a_plugin_may_have_any_names_and_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    DATASETS.names()  # the others first, so that nothing else is loaded while it is there
+    monkeypatch.setitem(DATASETS._items, "odd", odd)
+    defaults = {"copy": 1, "json": 2, "model_fields": [1], "rows": None, "anything": None}
+    assert complete(DATASETS, "odd", {"path": "a"}) == ({"path": "a", **defaults}, {})
+    given = {"path": "a", "copy": 3, "model_fields": [2, 3], "anything": {"a": [1]}}
+    assert complete(DATASETS, "odd", given) == ({**defaults, **given, "model_fields": [2.0, 3.0]}, {})
+    sound, problems = complete(DATASETS, "odd", {"path": "a", "copy": "3", "jsn": 2})
+    assert sound == {"path": "a"}
+    assert problems == {
+        "copy": 'copy = "3" should be an integer',
+        "jsn": "unknown option 'jsn' of data set 'odd'. Did you mean 'json'?",
+    }
+    assert complete(DATASETS, "odd", {})[1] == {"": "data set 'odd' needs the option 'path'"}

@@ -16,8 +16,16 @@ SYNTHETIC = {"name": "synthetic", "size": 50}
 SPELLINGS: dict[str, list[Any]] = {
     "server": ["fedopt", {"name": "fedopt"}, {"name": "fedopt", "kind": "adam", "eta": 0.01, "tau": 1e-3}],
     "shifts": [["rotation"], [{"name": "rotation"}], [{"name": "rotation", "groups": 4}]],
-    "channel": [["top_k"], [{"name": "top_k"}], [{"name": "top_k", "share": 0.01}]],
-    "attack": ["alie", {"name": "alie"}, {"name": "alie", "share": 0.2}],
+    "channel": [
+        ["top_k", "quantise"],
+        [{"name": "top_k"}, {"name": "quantise"}],
+        [{"name": "top_k", "share": 0.01}, {"name": "quantise", "bits": 8}],
+    ],
+    "attack": [
+        "backdoor",
+        {"name": "backdoor"},
+        {"name": "backdoor", "share": 0.2, "target": 0, "size": 2, "poisoned": 0.5, "boost": 1.0},
+    ],
     "optimizer": ["adam", {"name": "adam"}, {"name": "adam", "betas": [0.9, 0.999], "eps": 1e-8}],
     "adapters": ["lora", {"name": "lora"}, {"name": "lora", "rank": 8, "alpha": 16, "train": ["head"]}],
     "clock": ["mobile", {"preset": "mobile"}, PRESETS["mobile"]],
