@@ -42,7 +42,7 @@ def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-class Part(BaseModel):
+class RegisteredPart(BaseModel):
     """A registered part of a cell with its options, such as `{name: top_k, share: 0.01}`.
 
     A bare name is one that has its defaults, which `bench.config.validation` fills in from the registry. Plain settings
@@ -72,31 +72,31 @@ class Part(BaseModel):
         return self.name if option == "name" else self.options[option]
 
 
-class ServerPart(Part):
+class ServerPart(RegisteredPart):
     """A server rule."""
 
     registry, noun = SERVER_RULES, "a server rule"
 
 
-class ShiftPart(Part):
+class ShiftPart(RegisteredPart):
     """A shift of clients' samples."""
 
     registry, noun = SHIFTS, "a shift"
 
 
-class OperationPart(Part):
+class OperationPart(RegisteredPart):
     """An operation of the channel."""
 
     registry, noun = CHANNELS, "an operation"
 
 
-class AttackPart(Part):
+class AttackPart(RegisteredPart):
     """What malicious clients do."""
 
     registry, noun = ATTACKS, "an attack"
 
 
-class PublicSet(Part):
+class PublicSet(RegisteredPart):
     """Public samples from any data set with the shape of the clients' data; all further keys are its options."""
 
     registry, noun = DATASETS, "a data set"
@@ -110,7 +110,7 @@ def _several(value: Any) -> Any:
     return tuple(value)  # since strict validation, of what is nested, rejects a list for a tuple
 
 
-def _once(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _once(parts: tuple[RegisteredPart, ...]) -> tuple[RegisteredPart, ...]:
     names = [part.name for part in parts]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{repeated[0]!r} stands there twice")
@@ -303,7 +303,7 @@ Late = Annotated[
 def noise_of(channel: Any) -> dict[str, Any] | None:
     """The entry `gaussian` of a channel, as settings hold it or as a user wrote it; None if there is none."""
     written = channel if isinstance(channel, list | tuple) else ()
-    entries = (entry.model_dump() if isinstance(entry, Part) else _named(entry) for entry in written)
+    entries = (entry.model_dump() if isinstance(entry, RegisteredPart) else _named(entry) for entry in written)
     return next((entry for entry in entries if isinstance(entry, dict) and entry.get("name") == "gaussian"), None)
 
 

@@ -136,3 +136,11 @@ def test_no_two_public_types_have_one_name() -> None:
                 if not name.startswith("_") and name != "Hyper":
                     found.setdefault(name, []).append(str(file.relative_to(ROOT)))
     assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+def test_bench_asks_data_sets_for_what_they_offer_and_imports_none_by_name() -> None:
+    """An import that is spelled as text would hide a circle from the tests above."""
+    files = [file.relative_to(ROOT) for file in (ROOT / "bench").rglob("*.py") if re.search(
+        r"""import_module\(\s*f?["'](datasets|methods)\b""", file.read_text(encoding="utf-8")
+    )]  # fmt: skip
+    assert files == []

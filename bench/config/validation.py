@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 from bench.errors import UserError, did_you_mean, to_install
 from bench.plugin import CHANNELS, METHODS, METRICS, SELECTIONS, Registry
 from bench.samples.corruptions import KINDS
-from bench.settings import DataChange, FurtherTest, OperationPart, Part, PublicSet, Settings
+from bench.settings import DataChange, FurtherTest, OperationPart, PublicSet, RegisteredPart, Settings
 
 Problems = dict[str, str]  # messages by key; the key "" is for problems that belong to no single key
 
@@ -64,15 +64,6 @@ def _validated(model: type[BaseModel], key: str, value: Any) -> Any:
         raise UserError(_sentence(key, value, first["loc"], first)) from None
 
 
-def option_names(registry: Registry[Any], name: str) -> list[str]:
-    """Names of the options, or hyperparameters, of a registered part.
-
-    Raises:
-        UserError: unknown name.
-    """
-    return [field.alias or key for key, field in registry.options(name).model_fields.items()]
-
-
 def complete(registry: Registry[Any], name: str, values: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
     """All options of a registered part as JSON values, with defaults, or those that are sound, and the problems of the
     others.
@@ -82,7 +73,8 @@ def complete(registry: Registry[Any], name: str, values: dict[str, Any]) -> tupl
     Raises:
         UserError: unknown name.
     """
-    model, names = registry.options(name), option_names(registry, name)
+    model = registry.options(name)
+    names = [field.alias or key for key, field in model.model_fields.items()]
     word, owner = ("hyperparameter", repr(name)) if registry.classes else ("option", f"{registry.kind} {name!r}")
     if package := registry.package_of(name):
         missing = importlib.util.find_spec(package) is None
@@ -144,7 +136,7 @@ def _complete(value: Any) -> Any:
         case PublicSet():  # a default that is not written stays so: ids rest on that
             options = completed_part(value.registry, value.name, value.options)
             return value.model_copy(update={key: options[key] for key in value.options})
-        case Part():
+        case RegisteredPart():
             return type(value)(name=value.name, **completed_part(value.registry, value.name, value.options))
         case FurtherTest(name="corrupted"):
             for kind in value.kinds:
