@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench import __version__
 from bench.errors import UserError, did_you_mean
-from bench.settings import Settings
+from bench.settings import RegisteredPart, Settings
 
 FILE = Path(__file__).with_name("papers.bib")
 DATA_SET = "data:"
@@ -75,8 +75,9 @@ def cite(names: Iterable[str] = (), cells: Iterable[Settings] = (), **facts: str
     for settings in cells:
         sets = [settings.dataset, *([settings.public.name] if settings.public else [])]
         used |= {settings.method: settings.method, **{DATA_SET + name: name for name in sets}}
-        parts = {"attack:": [settings.attack], "server:": [settings.server], "channel:": settings.channel}
-        used |= {kind + part.name: part.name for kind, some in parts.items() for part in some if part}
+        parts: list[tuple[str, RegisteredPart | None]] = [("attack:", settings.attack), ("server:", settings.server)]
+        parts += [("channel:", operation) for operation in settings.channel]
+        used |= {kind + part.name: part.name for kind, part in parts if part}
         used |= {"adapter:" + settings.adapters.name: settings.adapters.name} if settings.adapters else {}
     itself = [software(**facts)] if used else []
     unrecorded = (name for entry, name in used.items() if entry not in papers())
