@@ -65,7 +65,7 @@ class RegisteredPart(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Its options, by name."""
+        """Options by name, as they were written."""
         return dict(self.model_extra or {})
 
     def __getitem__(self, option: str) -> Any:
@@ -91,7 +91,7 @@ class OperationPart(RegisteredPart):
 
 
 class AttackPart(RegisteredPart):
-    """What malicious clients do."""
+    """An attack by malicious clients."""
 
     registry, noun = ATTACKS, "an attack"
 
