@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-import bench
-from bench.config.completion import check_attack
 from bench.config.grid import load_grid
 from bench.config.identity import cell_id
 from bench.config.validation import check_setting

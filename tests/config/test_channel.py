@@ -9,8 +9,6 @@ import pytest
 import torch
 import yaml
 
-import bench
-from bench.config.completion import check_channel
 from bench.config.grid import load_grid
 from bench.config.identity import cell_id
 from bench.config.validation import check_setting

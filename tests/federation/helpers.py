@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bench.config.completion import check_attack, check_channel
+from bench.config.validation import check_setting
 
 SIZES = [9, 8, 8, 7, 6]
 
@@ -11,11 +11,11 @@ FORGED = ["noise", "sign_flip", "scale", "alie", "min_max", "ipm"]
 
 
 def attack(name: str, share: float = 0.4, **settings: Any) -> dict[str, Any]:
-    return check_attack({"name": name, "share": share, **settings}) or {}
+    return check_setting("attack", {"name": name, "share": share, **settings}) or {}
 
 
 def channel(*names: str) -> tuple[dict[str, Any], ...]:
-    return tuple(check_channel(list(names)))
+    return tuple(check_setting("channel", list(names)))
 
 
 CLIP = {"name": "clip", "norm": 0.5}
@@ -27,4 +27,4 @@ ADAPTIVE = {"name": "adaptive_clip", "norm": 0.5}
 def noisy(
     on: str = "sum", noise: float = 1.0, clip: dict[str, Any] = CLIP, after: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], ...]:
-    return tuple(check_channel([clip, {"name": "gaussian", "noise": noise, "on": on}, *after]))
+    return tuple(check_setting("channel", [clip, {"name": "gaussian", "noise": noise, "on": on}, *after]))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.config.completion import check_channel
+from bench.config.validation import check_setting
 from bench.errors import UserError
 from bench.federation.attacks import malicious_clients, poison
 from bench.federation.federation import Federation
