@@ -33,7 +33,7 @@ Only = Annotated[
     typer.Option(metavar="KEY=VALUE[,...]", help="These cells only, e.g. method=scd,seed=0; repeatable."),
 ]
 DryRun = Annotated[bool, typer.Option(help="Only count the cells and estimate their cost.")]
-Measure = Annotated[bool, typer.Option(help="In a dry run: time rounds, for a minute at most.")]
+MeasureRounds = Annotated[bool, typer.Option(help="In a dry run: time rounds, for a minute at most.")]
 
 
 class _Command(TyperCommand):

@@ -10,7 +10,7 @@ import typer
 
 from bench.cli.commands import (
     DryRun,
-    Measure,
+    MeasureRounds,
     Only,
     PluginFiles,
     by_option,
@@ -44,7 +44,7 @@ def run(
     fresh: Annotated[bool, typer.Option(help="Forget the cells' earlier results.")] = False,
     take_over: Annotated[bool, typer.Option(help="Use the folder of another grid; its cells are kept.")] = False,
     dry_run: DryRun = False,
-    measure: Measure = False,
+    measure: MeasureRounds = False,
     _misplaced: Annotated[list[str] | None, by_option("--grid")] = None,
     *,
     options: SessionOptions,

@@ -9,7 +9,7 @@ import typer
 
 from bench.cli.commands import (
     DryRun,
-    Measure,
+    MeasureRounds,
     PluginFiles,
     by_option,
     command_line,
@@ -47,7 +47,7 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<study name>.")] = None,
     plugin: PluginFiles = None,
     dry_run: DryRun = False,
-    measure: Measure = False,
+    measure: MeasureRounds = False,
     page: Annotated[bool, typer.Option(help="Make the report's page at the end.")] = True,
     _misplaced: Annotated[list[str] | None, by_option("--study")] = None,
     *,

@@ -117,6 +117,7 @@ def test_the_printed_weights_do_not_sum_to_1() -> None:
     assert (a * own[k] / (sigma2 + a * beta * VARIANCES[k]) / own).sum() == pytest.approx(0.782, abs=5e-4)
 
 
+@pytest.mark.long
 def test_with_equal_variances_the_engine_finds_the_posterior_mean(toy: Any) -> None:
     """All weights are then 1 / K: one cluster. X'X = beta I and P'P = nu I for inputs of ±1 and ±2."""
     signs = np.array([[1.0, 1.0], [1.0, -1.0]] * (SAMPLES // 2))

@@ -103,9 +103,8 @@ def _small_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Network(body, nn.Linear(2 * 4 * 4, classes))
 
 
-@pytest.mark.parametrize(
-    ("model", "keeps"), [("logistic", True), pytest.param("small_cnn", False, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("model", "keeps"), [("logistic", True), ("small_cnn", False)])
 def test_a_convolutional_network_s_steps_alone_are_not_kept_for_later_cells(
     model: str, keeps: bool, cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

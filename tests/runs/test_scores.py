@@ -284,6 +284,7 @@ def test_what_cannot_be_is_refused(cell: Cell) -> None:
     front_door.Settings(**{**cell().model_dump(), "select_by": "loss"})
 
 
+@pytest.mark.long
 def test_callbacks_see_the_scores(cell: Cell, tmp_path: Path) -> None:
     class Seen(front_door.Callback):
         rows: list[pd.DataFrame]
