@@ -138,7 +138,8 @@ def tune(
     worker = folder / "workers" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     inside.make_folder(folder, worker)
     with store.locked(worker):
-        tuner = _Tuner(study, studies, folder, worker.name, options, identities, timeout, say, least)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        tuner = _Tuner(study, studies, folder, worker.name, options, identities, deadline, say, least)
         completed = runner.run(tuner.tasks(), tuner.on_event, tuner.unwanted)
     return Outcome(not completed, tuner.failed, tuner.elsewhere())
 
@@ -170,33 +171,22 @@ def best_value(curve: Curve) -> float:
     return max(trailing_means(curve).values())
 
 
+@dataclass
 class _Tuner:
-    """Asks Optuna for trials, hands out their cells, and tells Optuna the results."""
+    """Asks Optuna for trials, hands out their cells, and tells Optuna the results; `tune` says what is what."""
 
-    def __init__(
-        self,
-        study: Study,
-        studies: "dict[str, optuna.Study]",
-        folder: Path,
-        worker: str,
-        options: str,
-        identities: Identities,
-        timeout: float | None,
-        say: Callable[[str], None],
-        least: int = 0,
-    ) -> None:
-        self.study = study
-        self.studies = studies
-        self.folder = folder
-        self.worker = worker
-        self.options = options
-        self.identities = identities
-        self.deadline = None if timeout is None else time.monotonic() + timeout
-        self.say = say
-        self.least = least
-        self.unwanted: set[str] = set()
-        self.failed: list[str] = []
-        self._running: list[_RunningTrial] = []
+    study: Study
+    studies: "dict[str, optuna.Study]"
+    folder: Path
+    worker: str
+    options: str
+    identities: Identities
+    deadline: float | None
+    say: Callable[[str], None]
+    least: int = 0
+    unwanted: set[str] = field(default_factory=set)
+    failed: list[str] = field(default_factory=list)
+    _running: list[_RunningTrial] = field(default_factory=list)
 
     def tasks(self) -> Iterator[CellTask]:
         """The cells of one trial after the other. A trial is chosen when a worker is free for its first cell."""

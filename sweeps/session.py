@@ -18,8 +18,9 @@ from bench.results.results import load_run
 from bench.runs.cell_runner import CellRunner
 from bench.runs.options import SessionOptions
 from bench.runs.plan import PlannedCell, plan, planned_remarks
+from bench.runs.progress import printer
 from bench.runs.run_folder import STUDY, call_text, write_run
-from bench.runs.session import Session, Stopped, print_notes
+from bench.runs.session import Session, Stopped, print_notes, work
 from bench.runs.tracking import DRAIN_SECONDS, Tracking, shown
 from bench.settings import Settings
 from bench.store import inside, store
@@ -29,13 +30,13 @@ from sweeps.cells import begun, data_digests, forget_unscored, list_cells, trial
 from sweeps.fair import (
     budget_table,
     cells_again,
+    check_blind,
     choose,
     chosen_cells,
     further_cells,
     reported_cells,
     trials_table,
 )
-from sweeps.finals import check_blind
 from sweeps.report import sections
 from sweeps.run import open_studies, tune
 from sweeps.storage import storage_problems, study_storage
@@ -117,10 +118,9 @@ def run_study(
             session.command or call_text("bench.sweep"), study.report_draws,
         )  # fmt: skip
         with _followed(folder, mirror):
-            said = _quiet if quiet else _say
             outcome = tune(
                 study, studies, folder, options=options, runner=runner, identities=identities, timeout=timeout,
-                say=said, least=least,
+                say=printer(quiet=quiet), least=least,
             )  # fmt: skip
             for reason in outcome.failed:
                 print(reason, file=sys.stderr)
@@ -164,7 +164,9 @@ def _finals(
             else:
                 list_cells(folder, [*trial_cells(study, studies), *again, *cells], others=False)
         forget_unscored(folder, cells)
-        if cells and not session.work(runner, cells, session.cell_options(runner, len(cells)), None):
+        if cells and not work(
+            folder, cells, session.cell_options(runner, len(cells)), runner, quiet=session.options.quiet
+        ):
             raise Stopped
         for cell in cells:
             status = store.read_status(folder / cell.id)
@@ -216,11 +218,3 @@ def _report(
     for table in (budget, *(trials_table(choice, f"trials_{at}") for at, choice in enumerate(choices))):
         store.write_text((folder / TUNING).with_stem(table.id), to_csv(table))
     return StudyEnd(failed=False, budget=budget)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _quiet(line: str) -> None:
-    """Say nothing."""

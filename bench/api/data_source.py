@@ -16,23 +16,13 @@ _KINDS = {".csv": "csv", ".parquet": "parquet"}
 _GRIDS = (".yaml", ".yml", ".json")
 
 
-def cells_of(
-    source: str,
-    data_root: Path,
-    *,
-    label: str,
-    site: str,
-    subject: str,
-    part: str,
-    leave_out: Sequence[str] = (),
-    categories: Sequence[str] = (),
-) -> list[Settings]:
+def cells_of(source: str, data_root: Path, **columns: str | Sequence[str]) -> list[Settings]:
     """The settings of cells that have the data of a table, or of a grid: one for each way to divide data.
 
     Args:
         source: a table, a folder of tables, a grid file, or the name of a built-in grid.
         data_root: where data files lie.
-        label, site, subject, part, leave_out, categories: of a table, names of its columns.
+        columns: of a table `label`, `site`, `subject`, `part`, `leave_out`, `categories`: names of its columns.
 
     Raises:
         UserError: the table cannot be read so, with all its problems; or the grid has problems.
@@ -42,13 +32,15 @@ def cells_of(
     if kind is not None:
         if not path.is_dir():
             check_file(path, "table")
-        options = {
-            "path": source, "label_column": label, "site_column": site, "leave_out": list(leave_out),
-            "categories": list(categories), **({"subject_column": subject} if subject else {}),
-            **({"part_column": part} if part else {}),
-        }  # fmt: skip
-        return [_of_table(kind, options, data_root)]
-    of_table = bool(label or site or subject or part or leave_out or categories)
+        options: dict[str, Any] = {
+            "label_column": columns["label"],
+            "site_column": columns["site"],
+            "leave_out": list(columns.get("leave_out", ())),
+            "categories": list(columns.get("categories", ())),
+        }
+        options |= {f"{name}_column": columns[name] for name in ("subject", "part") if columns[name]}
+        return [_of_table(kind, {"path": source, **options}, data_root)]
+    of_table = any(columns.values())
     if (path.is_file() and path.suffix not in _GRIDS) or (path.is_dir() and of_table):
         raise UserError(
             f"{source} is no table that can be read (a file .csv or .parquet, or a folder of them), and no grid's file "

@@ -2,7 +2,6 @@
 
 import math
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from bench.results.cell_names import dataset_name
 from bench.results.data_description import describe
 from bench.results.results import load_run
 from bench.runs.options import SessionOptions
+from bench.runs.progress import printer
 from bench.runs.run_folder import check_folder
 from bench.runs.session import print_notes
 from bench.runs.workers import worker_count
@@ -161,7 +161,7 @@ def decide(
         begin,
         begin + 60 * minutes - _END,
         minutes,
-        _quiet if quiet else _say,
+        printer(quiet=quiet),
     )
     names, level = [site["name"] for site in about["sites"]], round(1 - confidence, 12)
     try:
@@ -293,11 +293,3 @@ def _export(folder: Path, method: str, data_root: Path) -> str:
     except UserError as error:
         return f"Models: none ({error})."
     return " ".join([f"Models: {out}, of `{method}` with seed {cell.settings.seed}.", *(f"{note}." for note in notes)])
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _quiet(line: str) -> None:
-    """Say nothing."""

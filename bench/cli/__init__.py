@@ -8,11 +8,9 @@ import typer
 
 from bench.cli import (
     catalogue,
-    cite,
     data,
     decide,
     evaluate,
-    export,
     league,
     method,
     protocol,
@@ -48,9 +46,9 @@ for command in (
     results.results,
     results.report,
     results.compare,
-    cite.cite,
+    catalogue.cite,
     evaluate.evaluate,
-    export.export,
+    evaluate.export,
     verify.verify,
     verify.pack,
     verify.unpack,

@@ -1,13 +1,18 @@
-"""`bench methods`, `datasets`, `models` and `grids`: lists of the names that a grid file may use."""
+"""`bench methods`, `datasets`, `models`, `grids`: lists of names for grid files; `bench cite`: their BibTeX."""
 
 import inspect
 import itertools
 import json
+import os
 import re
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from bench.settings import Settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -102,3 +107,33 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
         print(f"{row['name']:<{width}}  {row['about']}".rstrip())
         if row["options"]:
             print(" " * (width + 2) + ", ".join(f"{key}={value}" for key, value in row["options"].items()))
+
+
+def cite(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME | RUN]...",
+            help="Methods, data sets, attacks, ..., and run folders; without any, pFLeague itself.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Print the BibTeX of methods, data sets, attacks and so on, or of all that a run used."""
+    from bench.citations import cite as collect
+    from bench.citations import known_names, software
+
+    if not names:
+        print(software(), end="")
+        return
+    ids = known_names()
+    runs = [name for name in names if name not in ids and (os.sep in name or Path(name).exists())]
+    cells: list[Settings] = []
+    if runs:
+        from bench.results.results import load_run  # imports pandas
+
+        cells = [cell.settings for run in runs for cell in load_run(run).cells]
+    citation = collect([name for name in names if name not in runs], cells)
+    print(citation.bibtex, end="")
+    for note in citation.notes:
+        print(f"note: {note}", file=sys.stderr)

@@ -23,6 +23,8 @@ from bench.runs.options import SessionOptions
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from bench.results.results import CellView
+
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 PluginFiles = Annotated[
     list[Path] | None,
@@ -150,6 +152,23 @@ def load_plugins(files: list[Path] | None) -> None:
 
     for file in files or []:
         load_file(file)
+
+
+def one_cell(run: Path, cell: str) -> "CellView":
+    """The cell of a run whose id begins with a text.
+
+    Raises:
+        UserError: there is none, or several.
+    """
+    from bench.results.results import load_run
+
+    views = {view.id: view for view in load_run(run).cells if view.id.startswith(cell)}
+    if len(views) != 1:
+        problem = f"{run} has no cell {cell!r}"
+        if views:
+            problem = f"{run} has {len(views)} cells" + (f" that begin with {cell!r}" if cell else "; name one of them")
+        raise UserError(f"{problem}. `bench status {shlex.quote(str(run))}` lists them.")
+    return next(iter(views.values()))
 
 
 def given(arguments: dict[str, Any], *others: str) -> dict[str, Any]:

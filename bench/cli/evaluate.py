@@ -1,11 +1,12 @@
-"""`bench evaluate`: kept models of a run on further tests, without training."""
+"""`bench evaluate` and `bench export`: kept models of a run on further tests, without training, and as files."""
 
+import importlib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bench.cli.commands import Only, PluginFiles, RunFolder, given, load_plugins
+from bench.cli.commands import Only, PluginFiles, RunFolder, given, load_plugins, one_cell, starting
 from bench.errors import UserError
 from bench.runs.options import DataRoot, Device, Quiet
 
@@ -59,3 +60,29 @@ def _values(text: str) -> list[Any]:
             f"--tests {text}: write a name, or a mapping such as '{{name: corrupted, severity: 3}}'"
         ) from None
     return value if isinstance(value, list) else [value]
+
+
+def export(
+    run: RunFolder,
+    cell: Annotated[
+        str, typer.Argument(metavar="[CELL]", help="A cell's id, or the beginning of it; none: the only one.")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="The folder of the models, new or empty.")] = None,
+    plugin: PluginFiles = None,
+    data_root: DataRoot = Path("data"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes.")] = False,
+) -> None:
+    """Write a finished cell's models as files: one of each site, the generic one, and a script that predicts new rows.
+
+    The cell must have kept its models (`bench run --keep best`).
+    """
+    if out is None:
+        raise UserError("bench export: say by --out into which folder the models go")
+    load_plugins(plugin)
+    view = one_cell(run, cell)
+    with starting("Reading the models ...", quiet=quiet):
+        importlib.import_module("bench.results.export")
+    notes = view.export(out, data_root)
+    for note in notes if not quiet else []:
+        typer.echo(f"note: {note}")
+    typer.echo(out)

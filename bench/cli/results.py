@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.commands import RunFolder, given, load_plugins, print_table
+from bench.cli.commands import RunFolder, given, load_plugins, one_cell, print_table
 from bench.errors import UserError
 
 if TYPE_CHECKING:
@@ -110,14 +110,9 @@ def log(
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell's id, or the beginning of it.")],
 ) -> None:
     """Print a cell's log and, if it failed, its error."""
-    from bench.results.results import load_run
     from bench.store import inside
 
-    views = {view.id: view for view in load_run(run).cells if view.id.startswith(cell)}
-    if len(views) != 1:
-        problem = f"{len(views)} cells of {run} begin with {cell!r}" if views else f"{run} has no cell {cell!r}"
-        raise UserError(f"{problem}. `bench status {shlex.quote(str(run))}` lists them.")
-    view = next(iter(views.values()))
+    view = one_cell(run, cell)
     reason = f", {view.status.reason}" if view.status.reason else ""
     print(f"{view.id}  {view.name}: {view.status.state}{reason}")
     for path in (view.folder / "log.txt", view.folder / "error.txt"):

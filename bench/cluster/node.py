@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.cluster.requirements import Needs, check_node, data_root, provide
-from bench.cluster.scratch import scratch
+from bench.cluster.requirements import Needs, check_node, data_root, provide, scratch
 from bench.cluster.transfer import FilePart, Link, Report, Sender, write
 from bench.data import Dataset
 from bench.errors import Lost, UserError

@@ -9,15 +9,18 @@ import functools
 import importlib.metadata
 import os
 import platform
+import shutil
 import tempfile
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.cluster.scratch import scratch
 from bench.cluster.transfer import FilePart, write
 from bench.data import Dataset
 from bench.errors import UserError
+from bench.store import store
 from bench.store.provenance import harness_code
 
 if TYPE_CHECKING:
@@ -30,6 +33,12 @@ DATA_ROOT = "BENCH_DATA_ROOT"
 
 _VERSIONS = ("torch", "torchvision", "numpy")
 _DRIVER = "where the command was given"
+
+PREFIX = "pfleague-"
+"""First characters of the name of a worker's scratch folder."""
+
+_ABANDONED_SECONDS = 600.0
+_HELD = ExitStack()
 
 
 @dataclass(frozen=True)
@@ -220,3 +229,15 @@ def provide(name: str, options: str, dataset: Dataset) -> None:
 
     # copied because arrays in Ray's memory are read-only, which torch does not support
     cell_data.provide(name, options, replace(dataset, x=dataset.x.copy(), y=dataset.y.copy()))
+
+
+@functools.cache
+def scratch() -> Path:
+    """Return a folder for this process alone, and remove the folders that killed processes have left behind."""
+    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # it belongs to another user
+            if time.time() - old.stat().st_mtime > _ABANDONED_SECONDS and not store.is_locked(old):
+                shutil.rmtree(old)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    _HELD.enter_context(store.locked(folder))
+    return folder

@@ -22,6 +22,11 @@ QUIET_SECONDS = 2.0
 """Seconds after which a line says what a command is doing."""
 
 
+def printer(*, quiet: bool) -> Callable[[str], None]:
+    """A function that prints a line for the user at once; with `quiet` one that prints nothing."""
+    return (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
+
+
 @contextmanager
 def patience(text: str, *, quiet: bool) -> Iterator[None]:
     """Print `text` where the block takes longer than `QUIET_SECONDS`."""

@@ -136,7 +136,8 @@ class Session:
         listeners: list[Callable[[Event], None]] = [lambda event: ends.update({event.cell: event.text})]
         if local_callbacks:
             listeners.append(CallbackListener(self.folder, by_id, local_callbacks, print_warning))
-        completed = self.work(runner, cells, options, mirror, listeners)
+        quiet, verbose = self.options.quiet, self.options.verbose
+        completed = work(self.folder, cells, options, runner, mirror, quiet=quiet, verbose=verbose, listeners=listeners)
         views = [cell for cell in load_run(self.folder).cells if cell.id in by_id]
         self._print_ends(views, ends, completed=completed)
         if not completed:
@@ -187,18 +188,6 @@ class Session:
             planned = plan(self.cells, self.options.data_root, download=self.options.download)
             runner.check(self.cells, self.options.data_root)
         return planned
-
-    def work(
-        self,
-        runner: CellRunner,
-        cells: Sequence[PlannedCell],
-        options: str,
-        mirror: str | None,
-        listeners: Sequence[Callable[[Event], None]] = (),
-    ) -> bool:
-        """Run those of some cells that are not finished; False if the user stopped the run."""
-        quiet, verbose = self.options.quiet, self.options.verbose
-        return work(self.folder, cells, options, runner, mirror, quiet=quiet, verbose=verbose, listeners=listeners)
 
     def _print_ends(self, cells: Sequence[CellView], ends: Mapping[str, str], *, completed: bool) -> None:
         """Print why cells have no results, and remarks on all cells of the run."""

@@ -27,8 +27,8 @@ from nvflare.fuel.flare_api.flare_api import new_secure_session
 from bench.errors import UserError
 from bench.sites.export import JOB, LOADER, load_samples
 from bench.sites.job import SiteJob
-from bench.sites.links import Threaded
 from bench.sites.loopback import folders
+from bench.sites.rehearsal import Threaded
 from bench.sites.server import SERVER, Absent, SitesServer
 from bench.sites.site import SiteClient
 

@@ -5,7 +5,9 @@ as the server's state or the sizes of all where a client's model is made, has ot
 """
 
 import math
+import queue
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +20,44 @@ from bench.federation.federation import Federation
 from bench.rng import generator
 from bench.sites.forms import Forms
 from bench.sites.job import SiteJob, check_settings
-from bench.sites.links import Threaded
 from bench.sites.messages import read_file, same_bytes
 from bench.sites.server import Absent, SitesServer, Travelled
 from bench.sites.site import MODEL, SiteClient
 
 SIZES = (7, 4, 5)
 """Training samples of the rehearsal's sites: few and unequal."""
+
+
+class Threaded:
+    """A site behind a function, in a thread of its own: its program may wait for a reply in the middle of a round."""
+
+    def __init__(self, site: SiteClient) -> None:
+        self.problem: BaseException | None = None
+        self._requests: queue.Queue[bytes] = queue.Queue()
+        self._answers: queue.Queue[bytes | Absent] = queue.Queue()
+        threading.Thread(target=self._serve, args=(site,), daemon=True).start()
+
+    def _serve(self, site: SiteClient) -> None:
+        try:
+            site.serve(self)
+        except BaseException as error:  # whoever asks hears of it
+            self.problem = error
+            self.send(Absent(f"{type(error).__name__}: {error}"))
+
+    def ask(self, request: bytes) -> bytes | Absent:
+        """The site's answer to a message; that it is absent once it has failed."""
+        if self.problem is not None:
+            return Absent(f"{type(self.problem).__name__}: {self.problem}")
+        self._requests.put(request)
+        return self._answers.get()
+
+    def receive(self) -> bytes:
+        """Wait for the next message."""
+        return self._requests.get()
+
+    def send(self, body: bytes | Absent) -> None:
+        """Answer it."""
+        self._answers.put(body)
 
 
 class Threads:

@@ -22,7 +22,7 @@ from reports.statistics import ranking
 LEAGUE_1 = "league_1_small"
 """The study whose entries the next league was designed by."""
 FINALISTS, FINAL_SEEDS = 3, 2
-"""The best trials run again on further seeds, as in a study (`sweeps.finals`)."""
+"""The best trials run again on further seeds, as in a study (`sweeps.fair`)."""
 _RESAMPLED = 2000
 """Draws of tuning from which the spread of its outcome is taken."""
 

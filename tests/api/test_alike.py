@@ -20,9 +20,9 @@ from bench.cli.verify import verify
 from bench.errors import UserError
 from bench.runs.options import SessionOptions
 from bench.store import store
+from tests.runs.conftest import Grid
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
 
 DOORS = {
     "run": (

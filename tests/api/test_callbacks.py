@@ -20,9 +20,9 @@ from bench.runs.events import Event
 from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store.store import Status
+from tests.runs.conftest import Cell
 from tests.runs.helpers import contents
 
-Cell = Callable[..., Settings]
 SEEN: list[tuple[Any, ...]] = []
 """What the callbacks of this file saw; those that are called where a cell trains are copies."""
 

@@ -5,9 +5,7 @@ import io
 import json
 import re
 import shlex
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,10 +18,8 @@ from bench.runs.progress import duration_text
 from bench.runs.session_options import Options
 from bench.store import store
 from bench.store.provenance import cores
+from tests.runs.conftest import Bench, Grid
 from tests.runs.helpers import cells, contents, states
-
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
 
 ENTRIES = [
     {"name": "odd_raises", "round": 2},
@@ -102,22 +98,13 @@ def check_queries(bench: Bench, run: Path) -> None:
 BAD = {
     "no such grid": (["--grid", "nowhere.yaml"], "nowhere.yaml"),
     "mistyped key": (["--set", "momentun=0.5"], "Did you mean 'momentum'?"),
-    "mistyped method": (["--set", "methods=[fedavgg]"], "Did you mean 'fedavg'?"),
     "only: no pair": (["--only", "fedavg"], "write key=value"),
-    "only: unknown key": (["--only", "metod=fedavg"], "Did you mean 'method'?"),
-    "only: nothing fits": (["--only", "method=local"], "none of the 1 cells fits"),
     "only: nearly fits": (["--only", "method=fedagv,seed=0"], "Did you mean 'fedavg'? `--dry-run -v`"),
     "only twice": (["--only", "seed=7", "--only", "method=fedavg"], "none of the 1 cells fits"),
     "an option twice": (["--jobs", "2", "--jobs", "3"], "--jobs is given 2 times, and only one can count"),
     "a setting twice": (["--set", "seed=1", "--set", "seeds=[2]"], "--set seeds=[2]: --set seed=... is given, too"),
     "too many clients": (["--set", "clients=1000"], "clients"),
-    "no data": (["--set", "datasets=[{name: npz, path: gone.npz}]"], "gone.npz"),
     "no such option": (["--jbos", "2"], "--jobs"),
-    "no such device": (["--device", "tpu"], "tpu"),
-    "kernels of a GPU": (["--lane-kernels", "--device", "cpu"], "they are for a GPU"),
-    "a file for a folder": (["--out", "small.yaml"], "small.yaml is a file, not a folder"),
-    "a folder in a file": (["--dry-run", "--out", "small.yaml/run"], "small.yaml is a file, not a folder"),
-    "no jobs": (["--jobs", "0"], "--jobs"),
 }
 
 
@@ -181,14 +168,6 @@ def test_a_bug_of_our_own_keeps_its_traceback(
     with pytest.raises(type(error)):
         main()
     assert capsys.readouterr().err == ""
-
-
-def test_a_mistyped_key_ends_a_real_process(bench: Bench, grid: Grid, tmp_path: Path) -> None:
-    done = bench("run", "--grid", grid(methods=["fedavg"], momentun=0.5), "--out", tmp_path / "run", code=2)
-    assert "small.yaml:" in done.stderr
-    assert "Did you mean 'momentum'?" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "run").exists()
 
 
 def test_settings_without_a_point_are_said_beforehand(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
@@ -277,12 +256,6 @@ def test_protocols(bench_here: Bench) -> None:
     assert "Did you mean 'pfllib'" in bench_here("protocol", "check", "pflib", code=2).stderr
 
 
-def test_help_imports_nothing_heavy(environment: dict[str, str]) -> None:
-    code = "import sys, bench.cli\nprint(sorted({'torch', 'pandas', 'numpy', 'rich', 'pydantic'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
 def test_version_and_help(bench_here: Bench) -> None:
     assert bench_here("--version").stdout.startswith("pFLeague ")
     assert "--checkpoint-seconds" in bench_here("run", "--help").stdout
@@ -343,21 +316,6 @@ def test_finished_cells_of_other_settings_are_named_and_can_be_removed(
     assert "belong to other settings" not in again.stderr
 
 
-@pytest.mark.long
-def test_the_folder_of_another_grid_is_refused_unless_asked_for(bench_here: Bench, grid: Grid, tmp_path: Path) -> None:
-    """Its cells would leave results and reports."""
-    run = tmp_path / "run"
-    common = ("run", "--out", run, "--device", "cpu", "--jobs", 1)
-    bench_here(*common, "--grid", grid(methods=["fedavg"], rounds=1))
-    other = grid(methods=["local"], rounds=1, name="another")
-    refused = bench_here(*common, "--grid", other, code=2)
-    assert "has the cells of grid 'small', and this is grid 'another'" in refused.stderr
-    assert list(cells(run)) == ["fedavg"]
-    taken = bench_here(*common, "--grid", other, "--take-over")
-    assert "1 finished cells here belong to other settings" in taken.stderr
-    assert list(cells(run)) == ["local"]
-
-
 MISPLACED = {
     "run": (["run", "small.yaml"], "a file is given by --grid: bench run --grid small.yaml"),
     "sweep": (["sweep", "my study.yaml"], "a file is given by --study: bench sweep --study 'my study.yaml'"),
@@ -368,13 +326,6 @@ MISPLACED = {
 def test_a_file_without_its_option_is_told_the_option(bench_here: Bench, case: str) -> None:
     arguments, message = MISPLACED[case]
     assert bench_here(*arguments, code=2).stderr == f"bench: {message}\n"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_a_folder_that_cannot_be_made_is_one_line(bench_here: Bench, grid: Grid) -> None:
-    said = bench_here("run", "--grid", grid(methods=["fedavg"]), "--out", "/proc/x/r", "--quiet", code=2).stderr
-    reason = "nothing can be written into /proc: No such file or directory; choose another place"
-    assert said == f"bench: --out /proc/x/r: {reason}\n"
 
 
 def test_a_model_that_does_not_fit_the_samples_is_refused_before_any_cell(

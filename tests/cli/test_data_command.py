@@ -1,15 +1,13 @@
 """`bench data`: how data lie over sites, before anything is trained."""
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.runs.conftest import Bench
 
 SITES = {"north": (40, 30), "south": (0, 60), "small": (3, 2)}
 """Rows of each label at each site."""

@@ -1,17 +1,13 @@
 """`--executor debug`: the bytes of `sequential`, and the round, client, step and layer of what is not finite."""
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.cli import sick_method as sick
+from tests.runs.conftest import Bench, Grid
 from tests.runs.helpers import TABLES, cells
 
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
 PLUGIN = Path(sick.__file__)
 LAYER = f"{sick.LAYER} in 'w'"
 
@@ -41,15 +37,3 @@ def test_names_the_round_client_step_and_layer(bench: Bench, grid: Grid, tmp_pat
         for table in TABLES:
             files = [tmp_path / executor / debug[name].id / table for executor in ("sequential", "debug")]
             assert len({file.read_bytes() if file.exists() else b"" for file in files}) == 1
-
-
-@pytest.mark.long
-def test_a_sweep_takes_it(bench: Bench, grid: Grid, tmp_path: Path) -> None:
-    """And reports the cells that it computed."""
-    content = yaml.safe_load(grid(methods=["fedavg"], rounds=1).read_text(encoding="utf-8"))
-    study = {"grid": content, "space": {"lr": [0.4, 0.5]}, "sampler": "grid", "trials": 1, "pruner": "none"}
-    file, run = tmp_path / "study.yaml", tmp_path / "run"
-    file.write_text(yaml.safe_dump({**study, "seeds": [100, 101], "report_seeds": [0]}), encoding="utf-8")
-    some = ("--out", run, "--device", "cpu", "--executor", "debug", "--no-tracking", "--jobs", 1, "--no-page")
-    bench("sweep", "--study", file, *some)
-    assert {cell.status.path["executor"] for cell in cells(run).values()} == {"debug"}

@@ -5,7 +5,6 @@ import json
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,9 @@ import bench
 from bench.errors import UserError
 from sweeps.budget import MOST_SEEDS
 from tests.conftest import ROOT
+from tests.runs.conftest import Bench
 from tests.warm import Python
 
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 PLAN = {"methods": ["local", "fedavg", "finetune", "ditto", "ifca"], "rounds": 3, "trials": 1, "seeds": 3}
 
 

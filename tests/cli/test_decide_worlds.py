@@ -1,16 +1,14 @@
 """Four consortia whose right decision is known: a decision there is right or undecided, and never wrong."""
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from docs.examples.consortia.worlds import TINY, WORLDS, write
+from tests.runs.conftest import Bench
 
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 SEEDS = 20
 
 

@@ -1,6 +1,5 @@
 """What each way to start a run refuses alike: another grid's folder, and a device that is not there."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,8 @@ import yaml
 
 from bench.api.run import run as run_from_python
 from bench.errors import UserError
-from tests.warm import PATIENCE, Python, Start
-
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
+from tests.runs.conftest import Bench, Grid
+from tests.warm import PATIENCE, Start
 
 SMALL = {"partition": "dirichlet", "clients": 4, "model": "logistic", "batch_size": 10, "rounds": 1, "alphas": [1.0]}
 
@@ -49,18 +46,6 @@ def test_python_refuses_the_folder_of_another_grid_as_the_command_does(grid: Gri
     taken = run_from_python(other, **small, take_over=True)
     assert [cell.label for cell in taken.cells] == ["local"]
     assert len(list(folder.glob("*/settings.json"))) == 3
-
-
-def test_python_refuses_a_file_for_a_folder(grid: Grid, tmp_path: Path) -> None:
-    place = grid(methods=["fedavg"])
-    with pytest.raises(UserError, match=r"small\.yaml is a file, not a folder"):
-        run_from_python(place, out=place / "run", device="cpu")
-
-
-def test_a_sweep_refuses_a_file_for_a_folder(bench_here: Bench, study: Callable[[str], Path], tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    said = bench_here("sweep", "--study", study("tuned"), "--out", "file", "--quiet", code=2).stderr
-    assert said == "bench: --out file: file is a file, not a folder\n"
 
 
 @pytest.mark.long
@@ -119,27 +104,4 @@ def test_a_device_that_is_not_there_is_refused_once(
     assert process.returncode == 2, said
     assert said.count("\n") == 1
     assert message in said
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.long
-def test_python_refuses_a_device_that_is_not_there(python: Python, grid: Grid, tmp_path: Path) -> None:
-    """In a process that sees no GPU."""
-    script = f"""
-import os
-os.environ.update({NO_GPU!r})  # torch looks at it when it is first asked for a GPU
-import bench
-from bench.errors import UserError
-
-if __name__ == "__main__":
-    for device in ("cuda", "cuda:3", "gpu"):
-        try:
-            bench.run({str(grid(methods=["fedavg"]))!r}, out="out", device=device, jobs=1)
-        except UserError as error:
-            print(error)
-"""
-    (tmp_path / "mine.py").write_text(script, encoding="utf-8")
-    done = python("mine.py", folder=tmp_path)
-    lines = done.stdout.splitlines()
-    assert [line.partition(": ")[0] for line in lines] == ["--device cuda", "--device cuda:3", "--device gpu"], done
     assert not (tmp_path / "out").exists()

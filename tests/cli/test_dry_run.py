@@ -4,15 +4,12 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.runs.conftest import Bench, Grid
 from tests.warm import PATIENCE
-
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
 
 
 def test_what_settings_say_is_said_without_torch(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -9,18 +9,15 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
 from bench.store import store
+from tests.runs.conftest import Bench, Grid
 from tests.runs.helpers import cells
 from tests.warm import PATIENCE, Start
-
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
 
 SMALL = ("--device", "cpu", "--jobs", 1, "--quiet")
 

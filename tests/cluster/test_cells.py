@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from bench.results.results import load_run
 from bench.rng import generator
 from tests.cluster.helpers import assert_undisturbed, command, texts
 from tests.cluster.nodes import Nodes, can_be_apart
+from tests.runs.conftest import Bench, Grid
 from tests.runs.helpers import states, wait_for
 from tests.warm import PATIENCE, Start
 
@@ -23,8 +24,6 @@ pytestmark = [
     pytest.mark.skipif(not can_be_apart(), reason="needs unshare and the right to make namespaces"),
 ]
 
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
 Node = subprocess.Popen[bytes]
 
 
@@ -149,15 +148,6 @@ def test_what_is_killed_is_gone_on_with(
         (tmp_path / "disturbed").touch()
     assert sum(text.count("starting with round 1\n") for text in texts(run)) == 2
     assert sum(text.count("going on after round") for text in texts(run)) == (1 if victim == "node" else 2)
-    assert_undisturbed(run, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("second")
-def test_the_quickstart(bench: Bench, nodes: Nodes, shared: Path, tmp_path: Path) -> None:
-    """Its 30 cells on two nodes."""
-    run = shared
-    assert "30 cells to run" in bench(*command(nodes, Path("quickstart.yaml"), run)).stderr
     assert_undisturbed(run, tmp_path)
 
 

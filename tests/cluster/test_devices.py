@@ -4,20 +4,19 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.helpers import KINDS, assert_undisturbed, command, texts
 from tests.cluster.nodes import Nodes
+from tests.runs.conftest import Bench, Grid
 from tests.runs.helpers import wait_for
 from tests.warm import PATIENCE, Start
 
 pytestmark = [pytest.mark.long, pytest.mark.faults]
 
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
 Node = subprocess.Popen[bytes]
 
 

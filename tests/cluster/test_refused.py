@@ -2,7 +2,6 @@
 
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +11,8 @@ import pytest
 from bench.cluster.connect import remedy
 from tests.cluster.nodes import Nodes, can_be_apart
 from tests.conftest import ROOT
+from tests.runs.conftest import Bench, Grid
 from tests.warm import PATIENCE, Start
-
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
 
 needs_namespaces = pytest.mark.skipif(not can_be_apart(), reason="needs unshare and its rights")
 

@@ -14,7 +14,6 @@ from bench.engine.anomalies import Diverged
 from bench.engine.engine import Engine
 from bench.engine.team import Assignment, HelperAnswer, SharedState, serve
 from bench.federation.federation import Federation
-from bench.method import METHODS
 from bench.settings import Settings
 from tests.cluster.helpers import KINDS
 from tests.later import Later
@@ -26,8 +25,6 @@ if find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
 
 wire = Later("bench.cluster.wire")  # imports Ray
-
-OTHERS = sorted(set(METHODS.names()) - set(KINDS))
 
 
 class Beside:
@@ -90,12 +87,6 @@ def test_methods_of_each_kind(method: str) -> None:
 
 def test_models_with_frozen_layers() -> None:
     assert_same_bytes("fedavg", frozen=("body",))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("method", OTHERS)
-def test_all_other_methods(method: str) -> None:
-    assert_same_bytes(method)
 
 
 def test_clients_stay_with_the_engine_that_has_their_state() -> None:

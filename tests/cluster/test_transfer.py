@@ -1,6 +1,5 @@
 """What a node without the run folder sends is there whole, or not at all, and in the end all of it, kept models too."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,9 @@ from bench.runs import attempt
 from bench.runs.cell import run_cell
 from bench.runs.events import Event
 from bench.runs.session_options import Options
-from bench.settings import Settings
 from bench.store import checkpoint
+from tests.runs.conftest import Cell
 
-Cell = Callable[..., Settings]
 OPTIONS = Options(device="cpu", executor="sequential", keep="best", checkpoint_seconds=0)
 KEPT = ("checkpoint", "models/gm", "models/pm")
 

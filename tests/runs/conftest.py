@@ -21,6 +21,8 @@ HERE = Path(__file__).parent
 COMMON = {"partition": "dirichlet", "clients": 4, "model": "logistic", "lr": 0.5, "batch_size": 10}
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+Cell = Callable[..., Settings]
+Grid = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")

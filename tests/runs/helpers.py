@@ -4,6 +4,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -21,6 +22,12 @@ from tests.warm import PATIENCE, Started
 TABLES = ("metrics.csv", "clients.csv", "hits.csv", "ledger.csv", "work.csv", "timeline.csv")
 RESULTS = ("settings.json", "status.json", "partition.json", *TABLES)
 """Files of a cell that must be the same whatever interrupts the cell."""
+
+TIMELINE: list[dict[str, Any]] = [
+    {"round": 2, "shifts": [{"name": "concept_shift", "clusters": 2}]},
+    {"round": 4, "exchange": 1.0, "leave": [0, 0], "arrive": [3, 3]},
+]
+"""Changes of the data of a cell of at least five rounds."""
 
 CHILDREN = multiprocessing.get_context("forkserver")
 """Starts processes that a test kills. A process forked from that of the tests could not train: after a fork
@@ -41,6 +48,14 @@ def cells(run: Path) -> dict[str, CellView]:
 def states(run: Path) -> dict[str, store.CellState]:
     """State by label."""
     return {label: cell.status.state for label, cell in cells(run).items()}
+
+
+def until(there: Callable[[], bool]) -> None:
+    """Wait until something is there."""
+    deadline = time.monotonic() + PATIENCE
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def contents(run: Path) -> dict[str, bytes]:

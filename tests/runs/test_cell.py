@@ -3,7 +3,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,44 +16,46 @@ from bench.plugin import MODELS
 from bench.runs.cell import run_cell
 from bench.runs.cell_federation import last_recordings, recordings, recordings_key
 from bench.runs.events import Event
-from bench.settings import Settings
 from bench.store import checkpoint, store
 from tests.engine.problems import ONE_OF_A_KIND
 from tests.engine.problems import QUICK as QUICK_HP
-from tests.runs.helpers import EVERY_ROUND, OPTIONS, results, stop_after
+from tests.runs.conftest import Cell
+from tests.runs.helpers import EVERY_ROUND, OPTIONS, TIMELINE, results, stop_after
 
-Cell = Callable[..., Settings]
-
-
+FEW, MOMENTUM, CHANGES = "few clients, a checkpoint each round", "momentum, checkpoints at the stops", "changing data"
 CONDITIONS: dict[str, tuple[float, dict[str, object]]] = {
-    "few clients, a checkpoint each round": (0, {"participation": 0.5, "eval_every": 4}),
-    "momentum, checkpoints at the stops": (300, {"momentum": 0.5, "lr_decay": 0.9, "lr": 0.1}),
+    FEW: (0, {"participation": 0.5, "eval_every": 4}),
+    MOMENTUM: (300, {"momentum": 0.5, "lr_decay": 0.9, "lr": 0.1}),
+    CHANGES: (0, {"timeline": TIMELINE, "metrics": ["auroc", "nll"], "alpha": 0.2}),
 }
-QUICK = {("scd", "momentum, checkpoints at the stops"), ("fedbuff", "few clients, a checkpoint each round")}
+CASES = [(method, conditions) for method in sorted(ONE_OF_A_KIND) for conditions in (FEW, MOMENTUM)]
+CASES += [("ditto", CHANGES), ("ifca", CHANGES)]
+QUICK = {("scd", MOMENTUM), ("fedbuff", FEW), ("ditto", CHANGES)}
 
 
 @pytest.mark.parametrize(
     ("method", "conditions"),
-    [
-        pytest.param(name, one, marks=[] if (name, one) in QUICK else [pytest.mark.long])
-        for name in sorted(ONE_OF_A_KIND)
-        for one in CONDITIONS
-    ],
+    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.long) for case in CASES],
 )
 def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, method: str, conditions: str) -> None:
+    """All its tables and records, whatever it was asked for; of all methods `methods/test_checkpoint.py` proves it."""
     seconds, changes = CONDITIONS[conditions]
-    if method == "fedasync":  # each upload makes a version, so its learning rate must not decay with versions
-        changes = {**changes, "lr_decay": 1.0}
     settings = cell(method=method, hp=QUICK_HP.get(method, {}), **changes)
     options = EVERY_ROUND.model_copy(update={"checkpoint_seconds": seconds})
     assert run_cell(settings, tmp_path / "whole", options).state == "done"
     for versions, state in ((2, "interrupted"), (0, "interrupted"), (3, "interrupted"), (9, "done")):
         assert run_cell(settings, tmp_path / "parts", options, stop=stop_after(versions)).state == state
         assert sum(store.read_json(tmp_path / "parts" / "timing.json")["steps"].values()) > 0
-    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+    whole, parts = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).glob("*.[cj]s*") if path.name != "timing.json"}
+        for name in ("whole", "parts")
+    )
+    assert parts == whole
+    assert results(tmp_path / "parts").keys() <= whole.keys()
+    assert ("changes.csv" in whole) == ("scores.csv" in whole) == (conditions == CHANGES)
     assert "going on after round 5" in (tmp_path / "parts" / "log.txt").read_text()
-    whole, parts = (store.read_json(tmp_path / name / "timing.json")["steps"] for name in ("whole", "parts"))
-    assert sum(whole.values()) == sum(parts.values()) > 0
+    steps = [store.read_json(tmp_path / name / "timing.json")["steps"] for name in ("whole", "parts")]
+    assert sum(steps[0].values()) == sum(steps[1].values()) > 0
     assert not (tmp_path / "parts" / "checkpoint").exists()
 
 

@@ -1,9 +1,6 @@
 """Cells whose data change, as `bench run` leaves them: tables, the reported round, models, checks."""
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,30 +9,9 @@ from bench.results.results import load_run
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
 from bench.runs.verify.files import disagreement
-from bench.settings import Settings
 from bench.store.store import COLUMNS
-from tests.runs.helpers import EVERY_ROUND, RESULTS, stop_after, view
-
-Cell = Callable[..., Settings]
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
-
-TIMELINE: list[dict[str, Any]] = [
-    {"round": 2, "shifts": [{"name": "concept_shift", "clusters": 2}]},
-    {"round": 4, "exchange": 1.0, "leave": [0, 0], "arrive": [3, 3]},
-]
-FILES = (*RESULTS, "changes.csv", "tests.json")
-
-
-@pytest.mark.parametrize("method", ["ditto", pytest.param("ifca", marks=pytest.mark.long)])
-def test_a_stopped_cell_goes_on_across_a_change_with_the_same_bytes(cell: Cell, tmp_path: Path, method: str) -> None:
-    settings = cell(method=method, timeline=TIMELINE)
-    assert run_cell(settings, tmp_path / "whole", EVERY_ROUND).state == "done"
-    for versions, state in ((2, "interrupted"), (1, "interrupted"), (1, "interrupted"), (9, "done")):
-        assert run_cell(settings, tmp_path / "parts", EVERY_ROUND, stop=stop_after(versions)).state == state
-    assert "going on after round 4" in (tmp_path / "parts" / "log.txt").read_text()
-    for name in FILES:
-        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+from tests.runs.conftest import Bench, Cell, Grid
+from tests.runs.helpers import TIMELINE, view
 
 
 def test_the_files_of_a_cell_agree_and_an_edited_one_does_not(cell: Cell, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`bench verify` and rows that `bench evaluate` added: computed again with the cell, or named as not checked."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,9 @@ from bench.results.results import CellView
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
 from bench.runs.verify.recomputed import compare, evaluated_tests, scores_of
-from bench.settings import FurtherTest, Settings
+from bench.settings import FurtherTest
+from tests.runs.conftest import Bench, Cell
 from tests.runs.helpers import view
-
-Cell = Callable[..., Settings]
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 
 DEVICE = Options(device="cpu", executor="sequential", keep="best")
 ADDED = [FurtherTest(name="global"), FurtherTest(name="corrupted", kinds=("fog",), severity=2)]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +37,14 @@ from bench.results.results import load_run
 from bench.rng import generator
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
-from bench.settings import Settings
 from bench.store import checkpoint, store
 from tests.engine.problems import generic, run, toy
+from tests.runs.conftest import Bench, Cell, Grid
 from tests.runs.helpers import contents, forked_by, states, wait_for
 from tests.warm import PATIENCE, Start, Started
 
 pytestmark = pytest.mark.faults
 
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
-Cell = Callable[..., Settings]
 
 OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
 MOMENTS = [pytest.param(k, marks=[pytest.mark.slow] if k >= 1 else []) for k in range(24)]

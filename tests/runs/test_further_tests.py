@@ -1,7 +1,6 @@
 """Further tests of a finished cell's models: at its end (`tests:`), or later from kept models (`bench evaluate`)."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,12 +27,11 @@ from bench.settings import FurtherTest, Settings, ShiftPart
 from bench.store import store
 from datasets.assemble import assemble
 from reports.tables.further_tests import reversals
-from tests.runs.conftest import Bench
+from tests.runs.conftest import Bench, Cell
 from tests.runs.helpers import make_run, stop_after
 
 DEVICE = Options(device="cpu", executor="sequential", keep="best")
 SETTINGS: dict[str, Any] = {"rounds": 3, "alphas": [0.3]}
-Cell = Callable[..., Settings]
 
 
 @pytest.fixture(scope="module")

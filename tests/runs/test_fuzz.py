@@ -11,18 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.cli import main
 from bench.errors import UserError
-from bench.results import pack
 from bench.results.results import load_run
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
-from tests.runs.conftest import Bench
 from tests.runs.helpers import contents, make_run
 
 FIGURES = ["cell", "metric", "on", "mean", "selection", "round", "value"]
@@ -215,23 +212,3 @@ def test_any_faults(whole: Path, faults: list[Fault]) -> None:
 @given(faults=FAULTS)
 def test_any_faults_in_a_report(whole: Path, faults: list[Fault]) -> None:
     check_all(whole, faults, report=True)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["flip", "replace", "link"])
-def test_the_command_makes_damaged_cells_again(whole: Path, bench: Bench, tmp_path: Path, kind: str) -> None:
-    """In processes of their own."""
-    command = ("run", "--grid", whole.with_name("run.yaml"), "--device", "cpu", "--no-tracking", "-q", "--out")
-    bench(*command, whole := tmp_path / "whole")  # products of this process may have been made in another way
-    run, outside = shutil.copytree(whole, tmp_path / "run"), tmp_path / "outside"
-    outside.mkdir()
-    (outside / "secret").write_text("mine", encoding="utf-8")
-    for number, cell in enumerate(load_run(run).cells):
-        names = sorted(path.name for path in cell.folder.iterdir() if path.suffix == ".csv")
-        files = sorted(path for path in run.rglob("*") if path.is_file())
-        Fault(kind, files.index(cell.folder / names[number]), 0.5).apply(run, outside)
-    bench(*command, run)
-    assert contents(run) == contents(whole)
-    assert (outside / "secret").read_text(encoding="utf-8") == "mine"
-    pd.testing.assert_frame_equal(load_run(run).results, load_run(whole).results)
-    pack.pack(run, tmp_path / "a.tar.xz")

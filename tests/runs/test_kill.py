@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,13 +18,12 @@ from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
 from bench.settings import Settings
 from tests.engine.problems import ONE_OF_A_KIND, QUICK
-from tests.runs.helpers import CHILDREN, RESULTS, cells, contents, states, wait_for
+from tests.runs.conftest import Grid
+from tests.runs.helpers import CHILDREN, RESULTS, cells, states, wait_for
 from tests.warm import PATIENCE, Start
 
 pytestmark = pytest.mark.faults
 
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
 
 OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
 KILLS = 3
@@ -110,27 +108,6 @@ def test_a_kill_after_the_last_round_repeats_no_other(cell: Callable[..., Settin
         kept = [path.name for path in folder.glob("checkpoint/*")]
         assert kept == [path.name for path in (tmp_path / "0").glob("checkpoint/*")]
         assert len(kept) == (keep != "none")
-
-
-@pytest.mark.usefixtures("odd_methods")
-@pytest.mark.long
-def test_killed_with_its_workers_a_run_goes_on(bench: Bench, start: Start, grid: Grid, tmp_path: Path) -> None:
-    disturbed, run = tmp_path / "disturbed", tmp_path / "run"
-    file = grid(methods=[{"name": "odd_slow", "nap": 0.1, "until": str(disturbed)}, "fedper"], rounds=20)
-    arguments = ("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 1, "--checkpoint-seconds", 0.2)
-    with start(*arguments, "--quiet") as process:
-        wait_for(process, run, 7)
-        process.kill()
-    deadline = time.monotonic() + PATIENCE  # the worker ends with its parent and releases its lock
-    while states(run)["odd_slow"] != "interrupted":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    disturbed.touch()
-    bench(*arguments)
-    assert "going on after round" in (cells(run)["odd_slow"].folder / "log.txt").read_text()
-    for cell in load_run(run).cells:
-        run_cell(cell.settings, tmp_path / "whole" / cell.id, OPTIONS.model_copy(update={"executor": "auto"}))
-    assert contents(run) == contents(tmp_path / "whole")
 
 
 @pytest.mark.long

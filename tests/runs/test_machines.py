@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,11 @@ import pytest
 from bench.results.results import load_run
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
+from tests.runs.conftest import Grid
 from tests.runs.helpers import cells, contents, states, wait_for
 
 pytestmark = pytest.mark.faults
 
-Grid = Callable[..., Path]
 
 ARRIVE = 'hostname "$0" && mkdir -p "$2" && mount --bind "$1" "$2" && shift 2 && exec "$@"'
 """What a machine does first: it takes a host name and mounts the shared folder at its own path."""

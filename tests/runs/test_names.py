@@ -3,8 +3,6 @@
 import os
 import shutil
 import sqlite3
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +13,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from bench.runs.tracking import embedded_uri, mirror_run, sqlite_url
+from tests.runs.conftest import Bench, Grid
 from tests.warm import PATIENCE, Start
-
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
 
 NASTY = ["a?3", "a?1", "a#1", "a%413", "ü [x];&=@:'"]
 """Names that are read as something else where they are not quoted."""

@@ -1,6 +1,5 @@
 """Public samples, as a setting of a cell."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition, load_public
 from bench.rng import generator
 from bench.settings import PrivateTraining, Settings
+from tests.runs.conftest import Bench, Cell
 from tests.runs.helpers import cells, states
-
-Cell = Callable[..., Settings]
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def public(cell: Cell, arrays: Path, **more: Any) -> Settings:

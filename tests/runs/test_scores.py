@@ -24,12 +24,11 @@ from bench.runs.verify.files import disagreement, read_rows
 from bench.runs.verify.recomputed import compare
 from bench.settings import Settings
 from bench.store import store
-from tests.runs.conftest import Bench
+from tests.runs.conftest import Bench, Cell
 from tests.runs.forger import write_rows
 from tests.runs.helpers import make_run, results, stop_after, view
 
 OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
-Cell = Callable[..., Settings]
 
 
 def run_here(settings: Settings, folder: Path, **options: Any) -> CellView:
@@ -71,16 +70,6 @@ def test_a_half_done_cell_goes_on_with_other_metrics(
     assert any("rounds 1 to 3 have no auroc" in text for text in done.status.warnings) == ("auroc" not in before)
     same = ("metrics.csv", "clients.csv", "hits.csv", "ledger.csv")
     assert all((tmp_path / "parts" / n).read_bytes() == (tmp_path / "whole" / n).read_bytes() for n in same)
-
-
-@pytest.mark.long
-def test_a_stopped_cell_ends_with_the_same_scores(cell: Cell, tmp_path: Path) -> None:
-    settings = cell(metrics=["auroc", "nll"], alpha=0.2)
-    run_here(settings, tmp_path / "whole")
-    for versions in (2, 0, 1, 9):
-        run_cell(settings, tmp_path / "parts", OPTIONS, stop=stop_after(versions))
-    names = ("scores.csv", "client_scores.csv", "status.json")
-    assert all((tmp_path / "parts" / n).read_bytes() == (tmp_path / "whole" / n).read_bytes() for n in names)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.request
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +24,12 @@ from bench.errors import UserError
 from bench.results.results import CellView, load_run
 from bench.runs.tracking import Mirror, Tracking, charts_path, choose_store, embedded_uri, mirror_run
 from bench.store import store
+from tests.runs.conftest import Bench
 from tests.warm import PATIENCE, Start
 
 # MLflow's own imports use what SQLAlchemy is about to remove.
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 
 GRID = {
     "partition": "dirichlet",

@@ -20,8 +20,6 @@ from reports.reading.load import load
 from tests.runs.conftest import Bench
 from tests.runs.helpers import contents, make_run
 
-Grid = Callable[..., Path]
-
 METHODS = ("fedavg", "local", "ditto")
 OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import pytest
 from bench.runs.interrupts import interrupts_deferred
 from bench.runs.workers import PRELOAD
 from tests.conftest import ROOT
-from tests.runs.helpers import forked_by
-from tests.warm import PATIENCE, Start
+from tests.runs.helpers import forked_by, until
+from tests.warm import Start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are spawned")
 
@@ -110,14 +109,6 @@ def test_the_server_ends_with_the_command(started: Start) -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(server, signal.SIGKILL)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for the condition, at most a minute."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])

@@ -2,7 +2,6 @@
 
 import json
 import struct
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +12,6 @@ from bench.sites.messages import decode
 from bench.sites.rehearsal import Threads
 from bench.sites.server import Absent
 from bench.sites.site import SiteClient
-from tests.warm import PATIENCE
 
 
 def rewritten(body: bytes, change: Callable[[dict[str, torch.Tensor], dict[str, Any]], None]) -> bytes:
@@ -23,6 +21,13 @@ def rewritten(body: bytes, change: Callable[[dict[str, torch.Tensor], dict[str, 
     tensors = load(body)
     change(tensors, envelope)
     return save(tensors, {"pfleague": json.dumps(envelope)})
+
+
+def upload(envelope: dict[str, Any]) -> dict[str, Any]:
+    """The upload of a site's message."""
+    [event] = [event for event in envelope["events"] if "sent" in event]
+    upload: dict[str, Any] = event
+    return upload
 
 
 class Faulty(Threads):
@@ -40,11 +45,3 @@ class Faulty(Threads):
             if envelope.kind == "round" and (envelope.version, i) in self.when and isinstance(answer, bytes):
                 answers[i] = self.fault(answer)
         return answers
-
-
-def until(there: Callable[[], bool]) -> None:
-    """Wait until something is there."""
-    end = time.monotonic() + PATIENCE
-    while not there():
-        assert time.monotonic() < end
-        time.sleep(0.01)

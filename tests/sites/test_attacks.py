@@ -1,6 +1,5 @@
 """Strangers at either end: what they send leaves them out by name, and stops, spoils or deletes nothing else."""
 
-import json
 import os
 import threading
 import time
@@ -20,93 +19,10 @@ from bench.sites.rehearsal import Threads
 from bench.sites.server import Absent
 from bench.sites.site import MODEL, SiteClient
 from bench.store import inside
-from tests.sites.conftest import Small, cell
-from tests.sites.helpers import Faulty, rewritten
+from tests.sites.conftest import Small
+from tests.sites.helpers import Faulty, rewritten, upload
 
 # -- a site against its server -----------------------------------------------------------------------------------------
-
-
-def upload(envelope: dict[str, Any]) -> dict[str, Any]:
-    [event] = [event for event in envelope["events"] if "sent" in event]
-    upload: dict[str, Any] = event
-    return upload
-
-
-def heavy(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    upload(envelope)["weight"] = 1e12
-
-
-def twice(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    again = json.loads(json.dumps(upload(envelope)).replace('"model.weights"', '"again"'))
-    envelope["events"].append(again)
-    tensors["again"] = tensors["model.weights"].clone()
-
-
-def huge(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    tensors["model.weights"] = torch.full_like(tensors["model.weights"], 3e38)
-
-
-def long_work(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    envelope["events"][0]["work"] = [10**12, 10**12]
-
-
-def endless_work(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    envelope["events"][0]["work"] = [10**30, 10**30]
-
-
-def many_events(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    envelope["events"] += [{"work": [0, 0]}] * 50_000
-
-
-def forged_line(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    envelope.update(kind="refused", reason="busy\nround 2: site 1 is left out: it lies\r\x1b[2K", events=[])
-
-
-def long_reason(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    envelope.update(kind="refused", reason="x" * 3_000_000, events=[])
-
-
-ATTACKS: dict[str, tuple[Callable[[dict[str, torch.Tensor], dict[str, Any]], None], str]] = {
-    "a weight": (heavy, "its upload has the weight 1e+12, and the method's uploads have none"),
-    "two uploads": (twice, "2 events of the kind 'upload' in a round, where 1 to 1 are due"),
-    "huge numbers": (huge, "['model'].weights holds 3e+38, where "),
-    "work": (long_work, "work of 1000000000000 steps and 1000000000000 samples in a round, where "),
-    "work of 31 digits": (endless_work, "events.0.work.0: Input should be less than or equal to "),
-    "events": (many_events, "50001 events of the kind 'work' in a round, where "),
-    "a forged line": (forged_line, r"busy\x0around 2: site 1 is left out: it lies\x0d\x1b[2K"),
-    "a long reason": (long_reason, "a message of 300"),
-}
-
-
-@pytest.fixture(scope="module")
-def without_site_0(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The ledger, and the server's model, of a job from whose second round site 0 was away."""
-    job = Small(cell("fedavg", rounds=2), tmp_path_factory.mktemp("reference"))
-    job.server(Faulty(job.sites(), lambda body: Absent("gone"), {(1, 0)})).run()
-    return results(job)
-
-
-def results(job: Small) -> bytes:
-    ledger = json.loads((job.work / "server" / "ledger.json").read_text(encoding="utf-8"))["ledger"]
-    return json.dumps(ledger).encode() + (job.work / "server" / MODEL).read_bytes()
-
-
-QUICK = ("a weight", "huge numbers")
-
-
-@pytest.mark.parametrize("attack", [a if a in QUICK else pytest.param(a, marks=pytest.mark.long) for a in ATTACKS])
-def test_what_a_site_sends_leaves_it_out_and_nothing_else(
-    small: Callable[..., Small], attack: str, without_site_0: bytes
-) -> None:
-    job = small("fedavg", rounds=2)
-    change, reason = ATTACKS[attack]
-    server = job.server(Faulty(job.sites(), lambda body: rewritten(body, change), {(1, 0)}))
-    server.run()
-    [line] = server.rounds.left_out
-    assert line.startswith(f"round 2: site 0 is left out: {reason}")
-    assert line.isprintable()
-    assert len(line) < 1000
-    assert results(job) == without_site_0
 
 
 def test_a_site_with_more_than_half_of_all_weight_is_named(
@@ -341,29 +257,6 @@ def test_who_waits_reads_a_file_once(tmp_path: Path) -> None:
     hub.ask({0: BODY})
     waits.join(60)
     assert received == [BODY]
-
-
-@pytest.mark.long
-def test_a_site_that_comes_back_after_its_last_round_gets_its_model_again_and_ends(small: Callable[..., Small]) -> None:
-    job = small("fedper", rounds=2)
-    box = job.work / "box"
-    sites = [threading.Thread(target=job.site(i).serve, args=(MailboxLink(box, i),)) for i in job.job.sites]
-    for site in sites:
-        site.start()
-    server = job.server(MailboxHub(box, 60.0, job.job.limit("up")))
-    server.run()
-    for site in sites:
-        site.join(60)
-        assert not site.is_alive()
-    assert server.rounds.left_out == []
-    path = job.work / "site-1" / MODEL
-    model = path.read_bytes()
-    path.unlink()
-    again = threading.Thread(target=job.site(1).serve, args=(MailboxLink(box, 1),), daemon=True)
-    again.start()
-    again.join(20)
-    assert not again.is_alive()
-    assert path.read_bytes() == model
 
 
 # -- a server against its sites ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from bench.errors import UserError
 from bench.sites.loopback import differences, simulate
-from bench.sites.messages import Packed, decode
+from bench.sites.messages import decode
 from bench.sites.rehearsal import Threads
 from tests.sites.conftest import Small, cell
 
@@ -41,13 +41,6 @@ def test_clients_that_are_not_selected_get_no_message(small: Callable[..., Small
     rows = [json.loads(line) for line in (job.work / "server" / "messages.jsonl").read_text().splitlines()]
     assert len(rows) == 4 * 2 * 2
     assert server.rounds.left_out == []
-
-
-@pytest.mark.long
-def test_messages_that_wait_for_a_reply_give_the_same_bytes(small: Callable[..., Small]) -> None:
-    job = small("ccvr", rounds=2)
-    job.run()
-    assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
 
 
 class Watched(Threads):
@@ -103,14 +96,6 @@ def test_a_cell_that_needs_more_is_refused_by_name(tmp_path: Path, changes: dict
     with pytest.raises(UserError, match=reason):
         export(cell(method, **changes), Path("data"), tmp_path / "job")
     assert not (tmp_path / "job").exists()
-
-
-def test_a_tensor_that_a_message_has_twice_is_sent_twice_as_the_ledger_counts_it() -> None:
-    import torch
-
-    tensor, packed = torch.ones(3), Packed()
-    packed.pack({"first": tensor, "again": tensor}, "")
-    assert {name: t.nbytes for name, t in packed.tensors.items()} == {"first": 12, "again": 12}
 
 
 @pytest.mark.long

@@ -49,12 +49,13 @@ def test_the_definition_is_as_the_rules_say(study: str, tasks: int, draws: int, 
 
 
 @pytest.mark.long
-def test_every_method_can_take_part_in_the_small_tier() -> None:
+@pytest.mark.parametrize(("study", "arms"), [("league_2_small", 4 * TASKS), ("league_1_full", 12)])
+def test_every_method_can_take_part(study: str, arms: int) -> None:
     """Its settings are complete for every task; whether it trains is what `check-method` asks."""
     for name in METHOD_NAMES:
         if needed(name):  # no task has a model with adapters
             continue
-        assert len(load_study("league_2_small", [f"methods=[{name}]"]).arms) == 4 * TASKS, name
+        assert len(load_study(study, [f"methods=[{name}]"]).arms) == arms, name
 
 
 def test_every_shipped_entry_is_listed_with_its_checksum() -> None:

@@ -25,7 +25,6 @@ from sweeps.admission import NOTHING_CHOSEN, Admission, Division, standing
 from sweeps.study import FINALISTS, Study
 from sweeps.study_reader import load_study
 from tests.conftest import ROOT
-from tests.engine.problems import METHOD_NAMES, needed
 from tests.runs.forger import forge, write_rows
 from tests.warm import PATIENCE, Start
 
@@ -99,15 +98,6 @@ def test_a_setting_with_the_old_meaning_is_not_in_the_definition() -> None:
     assert "channel" in Settings.model_fields
     assert "channel" not in _of_all_methods(cell)
     assert "channel" in _of_all_methods(cell.model_copy(update={"channel": (OperationPart(name="sign"),)}))
-
-
-@pytest.mark.long
-def test_every_method_can_take_part_in_the_full_tier() -> None:
-    """Its settings are complete for every task."""
-    for name in METHOD_NAMES:
-        if needed(name):  # no task has a model with adapters
-            continue
-        assert len(load_study("league_1_full", [f"methods=[{name}]"]).arms) == 12, name
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,10 @@
-"""`bench league compare`, and `bench league report --method`: what is told before anything is computed."""
+"""`bench league` before anything is trained: dry runs, methods given by their file, refusals, comparisons."""
 
 import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bench.results.pack import SHARED, SUFFIX, unpack
 from reports.league.page import write_league
@@ -12,18 +13,19 @@ from tests.warm import PATIENCE, Start
 
 SHIPPED = ROOT / "reports" / "league" / "entries" / "league_2_small"
 NAMES = ("ditto", "fedper", "local")
+METHOD = (ROOT / "methods" / "fedavg.py").read_text(encoding="utf-8")
 
 
-def run(start_in: Start, folder: Path, *arguments: object) -> tuple[int, str, str]:
-    with start_in(["league", *map(str, arguments)], folder) as process:
+def run(start_in: Start, folder: Path, *arguments: str, code: int = 0) -> str:
+    with start_in([*arguments], folder) as process:
         out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode is not None
-    return process.returncode, out, err
+    assert process.returncode == code, out + err
+    return out + err
 
 
 def test_an_unknown_method_is_refused_with_a_near_name(start_in: Start, tmp_path: Path) -> None:
-    code, _, said = run(start_in, tmp_path, "report", "--method", "dito")
-    assert (code, said.strip()) == (2, "bench: there is no entry of a method 'dito'. Did you mean 'ditto'?")
+    said = run(start_in, tmp_path, "league", "report", "--method", "dito", code=2)
+    assert said == "bench: there is no entry of a method 'dito'. Did you mean 'ditto'?\n"
     assert not (tmp_path / "runs").exists()
 
 
@@ -40,8 +42,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("command", REFUSED)
 def test_a_division_that_is_not_there_is_refused(start_in: Start, tmp_path: Path, command: str) -> None:
-    code, _, said = run(start_in, tmp_path, *command.split())
-    assert (code, said.strip()) == (2, f"bench: {REFUSED[command]}")
+    assert run(start_in, tmp_path, "league", *command.split(), code=2) == f"bench: {REFUSED[command]}\n"
     assert not (tmp_path / "runs").exists()
 
 
@@ -56,15 +57,13 @@ def test_two_folders_are_compared_and_nothing_is_written(start_in: Start, tmp_pa
     for folder in (tmp_path, tmp_path / "two"):
         shutil.copy(SHIPPED / SHARED, folder)
     before = sorted(tmp_path.rglob("*"))
-    code, said, _ = run(start_in, tmp_path, "compare", ".", "two")
-    assert code == 0
+    said = run(start_in, tmp_path, "league", "compare", ".", "two")
     assert "**PM.** 2 methods have a rank in both, of 3 old and 2 new ones." in said
     assert "Kendall's tau 1.000, Spearman's rho 1.000" in said
     assert "**GM.** Fewer than two methods have a rank in both." in said  # one of the two trains no generic model
     assert "| ditto | 1 |" in said
     assert sorted(tmp_path.rglob("*")) == before
-    code, _, said = run(start_in, tmp_path, "compare", ".", "nowhere")
-    assert code == 2
+    said = run(start_in, tmp_path, "league", "compare", ".", "nowhere", code=2)
     assert "there is no folder of entries nowhere" in said
 
 
@@ -81,3 +80,43 @@ def test_the_page_begins_with_the_method(tmp_path: Path) -> None:
         assert (text.find('<section id="short"') < at < text.find('<section id="standing_pm"')) == (method is not None)
         assert (page.parent / "tables" / "method_pm.csv").exists() == (method is not None)
         assert (page.parent / "figures" / "wins_pm.png").exists()
+
+
+@pytest.mark.long
+def test_a_dry_run_of_a_file_counts_cells_and_rounds(start_in: Start, tmp_path: Path) -> None:
+    """Eight tasks, each tuned four times by eight trials on one seed, with seven seeds of results; one has 40 rounds,
+    not 24."""
+    (tmp_path / "mine.py").write_text(METHOD.replace('"fedavg"', '"mine"'), encoding="utf-8")
+    said = run(start_in, tmp_path, "league", "run", "--method", "mine.py", "--dry-run").splitlines()
+    assert sum(line.startswith("mine ") and "15 cells of 24 rounds, about" in line for line in said) == 7 * 4
+    few = [line for line in said if line.startswith("mine digits sizes and few at a time")]
+    assert len(few) == 4
+    assert all("15 cells of 40 rounds, about" in line for line in few)
+    rounds = 7 * 24 + 40
+    assert f"trials: 256 cells, at most {4 * 8 * rounds} rounds" in said
+    assert f"results: 224 cells, at most {4 * 7 * rounds} rounds" in said
+    assert any(line.startswith(f"480 cells, at most {60 * rounds} rounds, ") and " of memory" in line for line in said)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.long
+def test_a_dry_run_of_the_full_tier_needs_no_data(start_in: Start, tmp_path: Path) -> None:
+    """It says which are missing. One case and a small model, because the forecast times rounds of every case."""
+    definition = yaml.safe_load((ROOT / "sweeps" / "studies" / "league_1_full.yaml").read_text(encoding="utf-8"))
+    definition["grid"] |= {"cases": definition["grid"]["cases"][2:3], "model": "mlp", "precision": "fp32"}
+    (tmp_path / "full.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
+    said = run(start_in, tmp_path, "sweep", "--study", "full.yaml", "--device", "cpu", "--dry-run")
+    for data, file in (("cifar10", "cifar-10-batches-py"), ("cifar100", "cifar-100-python")):
+        assert f"fedavg {data} 1 in 10 clients alpha=0.3: 27 cells of 400 rounds, about" in said
+        assert f"missing, for 1 of 2 tunings: {data}: data/{file}" in said
+    assert f"54 cells, at most {54 * 400} rounds" in said
+    assert "add `--download`" in said
+
+
+def test_a_file_of_no_method_or_of_two_is_refused(start_in: Start, tmp_path: Path) -> None:
+    (tmp_path / "none.py").write_text("x = 1\n", encoding="utf-8")
+    assert "none.py registers no method" in run(start_in, tmp_path, "league", "run", "--method", "none.py", code=2)
+    two = METHOD.replace('@METHODS.register("fedavg")', '@METHODS.register("one")\n@METHODS.register("two")')
+    (tmp_path / "both.py").write_text(two, encoding="utf-8")
+    said = run(start_in, tmp_path, "league", "run", "--method", "both.py", code=2)
+    assert "both.py registers 2 methods: choose one, for instance --method one --plugin both.py" in said

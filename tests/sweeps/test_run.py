@@ -30,8 +30,7 @@ from bench.runs.session_options import Options
 from bench.store import store
 from bench.store.tables import read_table
 from sweeps.cells import list_cells
-from sweeps.fair import budget_table, cells_again, choose, reported_cells
-from sweeps.finals import check_blind, finalists
+from sweeps.fair import budget_table, cells_again, check_blind, choose, finalists, reported_cells
 from sweeps.run import STARTUP_TRIALS, Outcome, _sampler, _Tuner, best_value, mean_curve, open_studies
 from sweeps.study import Study
 from sweeps.study_reader import load_study
