@@ -16,7 +16,7 @@ def with_lanes(net: nn.Module, *, convolutions: bool) -> nn.Module:
     """
     for name, child in net.named_children():
         if has_lane_norm(child):
-            setattr(net, name, LaneBatchNorm(child))
+            setattr(net, name, LaneBatchNorm(child, fused=convolutions))
         elif convolutions and has_lane_convolution(child):
             setattr(net, name, LaneConv2d(child))
         elif convolutions and isinstance(child, nn.AdaptiveAvgPool2d) and child.output_size in (1, (1, 1)):

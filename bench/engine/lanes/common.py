@@ -23,24 +23,54 @@ class Geometry(NamedTuple):
 
 
 def backward_by_hand(
-    gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, var: Tensor, *, training: bool, eps: float
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    *,
+    training: bool,
+    eps: float,
+    real: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """The gradients for samples, weight and bias, written with operations that PyTorch can differentiate."""
+    """The gradients for samples, weight and bias, written with operations that PyTorch can differentiate.
+
+    Args:
+        real: as of `statistics_of`.
+    """
     over = [dim for dim in range(x.dim()) if dim != 1]
+    count = torch.full_like(weight, x.numel() // x.shape[1])
 
     def wide(channels: Tensor) -> Tensor:
         return channels.view(1, -1, *([1] * (x.dim() - 2)))
 
-    if training:
+    if training and real is not None:
+        mean, var, count = statistics_of(x, real)
+    elif training:
         mean, var = x.mean(over), x.var(over, unbiased=False)
     scale = (var + eps).rsqrt()
     unit = (x - wide(mean)) * wide(scale)
     of_weight, of_bias = (gradient * unit).sum(over), gradient.sum(over)
     of_x = gradient
     if training:
-        count = x.numel() // x.shape[1]
-        of_x = gradient - (wide(of_bias) + unit * wide(of_weight)) / count
+        by_statistics = (wide(of_bias) + unit * wide(of_weight)) / wide(count)
+        of_x = gradient - (by_statistics if real is None else by_statistics * real)
     return (of_x * wide(scale * weight)).to(gradient.dtype), of_weight, of_bias
+
+
+def statistics_of(x: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and biased variance of each channel over the real samples, and over how many numbers.
+
+    Args:
+        x: samples `[samples, channels, ...]`.
+        real: 1 for a real sample and 0 for padding, in a shape that goes with `x`.
+    """
+    over = [dim for dim in range(x.dim()) if dim != 1]
+    count = torch.broadcast_to(real, x.shape).sum(over)
+    shape = (1, -1, *([1] * (x.dim() - 2)))
+    mean = (x * real).sum(over) / count
+    var = ((x - mean.view(shape)).square() * real).sum(over) / count
+    return mean, var, count
 
 
 def samples_merged(x: Tensor, dim: int | None, lanes: int) -> Tensor:

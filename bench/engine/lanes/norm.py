@@ -17,8 +17,14 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.engine.lanes.common import backward_by_hand, channels_apart, channels_merged, samples_merged
 from bench.engine.lanes.norm_relu import norm_relu
+from bench.engine.lanes.common import (
+    backward_by_hand,
+    channels_apart,
+    channels_merged,
+    samples_merged,
+    statistics_of,
+)
 
 _aten = torch.ops.aten
 
@@ -31,6 +37,7 @@ class LaneBatchNorm(nn.Module):
     """Replacement for a BatchNorm layer that has weights and running statistics.
 
     Attributes:
+        fused: whether images are normalised by one operation (`bench/engine/lanes/norm_relu.py`).
         relu: whether a ReLU follows, which is then part of this layer.
         mask: None: all samples are real; a tensor `[samples]`: 1 for a real sample and 0 for padding, which the
             statistics leave out; `unknown`: there may be padding, so that training raises `PaddingUnknownError`.
@@ -40,9 +47,9 @@ class LaneBatchNorm(nn.Module):
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, layer: _BatchNorm) -> None:
+    def __init__(self, layer: _BatchNorm, *, fused: bool = False) -> None:
         super().__init__()
-        self.relu = False
+        self.fused, self.relu = fused, False
         self.weight, self.bias = layer.weight, layer.bias
         self.register_buffer("running_mean", layer.running_mean)
         self.register_buffer("running_var", layer.running_var)
@@ -55,9 +62,10 @@ class LaneBatchNorm(nn.Module):
 
         A residual of the same shape is added before the ReLU.
         """
-        if self.relu and self.training and self.mask is None:
+        if self.fused and self.training and not isinstance(self.mask, str) and x.dim() == 4:
             running = self.running_mean, self.running_var
-            out, *moved = norm_relu(x, residual, self.weight, self.bias, *running, self.momentum, self.eps)
+            rest = self.momentum, self.eps, self.relu
+            out, *moved = norm_relu(x, residual, self.mask, self.weight, self.bias, *running, *rest)
             self._move(*moved)
             return out
         out = self._masked(x) if self.training and self.mask is not None else self._unmasked(x)
@@ -78,21 +86,16 @@ class LaneBatchNorm(nn.Module):
         self.running_var.copy_(var)
 
     def _masked(self, x: Tensor) -> Tensor:
-        """Normalise with statistics of the real samples only, in plain operations, because few batches have padding."""
+        """Normalise with statistics of the real samples only, in plain operations."""
         if not isinstance(self.mask, Tensor):
             raise PaddingUnknownError
-        over = [dim for dim in range(x.dim()) if dim != 1]
         shape = (1, -1, *([1] * (x.dim() - 2)))
-        real = self.mask.to(self.weight.dtype).view(-1, *([1] * (x.dim() - 1)))
-        count = real.sum() * (x.numel() // (x.shape[0] * x.shape[1]))
         wide = x.to(self.weight.dtype)
-        mean = (wide * real).sum(over) / count
-        away = wide - mean.view(shape)
-        var = (away.square() * real).sum(over) / count
+        mean, var, count = statistics_of(wide, self.mask.to(wide.dtype).view(-1, *([1] * (x.dim() - 1))))
         unbiased = var * count / (count - 1)
         self._move(self.running_mean.lerp(mean, self.momentum), self.running_var.lerp(unbiased, self.momentum))
         scale = (var + self.eps).rsqrt() * self.weight
-        return (away * scale.view(shape) + self.bias.view(shape)).to(x.dtype)
+        return ((wide - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)).to(x.dtype)
 
 
 class Padding(NamedTuple):

@@ -2,7 +2,7 @@
 
 Samples are `[samples, channels, height, width]` in the channels-last memory format, where channels are those of all
 lanes. Each program has some channels: it goes over all their pixels once for sums, and once more for the results. Sums
-are float32.
+are float32. Where batches have padding, `mask [lanes, samples]` is 0 for it, and the statistics leave it out.
 """
 
 from collections.abc import Sequence
@@ -21,31 +21,40 @@ OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}
 
 @triton.jit
 def forward_kernel(
-    x, residual, weight, bias, mean, var, out, new_mean, new_var, batch_mean, batch_scale, pixels, channels, momentum,
-    eps, RESIDUAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    x, residual, mask, weight, bias, mean, var, out, new_mean, new_var, batch_mean, batch_scale, pixels, channels,
+    places, width, momentum, eps,
+    RESIDUAL: tl.constexpr, MASKED: tl.constexpr, RELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """The outputs of some channels, and their statistics."""
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    real = c < channels
+    real, row = c < channels, mask + c // width * (pixels // places)
+    count = tl.zeros((BLOCK_C,), tl.float32) + pixels
     # Sums of differences from the first pixel, because squares of large means would leave few digits for the variance.
     first = tl.load(x + c, real, 0.0).to(tl.float32)
     total, squares = tl.zeros((BLOCK_M, BLOCK_C), tl.float32), tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    counts = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     for start in range(0, pixels, BLOCK_M):
         m = start + tl.arange(0, BLOCK_M)
         inside = (m < pixels)[:, None] & real[None, :]
         away = tl.load(x + m[:, None] * channels + c[None, :], inside, 0.0).to(tl.float32) - first[None, :]
+        if MASKED:
+            weights = tl.load(row[None, :] + m[:, None] // places, inside, 0.0)
+            counts += weights
+            inside = inside & (weights > 0)
         away = tl.where(inside, away, 0.0)
         total += away
         squares += away * away
-    away = tl.sum(total, 0) / pixels
-    spread = tl.maximum(tl.sum(squares, 0) / pixels - away * away, 0.0)
+    if MASKED:
+        count = tl.sum(counts, 0)
+    away = tl.sum(total, 0) / count
+    spread = tl.maximum(tl.sum(squares, 0) / count - away * away, 0.0)
     middle, scale = first + away, tl.rsqrt(spread + eps)
     tl.store(batch_mean + c, middle, real)
     tl.store(batch_scale + c, scale, real)
     running = tl.load(mean + c, real, 0.0)
     tl.store(new_mean + c, running + momentum * (middle - running), real)
     running = tl.load(var + c, real, 0.0)
-    tl.store(new_var + c, running + momentum * (spread * (pixels / (pixels - 1)) - running), real)
+    tl.store(new_var + c, running + momentum * (spread * (count / (count - 1)) - running), real)
     scale = scale * tl.load(weight + c, real, 0.0)
     offset = tl.load(bias + c, real, 0.0)
     for start in range(0, pixels, BLOCK_M):
@@ -54,36 +63,52 @@ def forward_kernel(
         value = (tl.load(x + at, inside, 0.0).to(tl.float32) - middle[None, :]) * scale[None, :] + offset[None, :]
         if RESIDUAL:
             value += tl.load(residual + at, inside, 0.0).to(tl.float32)
-        tl.store(out + at, tl.where(value > 0, value, 0.0).to(out.dtype.element_ty), inside)
+        if RELU:
+            value = tl.where(value > 0, value, 0.0)
+        tl.store(out + at, value.to(out.dtype.element_ty), inside)
 
 
 @triton.jit
 def backward_kernel(
-    g, x, out, weight, batch_mean, batch_scale, of_x, of_weight, of_bias, of_residual, pixels, channels,
-    RESIDUAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    g, x, out, mask, weight, batch_mean, batch_scale, of_x, of_weight, of_bias, of_residual, pixels, channels, places,
+    width,
+    RESIDUAL: tl.constexpr, MASKED: tl.constexpr, RELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """The gradients of some channels. What the ReLU lets pass is the gradient of the residual."""
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    real = c < channels
+    real, row = c < channels, mask + c // width * (pixels // places)
+    count = tl.zeros((BLOCK_C,), tl.float32) + pixels
     middle, scale = tl.load(batch_mean + c, real, 0.0), tl.load(batch_scale + c, real, 0.0)
     total, products = tl.zeros((BLOCK_M, BLOCK_C), tl.float32), tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    counts = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     for start in range(0, pixels, BLOCK_M):
         m = start + tl.arange(0, BLOCK_M)
         inside, at = (m < pixels)[:, None] & real[None, :], m[:, None] * channels + c[None, :]
-        passed = tl.where(tl.load(out + at, inside, 0.0) > 0, tl.load(g + at, inside, 0.0).to(tl.float32), 0.0)
+        passed = tl.load(g + at, inside, 0.0).to(tl.float32)
+        if RELU:
+            passed = tl.where(tl.load(out + at, inside, 0.0) > 0, passed, 0.0)
+        if MASKED:
+            counts += tl.load(row[None, :] + m[:, None] // places, inside, 0.0)
         total += passed
         products += passed * (tl.load(x + at, inside, 0.0).to(tl.float32) - middle[None, :])
     of_offset, of_scale = tl.sum(total, 0), tl.sum(products, 0) * scale
     tl.store(of_bias + c, of_offset, real)
     tl.store(of_weight + c, of_scale, real)
     slope = scale * tl.load(weight + c, real, 0.0)
-    level, tilt = of_offset / pixels, of_scale * scale / pixels
+    if MASKED:
+        count = tl.sum(counts, 0)
+    level, tilt = of_offset / count, of_scale * scale / count
     for start in range(0, pixels, BLOCK_M):
         m = start + tl.arange(0, BLOCK_M)
         inside, at = (m < pixels)[:, None] & real[None, :], m[:, None] * channels + c[None, :]
-        passed = tl.where(tl.load(out + at, inside, 0.0) > 0, tl.load(g + at, inside, 0.0).to(tl.float32), 0.0)
+        passed = tl.load(g + at, inside, 0.0).to(tl.float32)
+        if RELU:
+            passed = tl.where(tl.load(out + at, inside, 0.0) > 0, passed, 0.0)
         away = tl.load(x + at, inside, 0.0).to(tl.float32) - middle[None, :]
-        slopes = (passed - level[None, :] - away * tilt[None, :]) * slope[None, :]
+        by_statistics = level[None, :] + away * tilt[None, :]
+        if MASKED:  # what padding holds moves no statistics
+            by_statistics *= tl.load(row[None, :] + m[:, None] // places, inside, 0.0)
+        slopes = (passed - by_statistics) * slope[None, :]
         tl.store(of_x + at, slopes.to(of_x.dtype.element_ty), inside)
         if RESIDUAL:
             tl.store(of_residual + at, passed.to(of_residual.dtype.element_ty), inside)
@@ -92,12 +117,14 @@ def backward_kernel(
 def forward(
     x: Tensor,
     residual: Sequence[Tensor],
+    mask: Sequence[Tensor],
     weight: Tensor,
     bias: Tensor,
     mean: Tensor,
     var: Tensor,
     momentum: float,
     eps: float,
+    relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Outputs, new running mean and variance, and the batch's mean and 1 / standard deviation."""
     x, *residual = map(in_order, (x, *residual))
@@ -105,14 +132,22 @@ def forward(
     statistics = [torch.empty_like(weight) for _ in range(4)]
     parameters = [t.contiguous() for t in (weight, bias, mean, var)]
     forward_kernel[_grid(x)](
-        x, residual[0] if residual else x, *parameters, out, *statistics, *_sizes(x), momentum, eps, bool(residual),
-        **BLOCKS, **OPTIONS,
+        x, residual[0] if residual else x, mask[0].contiguous() if mask else weight, *parameters, out, *statistics,
+        *_sizes(x, mask), momentum, eps, bool(residual), bool(mask), relu, **BLOCKS, **OPTIONS,
     )  # fmt: skip
     return out, statistics[0], statistics[1], statistics[2], statistics[3]
 
 
 def backward(
-    g: Tensor, x: Tensor, out: Tensor, weight: Tensor, batch_mean: Tensor, batch_scale: Tensor, has_residual: bool
+    g: Tensor,
+    x: Tensor,
+    out: Tensor,
+    mask: Sequence[Tensor],
+    weight: Tensor,
+    batch_mean: Tensor,
+    batch_scale: Tensor,
+    has_residual: bool,
+    relu: bool,
 ) -> list[Tensor]:
     """The gradients of samples, weight, bias and, where there is one, the residual."""
     g, x, out = map(in_order, (g, x, out))
@@ -120,8 +155,9 @@ def backward(
     gradients = [torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)]
     gradients += [torch.empty_like(g)] if has_residual else []
     backward_kernel[_grid(x)](
-        g, x, out, *parameters, *gradients[:3], gradients[-1], *_sizes(x), has_residual, **BLOCKS, **OPTIONS
-    )
+        g, x, out, mask[0].contiguous() if mask else weight, *parameters, *gradients[:3], gradients[-1],
+        *_sizes(x, mask), has_residual, bool(mask), relu, **BLOCKS, **OPTIONS,
+    )  # fmt: skip
     return gradients
 
 
@@ -129,6 +165,7 @@ def _grid(x: Tensor) -> tuple[int]:
     return (triton.cdiv(x.shape[1], BLOCKS["BLOCK_C"]),)
 
 
-def _sizes(x: Tensor) -> tuple[int, int]:
-    """Numbers of pixels and of channels."""
-    return x.numel() // x.shape[1], x.shape[1]
+def _sizes(x: Tensor, mask: Sequence[Tensor]) -> tuple[int, int, int, int]:
+    """Numbers of pixels, of channels, of pixels of a sample, and of channels of a lane."""
+    places, lanes = x.shape[2] * x.shape[3], len(mask[0]) if mask else 1
+    return len(x) * places, x.shape[1], places, x.shape[1] // lanes

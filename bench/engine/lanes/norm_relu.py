@@ -1,4 +1,4 @@
-"""BatchNorm, the sum with a residual, and a ReLU of all networks of a cohort as one operation.
+"""BatchNorm, the sum with a residual, and a ReLU of all networks of a cohort as one operation, also of padded batches.
 
 As operations of their own, the sum and the ReLU read and write all samples once more each, and so do their derivatives.
 On a GPU in bfloat16 the operation and its derivative are kernels (`bench/engine/lanes/norm_kernels.py`), which round
@@ -14,21 +14,37 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.library import custom_op
 
-from bench.engine.lanes.common import backward_by_hand, channels_apart, channels_merged, in_order, samples_merged
+from bench.engine.lanes.common import (
+    backward_by_hand,
+    channels_apart,
+    channels_merged,
+    in_order,
+    samples_merged,
+    statistics_of,
+)
 
 _aten = torch.ops.aten
 
 
 def norm_relu(
-    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, *rest: float
+    x: Tensor,
+    residual: Tensor | None,
+    mask: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    *rest: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The ReLU of normalised samples `[samples, channels, height, width]` plus the residual.
+    """Normalised samples `[samples, channels, height, width]` plus the residual, and their ReLU if one is asked for.
 
     Args:
+        mask: 1 for a real sample and 0 for padding, `[samples]`; None: all samples are real.
         mean, var: running statistics `[channels]`; the new ones are returned, too.
-        rest: momentum of the running statistics, and epsilon.
+        rest: momentum of the running statistics, epsilon, and whether a ReLU follows.
     """
-    out, mean, var, _, _ = _NormRelu.apply(x, residual, weight, bias, mean, var, *rest)
+    masks = None if mask is None else mask.to(weight.dtype).unsqueeze(0)
+    out, mean, var, _, _ = _NormRelu.apply(x, residual, masks, weight, bias, mean, var, *rest)
     return out, mean, var
 
 
@@ -36,29 +52,30 @@ class _NormRelu(Function):
     """Returns the samples, new running mean and variance, and the batch's mean and 1 / standard deviation."""
 
     @staticmethod
-    def forward(x: Tensor, residual: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
-        results: tuple[Tensor, ...] = _forward(x, [] if residual is None else [residual], *args)
+    def forward(x: Tensor, residual: Tensor | None, mask: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
+        results: tuple[Tensor, ...] = _forward(x, _listed(residual), _listed(mask), *args)
         return results
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, residual, weight, *_, ctx.eps = inputs
+        x, residual, mask, weight, *_, ctx.eps, ctx.relu = inputs
         ctx.has_residual = residual is not None
         ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(x, output[0], weight, *output[3:])
+        ctx.save_for_backward(x, output[0], mask, weight, *output[3:])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        of_x, of_weight, of_bias, *of_residual = _Backward.apply(g, *ctx.saved_tensors, ctx.has_residual, ctx.eps)
-        return of_x, of_residual[0] if of_residual else None, of_weight, of_bias, None, None, None, None
+        rest = ctx.has_residual, ctx.relu, ctx.eps
+        of_x, of_weight, of_bias, *of_residual = _Backward.apply(g, *ctx.saved_tensors, *rest)
+        return of_x, of_residual[0] if of_residual else None, None, of_weight, of_bias, None, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        lanes, (x, residual) = info.batch_size, args[:2]
+        lanes, (x, residual, mask) = info.batch_size, args[:3]
         x = samples_merged(x, in_dims[0], lanes)
         residual = None if residual is None else samples_merged(residual, in_dims[1], lanes)
-        channels = [channels_merged(t, dim, lanes) for t, dim in zip(args[2:6], in_dims[2:6], strict=True)]
-        out, *rest = _NormRelu.apply(x, residual, *channels, *args[6:])
+        channels = [channels_merged(t, dim, lanes) for t, dim in zip(args[3:7], in_dims[3:7], strict=True)]
+        out, *rest = _NormRelu.apply(x, residual, _masks_merged(mask, in_dims[2], lanes), *channels, *args[7:])
         return (out.unflatten(1, (lanes, -1)), *(channels_apart(t, lanes) for t in rest)), (1, 0, 0, 0, 0)
 
 
@@ -66,82 +83,134 @@ class _Backward(Function):
     """Returns the gradients for the samples, the weight, the bias and, where there is one, the residual."""
 
     @staticmethod
-    def forward(*args: Any) -> tuple[Tensor, ...]:
-        return tuple(_backward(*args[:-1]))
+    def forward(g: Tensor, x: Tensor, out: Tensor, mask: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
+        return tuple(_backward(g, x, out, _listed(mask), *args[:-1]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        g, x, out, weight, _, _, ctx.has_residual, ctx.eps = inputs
-        ctx.save_for_backward(g, x, out, weight)
+        g, x, out, mask, weight, _, _, ctx.has_residual, ctx.relu, ctx.eps = inputs
+        ctx.save_for_backward(g, x, out, mask, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """The second derivative, which methods such as Per-FedAvg need."""
-        g, x, out, weight = ctx.saved_tensors
+        g, x, out, mask, weight = ctx.saved_tensors
+        real = None if mask is None else _real(mask, x)
 
         def plain(g: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-            passed = g * (out > 0)
-            gradients_of_norm = backward_by_hand(passed, x, weight, weight, weight, training=True, eps=ctx.eps)
-            return (*gradients_of_norm, passed) if ctx.has_residual else gradients_of_norm
+            passed = g * (out > 0) if ctx.relu else g
+            of_norm = backward_by_hand(passed, x, weight, weight, weight, training=True, eps=ctx.eps, real=real)
+            return (*of_norm, passed) if ctx.has_residual else of_norm
 
         of_g, of_x, of_weight = torch.func.vjp(plain, g, x, weight)[1](gradients)
-        return of_g, of_x, None, of_weight, None, None, None, None
+        return of_g, of_x, None, None, of_weight, None, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         lanes = info.batch_size
         samples = [samples_merged(t, dim, lanes) for t, dim in zip(args[:3], in_dims[:3], strict=True)]
-        channels = [channels_merged(t, dim, lanes) for t, dim in zip(args[3:6], in_dims[3:6], strict=True)]
-        of_x, of_weight, of_bias, *rest = _Backward.apply(*samples, *channels, *args[6:])
+        mask = _masks_merged(args[3], in_dims[3], lanes)
+        channels = [channels_merged(t, dim, lanes) for t, dim in zip(args[4:7], in_dims[4:7], strict=True)]
+        of_x, of_weight, of_bias, *rest = _Backward.apply(*samples, mask, *channels, *args[7:])
         of_channels = [channels_apart(t, lanes) for t in (of_weight, of_bias)]
         of_samples = [t.unflatten(1, (lanes, -1)) for t in (of_x, *rest)]
         return (of_samples[0], *of_channels, *of_samples[1:]), (1, 0, 0, *[1] * len(rest))
+
+
+def _listed(tensor: Tensor | None) -> list[Tensor]:
+    """A tensor that may be missing as a list, as PyTorch's custom operations differentiate no missing ones."""
+    return [] if tensor is None else [tensor]
+
+
+def _masks_merged(mask: Tensor | None, dim: int | None, lanes: int) -> Tensor | None:
+    """Masks `[lanes, samples]` of the lanes of all levels of `vmap`."""
+    if mask is None:
+        return None
+    return (mask.expand(lanes, *mask.shape) if dim is None else mask.movedim(dim, 0)).flatten(0, 1)
+
+
+def _real(mask: Tensor, x: Tensor) -> Tensor:
+    """Masks `[lanes, samples]` in a shape that goes with samples, `[samples, lanes * channels, 1, 1]`."""
+    return mask.T.repeat_interleave(x.shape[1] // len(mask), 1)[:, :, None, None]
 
 
 @custom_op("pfleague::lane_norm_relu", mutates_args=())
 def _forward(
     x: Tensor,
     residual: Sequence[Tensor],
+    mask: Sequence[Tensor],
     weight: Tensor,
     bias: Tensor,
     mean: Tensor,
     var: Tensor,
     momentum: float,
     eps: float,
+    relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Compute the outputs of `norm_relu` and the new statistics; `residual` has no tensor, or one."""
+    """Compute the outputs of `norm_relu` and the new statistics; `residual` and `mask` have no tensor, or one."""
     if _has_kernels(x, *residual):
         results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _kernels().forward(
-            x, residual, weight, bias, mean, var, momentum, eps
+            x, residual, mask, weight, bias, mean, var, momentum, eps, relu
         )
         return results
-    out, *batch, mean, var = _aten._native_batch_norm_legit_functional(x, weight, bias, mean, var, True, momentum, eps)
-    return in_order(sum(residual, out).relu()), mean, var, batch[0], batch[1]
+    if mask:
+        wide = x.to(weight.dtype)
+        batch_mean, batch_var, count = statistics_of(wide, _real(mask[0], x))
+        batch = [batch_mean, (batch_var + eps).rsqrt()]
+        mean, var = mean.lerp(batch_mean, momentum), var.lerp(batch_var * count / (count - 1), momentum)
+        scale, shape = batch[1] * weight, (1, -1, 1, 1)
+        out = ((wide - batch_mean.view(shape)) * scale.view(shape) + bias.view(shape)).to(x.dtype)
+    else:
+        out, *batch, mean, var = _aten._native_batch_norm_legit_functional(
+            x, weight, bias, mean, var, True, momentum, eps
+        )
+    out = sum(residual, out)
+    return in_order(out.relu() if relu else out), mean, var, batch[0], batch[1]
 
 
 @custom_op("pfleague::lane_norm_relu_backward", mutates_args=())
 def _backward(
-    g: Tensor, x: Tensor, out: Tensor, weight: Tensor, batch_mean: Tensor, batch_scale: Tensor, has_residual: bool
+    g: Tensor,
+    x: Tensor,
+    out: Tensor,
+    mask: Sequence[Tensor],
+    weight: Tensor,
+    batch_mean: Tensor,
+    batch_scale: Tensor,
+    has_residual: bool,
+    relu: bool,
 ) -> list[Tensor]:
     if _has_kernels(g, x, out):
-        of_all: list[Tensor] = _kernels().backward(g, x, out, weight, batch_mean, batch_scale, has_residual)
+        of_all: list[Tensor] = _kernels().backward(g, x, out, mask, weight, batch_mean, batch_scale, has_residual, relu)
         return of_all
-    passed = in_order(_aten.threshold_backward(g, out, 0))
-    statistics = None, None, batch_mean, batch_scale
-    rest = True, 0.0, [True, True, True]  # the statistics are those of the batch, so that epsilon is not read
-    of_x, *of_channels = _aten.native_batch_norm_backward(passed, x, weight, *statistics, *rest)
-    return [in_order(of_x), *of_channels, *([passed] if has_residual else [])]
+    passed = in_order(_aten.threshold_backward(g, out, 0) if relu else g)
+    if mask:
+        real, wide = _real(mask[0], x), x.to(weight.dtype)
+        count, over, shape = torch.broadcast_to(real, x.shape).sum((0, 2, 3)), (0, 2, 3), (1, -1, 1, 1)
+        unit = (wide - batch_mean.view(shape)) * batch_scale.view(shape)
+        of_channels = [(passed * unit).sum(over), passed.to(weight.dtype).sum(over)]
+        by_statistics = (of_channels[1].view(shape) + unit * of_channels[0].view(shape)) / count.view(shape) * real
+        of_x = ((passed - by_statistics) * (batch_scale * weight).view(shape)).to(x.dtype)
+    else:
+        statistics = None, None, batch_mean, batch_scale
+        rest = True, 0.0, [True, True, True]  # the statistics are those of the batch, so that epsilon is not read
+        of_x, *of_channels = _aten.native_batch_norm_backward(passed, x, weight, *statistics, *rest)
+    return [
+        in_order(of_x),
+        *of_channels,
+        *([passed.clone()] if has_residual else []),
+    ]  # a result may not be an argument
 
 
 @_forward.register_fake
-def _(x: Tensor, residual: Sequence[Tensor], weight: Tensor, *_: Any) -> tuple[Tensor, ...]:
+def _(x: Tensor, residual: Sequence[Tensor], mask: Sequence[Tensor], weight: Tensor, *_: Any) -> tuple[Tensor, ...]:
     return in_order(torch.empty_like(x)), *(torch.empty_like(weight) for _ in range(4))
 
 
 @_backward.register_fake
-def _(g: Tensor, x: Tensor, out: Tensor, weight: Tensor, *rest: Any) -> list[Tensor]:
+def _(g: Tensor, x: Tensor, out: Tensor, mask: Sequence[Tensor], weight: Tensor, *rest: Any) -> list[Tensor]:
     results = [in_order(torch.empty_like(x)), torch.empty_like(weight), torch.empty_like(weight)]
-    return [*results, in_order(torch.empty_like(g))] if rest[-1] else results
+    return [*results, in_order(torch.empty_like(g))] if rest[2] else results
 
 
 def _has_kernels(*samples: Tensor) -> bool:

@@ -52,18 +52,32 @@ def furthest(case: tuple[int, int, int, int, int, int, tuple[int, int], tuple[in
     return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
 
 
-def norm_relu(shape: tuple[int, int, int, int], residual: bool) -> float:
-    """The largest error of BatchNorm with ReLU and its derivatives; the mean is large compared with the deviation."""
+def norm_relu(shape: tuple[int, int, int, int], residual: bool, padded: bool, relu: bool) -> float:
+    """The largest error of BatchNorm with ReLU and its derivatives; the mean is large compared with the deviation.
+
+    Where it is padded there are two lanes, of which the second has half of the samples.
+    """
     x, g, more = torch.randn(3, *shape)
-    x, channels = x + 30, torch.rand(4, shape[1]) + 0.5
+    x, channels, lanes = x + 30, torch.rand(4, shape[1]) + 0.5, 2 if padded else 1
     wide, weight, bias, added = (t.double().requires_grad_() for t in (x, channels[0], channels[1], more))
     mean, var = channels[2:].double()
-    out = functional.batch_norm(wide, mean, var, weight, bias, training=True, momentum=0.3, eps=1e-3)
-    out = (out + added if residual else out).relu()
+    mask = (torch.arange(shape[0]) < torch.tensor([[shape[0]], [(shape[0] + 1) // 2]])).float()
+    outs, width = [], shape[1] // lanes
+    for lane in range(lanes):
+        part, real = slice(lane * width, (lane + 1) * width), mask[lane].bool()
+        of_lane = torch.zeros_like(wide[:, part])
+        arguments = mean[part], var[part], weight[part], bias[part], True, 0.3, 1e-3
+        of_lane[real] = functional.batch_norm(wide[real][:, part], *arguments)
+        outs.append(of_lane)
+    g = g * mask[:lanes].T.repeat_interleave(width, 1)[:, :, None, None]
+    out = torch.cat(outs, 1) + (added if residual else 0)
+    out = out.relu() if relu else out
     leaves = (wide, weight, bias, added) if residual else (wide, weight, bias)
     right = out, mean, var, *torch.autograd.grad(out, leaves, g.double())
-    forward, *moved, middle, scale = norm_kernels.forward(x, [more] if residual else [], *channels, 0.3, 1e-3)
-    found = forward, *moved, *norm_kernels.backward(g, x, forward, channels[0], middle, scale, residual)
+    rest, masks = [more] if residual else [], [mask] if padded else []
+    forward, *moved, middle, scale = norm_kernels.forward(x, rest, masks, *channels, 0.3, 1e-3, relu)
+    gradients = norm_kernels.backward(g, x, forward, masks, channels[0], middle, scale, residual, relu)
+    found = torch.where(g != 0, forward, out.float()), *moved, *gradients  # what padding becomes is nobody's
     return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
 
 
@@ -86,7 +100,8 @@ def sgd(momentum: float, decay: float, nesterov: bool) -> tuple[float, bool]:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
+    convolutions = [furthest(case) for case in CASES]
     steps = [sgd(*options) for options in itertools.product((0.0, 0.9), (0.0, 0.01), (False, True))]
-    shapes = (2, 20, 3, 3), (7, 16, 8, 5), (3, 48, 1, 1)
-    norms = [norm_relu(*options) for options in itertools.product(shapes, (False, True))]
-    print(json.dumps({"convolutions": [furthest(case) for case in CASES], "norm_relu": norms, "sgd": steps}))
+    shapes = (2, 20, 3, 3), (7, 16, 8, 5), (6, 48, 1, 1)
+    norms = [norm_relu(*options) for options in itertools.product(shapes, *[(False, True)] * 3)]
+    print(json.dumps({"convolutions": convolutions, "norm_relu": norms, "sgd": steps}))

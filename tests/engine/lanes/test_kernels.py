@@ -33,7 +33,7 @@ def test_they_are_right_in_the_interpreter() -> None:
     found = json.loads(done.stdout)
     assert len(found["convolutions"]) == 6
     assert max(found["convolutions"]) < 1e-5
-    assert len(found["norm_relu"]) == 6
+    assert len(found["norm_relu"]) == 24
     assert max(found["norm_relu"]) < 1e-4  # the mean is 30 times the deviation
     errors, same_bits = zip(*found["sgd"], strict=True)
     assert max(errors) < 1e-6
@@ -75,12 +75,15 @@ def test_a_step_of_sgd_rounds_products_and_sums_apart_and_spills_nothing(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("residual", [False, True])
-def test_batchnorm_with_relu_loads_many_channels_at_once_and_spills_nothing(residual: bool, tmp_path: Path) -> None:
+def test_batchnorm_with_relu_loads_many_channels_at_once_and_spills_nothing(
+    residual: bool, padded: bool, tmp_path: Path
+) -> None:
     for function in (norm_kernels.forward_kernel, norm_kernels.backward_kernel):
-        constants = {"RESIDUAL": residual, **norm_kernels.BLOCKS}
+        constants = {"RESIDUAL": residual, "MASKED": padded, "RELU": True, **norm_kernels.BLOCKS}
         images = {"x", "residual", "out", "g", "of_x", "of_residual"}
-        numbers = {"pixels": "i32", "channels": "i32", "momentum": "fp32", "eps": "fp32"}
+        numbers = dict.fromkeys(("pixels", "channels", "places", "width"), "i32") | {"momentum": "fp32", "eps": "fp32"}
         names = [name for name in function.arg_names if name not in constants]
         tensors = {name: "*bf16" if name in images else "*fp32" for name in names if name not in numbers}
         taken = {name: kind for name, kind in numbers.items() if name in names}

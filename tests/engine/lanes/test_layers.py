@@ -3,6 +3,8 @@ residual and ReLU in one operation."""
 
 import contextlib
 import copy
+import functools
+import itertools
 from typing import Any
 
 import pytest
@@ -234,22 +236,34 @@ def test_without_lane_kernels_or_with_groupnorm_the_blocks_stay() -> None:
         assert [layer for layer in net.modules() if isinstance(layer, nn.ReLU)]
 
 
+@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("residual", [False, True])
-def test_padding_is_left_out_by_the_layer_that_takes_the_relu(residual: bool) -> None:
-    layer = LaneBatchNorm(nn.BatchNorm2d(3).double())
-    layer.relu = True
-    x, more = drawn(LANES, SAMPLES, 3, 2, 2) - 1, drawn(LANES, SAMPLES, 3, 2, 2) - 1
+def test_padding_is_left_out_of_the_operation_and_its_derivatives(residual: bool, relu: bool) -> None:
+    """Outputs, statistics, gradients and second derivatives are those of the three real samples alone."""
+    layer = LaneBatchNorm(nn.BatchNorm2d(3).double(), fused=True)
+    layer.relu = relu
+    x, more, slopes = (drawn(LANES, SAMPLES, 3, 2, 2) - 1 for _ in range(3))
+    mask = (torch.arange(SAMPLES) < 3).double().expand(LANES, -1)
 
-    def normalised(x: Tensor, more: Tensor, mask: Tensor | None) -> Any:
+    def loss(weights: Any, x: Tensor, more: Tensor, slopes: Tensor, mask: Tensor | None) -> Any:
         buffers = {name: b + 0 * x.sum() for name, b in layer.named_buffers()}
         with masked(layer, mask) if mask is not None else contextlib.nullcontext():
-            return functional_call(layer, buffers, (x, more) if residual else (x,)), buffers
+            out = functional_call(layer, weights | buffers, (x, more) if residual else (x,))
+        return (out.square() * slopes).sum(), (out[:3], buffers)
 
-    found, moved = vmap(normalised)(x, more, (torch.arange(SAMPLES) < 3).double().expand(LANES, -1))
-    right, right_moved = vmap(lambda x, more: normalised(x, more, None))(x[:, :3], more[:, :3])
-    torch.testing.assert_close(found[:, :3], right, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(moved, right_moved, rtol=1e-9, atol=1e-9)
-    assert 0 < (right > 0).sum() < right.numel()
+    def everything(x: Tensor, more: Tensor, slopes: Tensor, mask: Tensor | None) -> Any:
+        weights, by_hand = dict(layer.named_parameters()), grad(loss, argnums=(0, 1, 2), has_aux=True)
+
+        def size(*args: Any) -> Tensor:
+            return sum(g.square().sum() for g in pytree.tree_leaves(by_hand(*args, slopes, mask)[0]))
+
+        first, seen = by_hand(weights, x, more, slopes, mask)
+        second = grad(size, argnums=(0, 1, 2))(weights, x, more)
+        return seen, [(of_weights, of_x[:3], of_more[:3]) for of_weights, of_x, of_more in (first, second)]
+
+    found = vmap(everything)(x, more, slopes * mask[..., None, None, None], mask)
+    right = vmap(functools.partial(everything, mask=None))(x[:, :3], more[:, :3], slopes[:, :3])
+    torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
 
 
 def test_the_operations_shapes_are_known_beforehand() -> None:
@@ -257,8 +271,9 @@ def test_the_operations_shapes_are_known_beforehand() -> None:
     x, weight = torch.randn(SAMPLES, 6, 4, 3), torch.rand(5, 6)
     g = torch.randn(SAMPLES, 6, 1, 1).expand(-1, -1, 4, 3)  # as a mean over all pixels gives it
     checks = "test_schema", "test_faketensor"
-    for more in ([], [x + 1]):
-        torch.library.opcheck(norm_relu._forward, (x, more, *weight[:4], 0.1, 1e-5), test_utils=checks)
-        torch.library.opcheck(norm_relu._backward, (g, x, x, *weight[:3], bool(more)), test_utils=checks)
+    masks = [], [(torch.rand(2, SAMPLES) < 0.8).float()]
+    for more, mask, relu in itertools.product(([], [x + 1]), masks, (False, True)):
+        torch.library.opcheck(norm_relu._forward, (x, more, mask, *weight[:4], 0.1, 1e-5, relu), test_utils=checks)
+        torch.library.opcheck(norm_relu._backward, (g, x, x, mask, *weight[:3], bool(more), relu), test_utils=checks)
     state, gradient = [torch.randn(2, 7), torch.randn(2, 7)], [torch.randn(2, 3, 2).bfloat16(), torch.randn(2, 1)]
     torch.library.opcheck(sgd._sgd, (state, gradient, torch.rand(2), 0.9, 0.1, True), test_utils=checks)
