@@ -174,7 +174,12 @@ def _name(node: fx.Node) -> str:
 
 
 def _viewed(node: fx.Node) -> fx.Node | None:
-    """Find the earlier node that this one shows unchanged: after two transpositions, or as a view of equal shape."""
+    """Find the earlier node that this one shows unchanged: after two transpositions, as a view of equal shape, or
+    copied over all of another tensor, as running statistics are."""
+    if _name(node) == "copy" and _layout(node.args[1]) == _layout(node):
+        copied = node.args[1]
+        assert isinstance(copied, fx.Node)
+        return copied
     source = node
     while _name(source) in _VIEWS:
         earlier = source.args[0]

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.engine.lanes.norm_relu import norm_relu
 from bench.engine.lanes.common import (
     backward_by_hand,
     channels_apart,
@@ -25,6 +24,7 @@ from bench.engine.lanes.common import (
     samples_merged,
     statistics_of,
 )
+from bench.engine.lanes.norm_relu import norm_relu
 
 _aten = torch.ops.aten
 
