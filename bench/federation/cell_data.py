@@ -17,7 +17,7 @@ from bench.plugin import DATASETS, call_factory
 from bench.rng import generator
 from bench.samples import changes, corruptions, normalising, shifts
 from bench.samples.division import make_partition
-from bench.settings import FurtherTest, Settings
+from bench.settings import FurtherTest, Settings, noise_of
 
 CellData = tuple[Dataset, Partition, Dataset | None]
 """What a cell works on: the clients' samples, who has which, and the public samples, if there are any."""
@@ -160,7 +160,7 @@ def _free(settings: Settings, dataset: Dataset) -> Indices:
     evaluated = np.concatenate([*partition.validation, *partition.test, partition.global_test, partition.kept])
     training = np.arange(dataset.n_train)
     free = np.setdiff1d(training, np.concatenate([*partition.train, evaluated]))
-    noise = settings.dp_sgd is not None or any(operation.name == "gaussian" for operation in settings.channel)
+    noise = settings.dp_sgd is not None or noise_of(settings.channel) is not None
     if noise and not len(free):
         raise UserError(
             f"public: clients train on all training samples of {dataset.name!r}, so that public ones would be theirs, "

@@ -73,7 +73,7 @@ def test_of_the_clients_own_data_nobody_s_samples_are_drawn(
 
 def test_the_clients_training_samples_are_not_public_under_noise(cell: Cell, arrays: Path, tmp_path: Path) -> None:
     """What a server trains on has no noise, and epsilon would not count it."""
-    channel = tuple(check_setting("channel", ["clip", "gaussian"]))
+    channel = Settings(method="fedavg", channel=check_setting("channel", ["clip", "gaussian"])).channel
     noises: list[dict[str, Any]] = [{"dp_sgd": PrivateTraining()}, {"channel": channel}]
     plain = public(cell, arrays).model_copy(update={"partition": "dirichlet", "alpha": 1.0, "partition_options": {}})
     assert load_public(plain, tmp_path) is not None
