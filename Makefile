@@ -2,7 +2,7 @@
 PYTHON ?= python3
 DEMO ?= runs/quickstart
 DIST = dist
-PACKAGES = bench methods datasets sweeps reports
+PACKAGES = bench methods datasets sweeps reports tools
 BIN = .venv/bin
 STAMP = .venv/.installed
 # As many processes as tests/processes.py says. Tests differ in length a thousandfold: what is left goes to the process

@@ -114,6 +114,11 @@ def _check_output(path: Path, folder: Path, option: str) -> None:
         raise UserError(f"{option} {path}: {reason}".lstrip()) from None
 
 
+def cache_folder() -> Path:
+    """The folder for what can be fetched again: `pfleague` in `$XDG_CACHE_HOME`, which by default is `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pfleague"
+
+
 def refused(error: OSError) -> str:
     """One sentence for a file or folder that the system does not let us read or write; empty for other errors.
 

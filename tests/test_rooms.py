@@ -15,7 +15,7 @@ from tests.rooms import FLOORS, PACKAGES, room
 WITHIN = {
     "bench/engine": ["lanes", "backends", ""],
     "bench/runs": ["forecast", "", "verify"],
-    "reports": ["statistics", "reading", "tables", "pictures", "published", "page", "decision", "league", "simulation"],
+    "reports": ["statistics", "reading", "tables", "pictures", "published", "page", "decision", "league"],
 }
 """The same for rooms within a room; an empty name stands for the files that lie in the room itself."""
 
@@ -83,10 +83,10 @@ def test_tests_import_nothing_from_other_tests() -> None:
 
 
 def test_the_folders_of_tests_are_the_rooms() -> None:
-    """And one for pinned numbers; a file of `bench/` itself has its tests in `base`."""
+    """And one for pinned numbers, and one for the authors' tools; a file of `bench/` itself has its tests in `base`."""
     tests = ROOT / "tests"
     folders = {file.parent.name for file in tests.glob("*/test_*.py")}
-    assert folders == {*FLOORS, *PACKAGES, "golden"}
+    assert folders == {*FLOORS, *PACKAGES, "golden", "tools"}
     of_base = {f"test_{file.stem}{plural}.py" for file in (ROOT / "bench").glob("*.py") for plural in ("", "s")}
     elsewhere = [file for file in tests.glob("*/test_*.py") if file.name in of_base and file.parent.name != "base"]
     assert elsewhere == [], "tests of files of bench/ itself belong to tests/base/"

@@ -106,7 +106,7 @@ class LeagueTier:
     @property
     def shipped(self) -> list[Path]:
         """The entries that come with the harness."""
-        from reports.league.page import shipped
+        from reports.league.shipped import shipped
 
         return shipped(self.name)
 

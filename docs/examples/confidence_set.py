@@ -17,8 +17,8 @@ import pandas as pd
 from arch.bootstrap import MCS
 
 from bench.results.pack import unpack
-from reports.league.page import shipped
 from reports.league.rule import by_case, ranked, task_weights
+from reports.league.shipped import shipped
 from reports.reading.load import Store, load
 from reports.statistics.best import logits
 from reports.tables.accuracy import GM, PM, selection

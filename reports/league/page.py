@@ -26,6 +26,7 @@ from reports.league.rule import (
     ranked,
     units_of,
 )
+from reports.league.shipped import shipped, shown
 from reports.league.trials import best_by_trials, trials_picture, trials_table
 from reports.league.wins import win_matrix, wins
 from reports.page.cells import Recompute, anchor, cells_section
@@ -43,7 +44,6 @@ from reports.tables.accuracy import GM, PM, selection
 from reports.tables.standings import Family, column_marks, derived_rows, family
 from reports.tables.table import Column, Mark, Table, TableEntry, number, words
 
-_HERE = Path(__file__).resolve().parent
 _LEADERS = 3  # methods that are named per task
 
 
@@ -98,11 +98,11 @@ def write_league(
 def _recompute(store: Store) -> Recompute:
     """The command that checks an entry by computing all its cells again."""
     study = str(store.runs[0]["grid"])
-    with_us = {file.name for file in shipped(study)}
+    league_files = {file.name: file for file in shipped(study)}
 
     def command(cells: Sequence[Cell]) -> str:
         entry = cells[0].view.folder.parent
-        place = f"reports/league/entries/{study}/{entry.name}" if entry.name in with_us else entry.name
+        place = shown(league_files[entry.name]) if entry.name in league_files else entry.name
         return f"bench verify {place} --cells {sum(path.is_dir() for path in entry.iterdir())}"
 
     return command
@@ -308,8 +308,3 @@ def _spread(store: Store, chosen: str, method: str | None) -> Section:
     if tables:
         pictures += (trials_picture(store, trials, chosen, method),)
     return Section("spread", "How often, and at what cost", pictures=pictures, more=tables)
-
-
-def shipped(study: str) -> list[Path]:
-    """The entries that come with the harness."""
-    return sorted((_HERE / "entries" / study).glob("*.tar.xz"))

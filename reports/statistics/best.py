@@ -20,7 +20,7 @@
 - The critical value is Bonferroni's over all pairs: Hsu's own does not control how often one of several exactly equal
   methods is called worse, and Tukey's supposes equal variances.
 
-`python -m reports.simulation.simulate` measures what this covers.
+`python -m tools.simulation.simulate` measures what this covers.
 """
 
 import math
@@ -82,7 +82,7 @@ class Moderated:
         A method that is noisy on one task alone is noisier than the others let it seem, and it is such methods that
         intervals for all at once miss. So a variance counts that is larger than the shrunken one, and the degrees of
         freedom are those of the method's own units: with some of the prior's, intervals on single tasks miss too often
-        in leagues with the shipped entries' own deviations (`python -m reports.simulation.coverage --residuals`).
+        in leagues with the shipped entries' own deviations (`python -m tools.simulation.coverage --residuals`).
         """
         return np.maximum(self.variance, self.plain), self.plain_freedom
 

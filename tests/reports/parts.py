@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reports.simulation.components import Components
+from tools.simulation.components import Components
 
 
 def parts(noise: float, methods: int = 6) -> Components:

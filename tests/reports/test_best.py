@@ -10,9 +10,9 @@ from scipy import special, stats
 
 from bench.rng import generator
 from reports.reading.load import load
-from reports.simulation import simulate
 from reports.statistics import best
 from reports.tables import accuracy, standings
+from tools.simulation import simulate
 
 
 def test_two_methods_are_compared_by_the_paired_t_test_of_their_logits():

@@ -8,9 +8,9 @@ from scipy import stats
 from scipy.special import expit
 
 from bench.rng import generator
-from reports.simulation.noise import unequal_noise
 from reports.statistics.best import logits, pair_variances
 from reports.statistics.ranking import family_weights, pair_intervals, rank
+from tools.simulation.noise import unequal_noise
 
 
 def simulated(levels: np.ndarray, tasks: int, seeds: int, noise: float, draw: int) -> list[np.ndarray]:

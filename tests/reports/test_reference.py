@@ -10,15 +10,15 @@ from scipy import special, stats
 from reports.league.gain import gains
 from reports.league.rule import by_case
 from reports.reading.load import load
-from reports.simulation.components import components
-from reports.simulation.coverage import coverage, equal, resampled, with_guests
-from reports.simulation.design import Design
 from reports.statistics.best import pairs_of
 from reports.statistics.reference import differences
 from reports.tables.accuracy import selection
 from tests.reports import conftest
 from tests.reports.conftest import name_cases, write_store
 from tests.reports.parts import parts
+from tools.simulation.components import components
+from tools.simulation.coverage import coverage, equal, resampled, with_guests
+from tools.simulation.design import Design
 
 
 def test_one_method_on_one_task_is_student_s_paired_interval() -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bench.rng import generator
-from reports.simulation import simulate
 from reports.statistics import inference as ours
+from tools.simulation import simulate
 
 
 def paired(x, y):

@@ -12,9 +12,9 @@ from bench.results.results import load_run
 from bench.runs.verify.recomputed import compare
 from bench.store.store import write_json
 from reports.league.archive import write_archive
-from reports.league.ship import ship
 from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
 from tests.runs.helpers import make_run
+from tools.league import ship
 
 METHODS = ("fedavg", "local")
 

@@ -24,7 +24,6 @@ from bench.results.pack import pack, unpack
 from bench.results.results import RunView, load_run
 from reports.league.export import write_export
 from reports.league.submission import write_submission
-from reports.league.submitted import changed_entries, plugins_of
 from reports.reading.load import load
 from reports.tables.accuracy import PM
 from reports.tables.standings import by_unit
@@ -39,6 +38,7 @@ from tests.conftest import ROOT
 from tests.reports.conftest import write_store
 from tests.runs.forger import forge
 from tests.sweeps.conftest import Write
+from tools.league import changed_entries, plugins_of
 
 DRAWN: dict[str, Any] = {
     "draws": 2, "seeds": [100, 101], "final_seeds": [], "report_seeds": [0, 1, 10, 11], "default_seeds": [0, 10],

@@ -59,7 +59,7 @@ def test_every_method_can_take_part(study: str, arms: int) -> None:
 
 
 def test_every_shipped_entry_is_listed_with_its_checksum() -> None:
-    """`python -m reports.league.ship FOLDER` makes the list anew; `make league` checks it."""
+    """`python -m tools.league ship FOLDER` makes the list anew; `make league` checks it."""
     folders = [folder for folder in (ROOT / "reports" / "league" / "entries").iterdir() if folder.is_dir()]
     assert folders
     for folder in folders:

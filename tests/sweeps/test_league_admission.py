@@ -19,7 +19,7 @@ from bench.results.results import CellView, RunView, load_run
 from bench.runs.verify.files import read_rows
 from bench.settings import OperationPart, Settings
 from bench.store.store import Status
-from reports.league.page import shipped
+from reports.league.shipped import shipped
 from reports.statistics.best import MARGIN
 from sweeps.admission import NOTHING_CHOSEN, Admission, Division, standing
 from sweeps.study import FINALISTS, Study

@@ -1,6 +1,6 @@
 """Rank intervals of equal methods whose noise differs over tasks and methods, is skewed or has heavy tails.
 
-`python -m reports.simulation.simulate noise` prints the table of docs/statistics.md.
+`python -m tools.simulation.simulate noise` prints the table of docs/statistics.md.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from scipy import special
 
 from bench.data import Floats
 from bench.rng import generator
-from reports.simulation.components import components
-from reports.simulation.design import LEAGUE_1
 from reports.statistics import best, inference, ranking
+from tools.simulation.components import components
+from tools.simulation.design import LEAGUE_1
 
 METHODS = (5, 20, 70)
 SEEDS = (3, 5)

@@ -1,6 +1,6 @@
 """Simulations of what the intervals and tests of a report cover.
 
-`python -m reports.simulation.simulate` prints the table of docs/statistics.md.
+`python -m tools.simulation.simulate` prints the table of docs/statistics.md.
 
 Accuracies are drawn around 90 % on the logit scale: a level per task, a level per seed that all methods share (they are
 paired), and each method's own noise, by default of 0.7 percentage points in one method, 1 point in a difference.
@@ -15,9 +15,9 @@ from scipy import special, stats
 
 from bench.data import Floats
 from bench.rng import generator
-from reports.simulation import noise
 from reports.statistics import best, inference, ranking
 from reports.tables import fairness
+from tools.simulation import noise
 
 METHODS = (5, 20, 70)
 SEEDS = (3, 5, 10)

@@ -1,6 +1,6 @@
 """Designs of a league: what some core-hours would tell apart, simulated with the variances of the shipped entries.
 
-`python -m reports.simulation.design --hours 25` prints the table of docs/league.md. A design spends a method's cells on
+`python -m tools.simulation.design --hours 25` prints the table of docs/league.md. A design spends a method's cells on
 independent draws of tuning, on the trials of each draw, and on result seeds with the settings that a draw chose. The
 unit of every interval is a draw: the mean over its result seeds, so that the luck of tuning is in it. With a single
 draw, as in league-1, the unit is a seed, and the luck of tuning is in no interval.
@@ -16,8 +16,8 @@ from scipy import special
 
 from bench.data import Floats
 from bench.rng import generator
-from reports.simulation.components import Components, components
 from reports.statistics import ranking
+from tools.simulation.components import Components, components
 
 LEAGUE_1 = "league_1_small"
 """The study whose entries the next league was designed by."""

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reports.simulation import design
-from reports.simulation.components import _deviations, components
-from reports.simulation.coverage import luck
-from reports.simulation.design import Design
+from tools.simulation import design
+from tools.simulation.components import _deviations, components
+from tools.simulation.coverage import luck
+from tools.simulation.design import Design
 from tests.reports.parts import parts
 
 

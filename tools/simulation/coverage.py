@@ -1,6 +1,6 @@
 """Coverage of what a league's page prints, simulated with the fitted components of a design.
 
-`python -m reports.simulation.coverage --repeats 200` prints the table of docs/league.md for league-2's design: four
+`python -m tools.simulation.coverage --repeats 200` prints the table of docs/league.md for league-2's design: four
 draws of eight trials on one seed each, seven result seeds in a draw. Beside the entries' methods stand a clone of the
 first, whose truth is the same and whose noise and luck are its own, an entry of noise, which guesses, and an erratic
 entry, which diverges on the last task in some cells: with the setting of a draw in any share of them.
@@ -22,11 +22,11 @@ from scipy import special
 
 from bench.data import Floats
 from bench.rng import generator
-from reports.simulation.components import Components, components
-from reports.simulation.design import Design, league
 from reports.statistics import ranking
 from reports.statistics.inference import LEVEL
 from reports.statistics.reference import Differences, differences
+from tools.simulation.components import Components, components
+from tools.simulation.design import Design, league
 
 LEAGUE_2 = Design(draws=4, trials=8, tuning_seeds=1, finals=False, seeds=7)
 _MANY = 2000  # draws from which the truth is taken

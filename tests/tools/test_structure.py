@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.examples import structure
 from tests.conftest import ROOT
+from tools import structure
 
 AGAIN = f"the structure has changed: `{structure.COMMAND}` draws and counts it again"
 

@@ -1,6 +1,6 @@
 """Levels and noise of a league's entries, as simulations of leagues take them.
 
-`python -m reports.simulation.components league_2_small` reads them off the entries that come with the harness and
+`python -m tools.simulation.components league_2_small` reads them off the entries that come with the harness and
 writes `league_2_small.json` beside this file; simulations read that file, and league-1's, whose entries are in the
 history.
 """
@@ -66,8 +66,8 @@ def components(study: str, *, erratic: bool = True, first: str = "") -> Componen
 
 def fit(study: str) -> dict[str, object]:
     """Read the components off the entries that come with the harness, tuned in several draws."""
-    from reports.league.page import shipped
     from reports.league.rule import by_case, data_families, ranked
+    from reports.league.shipped import shipped
     from reports.reading.load import load
     from reports.tables.accuracy import PM, selection
 

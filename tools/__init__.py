@@ -1,0 +1,1 @@
+"""What the authors use beside the package: simulations, the structure of the source, the league's release file."""
