@@ -12,7 +12,7 @@ from bench.plugin import allow
 from bench.results.cell_names import dataset_name
 from bench.runs.run_folder import STUDY
 from bench.store import documents, inside
-from reports.page.sections import Section
+from reports.page.section import Section
 from reports.pictures.canvas import Picture
 from reports.published.comparison import PublishedTable, published_table
 from reports.tables.table import Column, Table, TableEntry, number, words

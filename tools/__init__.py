@@ -1,1 +1,2 @@
-"""What the authors use beside the package: simulations, the structure of the source, the league's release file."""
+"""What the authors use beside the package: simulations, the structure of the source, the cost
+of commands, the league's release file."""

@@ -1,9 +1,7 @@
-"""`bench speed`: the training speed on this machine, compared with a plain loop; and what commands cost."""
+"""`bench speed`: the training speed on this machine, compared with a plain loop."""
 
-import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +9,6 @@ from bench.cli.commands import print_table
 from bench.errors import UserError, did_you_mean
 from bench.places import check_output_file
 from bench.runs.options import Device
-
-if TYPE_CHECKING:
-    from bench.speed.commands import CommandCost
 
 
 def speed(
@@ -26,22 +21,10 @@ def speed(
     device: Device = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="One turn of each instead of five.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all as JSON.")] = None,
-    commands: Annotated[bool, typer.Option("--commands", help="Time commands instead: reports, dry runs, ...")] = False,
-    beside: Annotated[
-        Path | None, typer.Option(metavar="BENCH", help="With --commands: another environment's `bench`, in turns.")
-    ] = None,
-    limit: Annotated[float, typer.Option(min=0, help="With --commands: seconds after which one is ended.")] = 120.0,
 ) -> None:
     """Measure each executor, and a loop as the public libraries write it, on the built-in workloads."""
-    if commands and (workload or device != "auto"):
-        raise UserError("--commands trains nothing that could be chosen: leave out --workload and --device")
     if json_file:
         check_output_file(json_file, "--json")
-    if beside and not commands:
-        raise UserError("--beside compares commands: add --commands")
-    if commands:
-        _commands(beside, limit, json_file, quick=quick)
-        return
     from bench.runs.session_options import check_device_name
     from bench.speed.workloads import WORKLOADS
 
@@ -60,46 +43,6 @@ def speed(
     if json_file:
         store.write_json(json_file, measurements)
     _print(measurements)
-
-
-def _commands(beside: Path | None, limit: float, json_file: Path | None, *, quick: bool) -> None:
-    """Time the commands of this installation and, in turns, of the one at `beside`."""
-    import tempfile
-
-    from bench.runs.progress import steps
-    from bench.speed.commands import BESIDE, COMMANDS, HERE, installation, measure_commands
-    from bench.store import store
-    from bench.store.provenance import provenance
-
-    installations = {HERE: installation(Path(sys.executable).with_name("bench"))}
-    if beside:
-        installations[BESIDE] = installation(beside)
-    with tempfile.TemporaryDirectory() as folder, steps("bench speed") as step:
-        costs = measure_commands(COMMANDS, installations, limit, Path(folder), step, repeats=1 if quick else None)
-    if json_file:
-        document = {command: {name: asdict(cost) for name, cost in row.items()} for command, row in costs.items()}
-        store.write_json(json_file, {**provenance(), "limit": limit, "commands": document})
-    _print_commands(costs, list(installations), limit)
-
-
-def _print_commands(costs: "dict[str, dict[str, CommandCost]]", names: list[str], limit: float) -> None:
-    from rich.table import Table
-
-    from bench.speed.commands import COMMANDS, figures_text
-
-    table = Table(
-        title="Commands",
-        caption="CPU s: seconds of the processors, of all processes of a command. s: on the clock. MB: peak of its "
-        f"largest process. The best of up to three times; >: ended after {limit:g} s.",
-    )
-    table.add_column("command")
-    for name in names:
-        for heading in ("CPU s", "s", "MB"):
-            table.add_column(heading if len(names) == 1 else f"{name}: {heading}", justify="right")
-    for command in COMMANDS:
-        figures = [figures_text(costs[command.name][name], command) for name in names]
-        table.add_row(command.name, *(text for texts in figures for text in texts))
-    print_table(table)
 
 
 def _print(measurements: dict[str, Any]) -> None:

@@ -15,9 +15,8 @@ import pandas as pd
 import bench
 from bench.federation.cell_data import load_all
 from bench.results.results import CellView
-from reports.reading.changes import changes
+from reports.page.changes import change_table, changes
 from reports.reading.load import load
-from reports.tables.changes import change_table
 from reports.tables.table import to_markdown
 
 METHODS = ["fedavg", "local", {"name": "ifca", "k": 2}, "feddrift", "flash", "er"]

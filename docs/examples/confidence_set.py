@@ -19,9 +19,9 @@ from arch.bootstrap import MCS
 from bench.results.pack import unpack
 from reports.league.rule import by_case, ranked, task_weights
 from reports.league.shipped import shipped
-from reports.reading.load import Store, load
+from reports.reading.load import GM, PM, Store, load
 from reports.statistics.best import logits
-from reports.tables.accuracy import GM, PM, selection
+from reports.tables.accuracy import selection
 
 SIZE = 0.05
 

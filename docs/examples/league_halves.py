@@ -19,10 +19,10 @@ import numpy as np
 from bench.data import Floats
 from bench.results.pack import unpack
 from reports.league.rule import by_case, task_weights
-from reports.reading.load import Store, load
+from reports.reading.load import PM, Store, load
 from reports.statistics.inference import LEVEL
 from reports.statistics.reference import differences
-from reports.tables.accuracy import PM, selection
+from reports.tables.accuracy import selection
 from reports.tables.standings import family
 
 

@@ -8,10 +8,9 @@ test turns round. Another call goes on.
 import argparse
 
 import bench
-from reports.reading.further_tests import further_tests
+from reports.page.further_tests import further_table, further_tests, reversals
 from reports.reading.load import load
 from reports.tables.accuracy import selection
-from reports.tables.further_tests import further_table, reversals
 from reports.tables.table import to_markdown
 
 METHODS = [

@@ -17,10 +17,9 @@ from scd_study import as_markdown
 
 from bench.results.pack import unpack
 from reports.league.page import by_case
-from reports.reading.figure import scores
-from reports.reading.load import Store, load
+from reports.reading.load import GM, PM, Store, load
 from reports.statistics.inference import paired
-from reports.tables.accuracy import GM, PM, selection
+from reports.tables.accuracy import selection
 
 ENTRIES = Path(__file__).parents[2] / "reports/league/entries/league_2_small"
 RIVALS = ((GM, "fedavg"), (PM, "ditto"), (PM, "fedrep"), (PM, "finetune"), (PM, "local"))
@@ -44,7 +43,7 @@ def compare(store: Store) -> pd.DataFrame:
         if not row.startswith("scd"):
             continue
         for task, (figure, rival) in product(store.tasks, RIVALS):
-            ours, theirs = (scores(store, name, task, figure, selection(store)) for name in (row, rival))
+            ours, theirs = (store.scores(name, task, figure, selection(store)) for name in (row, rival))
             if len(ours.keys() & theirs.keys()) > 1:
                 c = paired(ours, theirs, least=store.least(task, figure.on))
                 lines.append((row, task, figure.name, rival, c.n, c.difference, c.low, c.high))

@@ -11,9 +11,8 @@ from bench.data import Floats, Indices
 from bench.results.figures import reported_figures
 from bench.results.results import CellView, load_run
 from bench.store import documents, store
-
-_BYTES = ("up", "down_receivers", "up_buffers", "down_receivers_buffers")
-_MEGABYTE = 1e6
+from reports.reading.load import PM
+from reports.tables.cost import BYTES, MEGABYTE
 
 
 @dataclass(frozen=True)
@@ -107,22 +106,14 @@ def _candidate(name: str, cells: Sequence[CellView], settings: dict[str, Any]) -
     site, sample = np.empty(0, np.int64), np.empty(0, np.int64)
     for cell in cells:
         round_ = _round(cell, metric)
-        metrics = cell.table("metrics")
-        chosen = metrics[
-            (metrics["round"] == round_)
-            & (metrics["metric"] == "pm")
-            & (metrics["on"] == "local")
-            & (metrics["mean"] == "train_size")
-            & (metrics["split"] == "validation")
-            & (metrics["quantity"] == "accuracy")
-        ]
-        validation.append(100 * float(chosen["value"].iloc[0]))
+        accuracies = PM.accuracies(cell.table("metrics"), "validation")
+        validation.append(float(accuracies[accuracies["round"] == round_]["value"].iloc[0]))
         hits = cell.hits(metric, round=round_)
         correct.append(100.0 * hits["correct"].to_numpy(dtype=float))
         site, sample = (hits[column].to_numpy(dtype=np.int64) for column in ("client", "sample"))
         ledger = cell.table("ledger")
         clients = len((documents.read(cell.folder, "partition.json") or {}).get("n_train", [0]))
-        megabytes.append(float(ledger[list(_BYTES)].to_numpy().sum()) / _MEGABYTE / clients)
+        megabytes.append(float(ledger[list(BYTES)].to_numpy().sum()) / MEGABYTE / clients)
         seconds.append(store.read_timing(cell.folder).get("seconds", 0.0) / clients)
     costs = float(np.mean(megabytes)), float(np.median(seconds))
     return Candidate(name, settings, personal, float(np.mean(validation)), np.array(correct).T, *costs), site, sample

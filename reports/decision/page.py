@@ -13,7 +13,7 @@ from reports.decision.sentences import headline, points, sentences, settings_tex
 from reports.decision.verdict import ALONE, ConsortiumVerdict
 from reports.page.data_page import data_sections
 from reports.page.page import write_page
-from reports.page.sections import Section
+from reports.page.section import Section
 from reports.pictures.canvas import COLOURS, QUIET, Picture, drawing, finish
 from reports.reading.load import load
 from reports.statistics.crossed import crossed_mean

@@ -9,14 +9,13 @@ from scipy import stats
 from bench.data import Floats
 from reports.league.gain import BOUND
 from reports.league.rule import generic_answers, task_weights
-from reports.page.sections import Section
-from reports.reading.load import Store
+from reports.page.section import Section
+from reports.reading.load import PM, Store
 from reports.statistics.best import pairs_of
 from reports.statistics.inference import LEVEL, Summary, summarise
 from reports.statistics.reference import Differences, differences
-from reports.tables.accuracy import PM
 from reports.tables.cost import budget_table, totals
-from reports.tables.standings import by_unit, complete, derived_rows, each_once, erratic_rows, family
+from reports.tables.standings import by_unit, derived_rows, each_once, erratic_rows, family
 from reports.tables.table import Column, Table, TableEntry, number, words
 
 SIMPLE = "finetune"
@@ -93,13 +92,11 @@ def answers(store: Store, chosen: str, defaults: Store | None = None) -> Section
 def _compared(store: Store, chosen: str) -> _Compared | None:
     group = family(store, store.tasks, PM, chosen)
     simple = group.clones.get(SIMPLE, SIMPLE)
-    scores = {row: units for row, units in group.scores.items() if row != simple}
-    if simple not in group.scores or not scores or len(group.scores[simple][0]) < 2:
+    others = group.only([row for row in group.scores if row != simple])
+    if simple not in group.scores or not others.scores or len(group.scores[simple][0]) < 2:
         return None
-    tasks = [np.array(rows) for rows in zip(*scores.values(), strict=True)]
-    erratic = [row in group.erratic for row in (simple, *scores)]
-    weights = task_weights(store, store.tasks)
-    return _Compared(list(scores), tasks, group.scores[simple], weights, erratic, group.least)
+    weights, erratic = task_weights(store, store.tasks), [simple in group.erratic, *others.flags]
+    return _Compared(list(others.scores), others.tasks, group.scores[simple], weights, erratic, group.least)
 
 
 def _beating(store: Store, compared: _Compared) -> Table:
@@ -161,7 +158,7 @@ def _needed(store: Store, chosen: str) -> Table:
         whole = {
             row: by_unit(store, row, [task], PM, chosen)
             for row in store.rows
-            if row in derived and methods[row] != BOUND and complete(store, row, task, PM, chosen)
+            if row in derived and methods[row] != BOUND and store.complete(row, task, PM, chosen)
         }
         models, _ = each_once(whole | trained)  # so what is a generic model counts as one
         generic, personal = ({row: models[row] for row in models if row in group} for group in (whole, trained))
@@ -231,8 +228,7 @@ def _both(
     by_task = []
     for task in store.tasks:
         tuned, plain = (
-            of.by_seed(row, task, PM.metric, PM.on, PM.mean, chosen) if row in of.rows and task in of.tasks else {}
-            for of in (store, defaults)
+            of.by_seed(row, task, PM, chosen) if row in of.rows and task in of.tasks else {} for of in (store, defaults)
         )
         draws: dict[str, list[tuple[float, float]]] = {}
         for seed in sorted(tuned.keys() & plain.keys()):

@@ -10,11 +10,10 @@ from bench.data import Floats
 from bench.errors import UserError
 from bench.results.results import load_run
 from reports.league.rule import by_case, data_families, positions, ranked, units_of
-from reports.reading.figure import Figure
-from reports.reading.load import Store, load
+from reports.reading.load import GM, PM, Figure, Store, load
 from reports.statistics.inference import LEVEL
 from reports.statistics.ranking import Ranked, pair_intervals
-from reports.tables.accuracy import GM, PM, selection
+from reports.tables.accuracy import selection
 from reports.tables.table import Column, Table, number, words
 
 _MOVED = 10
@@ -100,9 +99,9 @@ def _turned(old: Store, new: Store, figure: Figure) -> list[Table]:
 def _differences(store: Store, figure: Figure, names: Sequence[str]) -> tuple[Floats, Floats]:
     """Differences of the methods' mean log-odds, and half widths of their intervals, `[methods, methods]`."""
     compared, _ = ranked(store, figure, selection(store))
-    tasks = [np.array(rows) for rows in zip(*(compared.scores[name] for name in names), strict=True)]
-    erratic = [name in compared.erratic for name in names]
-    mean, half = pair_intervals(tasks, data_families(store, store.tasks), erratic, LEVEL / 2, compared.least)
+    rows = compared.only(names)
+    families = data_families(store, store.tasks)
+    mean, half = pair_intervals(rows.tasks, families, rows.flags, LEVEL / 2, rows.least)
     return mean[:, None] - mean[None], half
 
 

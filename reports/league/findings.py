@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from reports.league.gain import Gains
 from reports.league.pictures import means
 from reports.league.rule import family_mean, ranked
-from reports.page.sections import Section
-from reports.reading.figure import Figure
-from reports.reading.load import Store
+from reports.page.section import Section
+from reports.reading.load import GM, PM, Figure, Store
 from reports.statistics.inference import Summary
-from reports.tables.accuracy import GM, PM
 from reports.tables.standings import derived_rows
 
 GLOSSARY = (

@@ -10,12 +10,10 @@ import pandas as pd
 from bench.data import Floats
 from reports.league.rule import budget_text, entries_of, has_draws, task_weights
 from reports.page.cells import anchor
-from reports.page.sections import Section
-from reports.reading.figure import Figure, scores
-from reports.reading.load import Store
+from reports.page.section import Section
+from reports.reading.load import PM, Figure, Store
 from reports.statistics.inference import LEVEL, Summary, holm, p_value, summarise
 from reports.statistics.reference import Differences, differences
-from reports.tables.accuracy import PM
 from reports.tables.standings import Family, erratic_rows, family
 from reports.tables.table import Column, Table, TableEntry, number, probability, words
 
@@ -160,7 +158,7 @@ def _within(means: Mapping[str, Summary], rows: Sequence[str], halves: Floats) -
 
 def by_seed(store: Store, row: str, figure: Figure, chosen: str) -> pd.DataFrame:
     """Accuracy in percent, units x tasks; nan where there is none."""
-    by_task = {task: scores(store, row, task, figure, chosen) for task in store.tasks}
+    by_task = {task: store.scores(row, task, figure, chosen) for task in store.tasks}
     return pd.DataFrame({task: pd.Series(units, dtype=float) for task, units in by_task.items()}).sort_index()
 
 

@@ -9,13 +9,11 @@ from reports.league.gain import by_seed
 from reports.league.pictures import means
 from reports.league.rule import REFERENCES, ranked, task_weights, units_of
 from reports.league.wins import counted, outcome_text
-from reports.page.sections import Section
+from reports.page.section import Section
 from reports.pictures.canvas import COLOURS, Picture, drawing, finish, legend
-from reports.reading.figure import Figure
-from reports.reading.load import Store
+from reports.reading.load import GM, PM, Figure, Store
 from reports.statistics.inference import LEVEL, Comparison, holm, paired
 from reports.statistics.ranking import Ranked
-from reports.tables.accuracy import GM, PM
 from reports.tables.standings import Family
 from reports.tables.table import Column, Table, TableEntry, number, probability, words
 

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bench.results.results import RunView
 from bench.runs.progress import steps
 from reports.league.answers import answers
@@ -31,18 +29,17 @@ from reports.league.trials import best_by_trials, trials_picture, trials_table
 from reports.league.wins import win_matrix, wins
 from reports.page.cells import Recompute, anchor, cells_section
 from reports.page.page import write_page
-from reports.page.sections import Section
+from reports.page.section import Section
 from reports.pictures import new_clients
 from reports.pictures.profiles import performance_profiles
 from reports.pictures.tradeoff import tradeoff
-from reports.reading.figure import Figure, scores
-from reports.reading.load import Cell, Store, load
+from reports.reading.load import GM, PM, Cell, Figure, Store, load
 from reports.statistics.best import Standing
 from reports.statistics.ranking import Ranked
 from reports.tables import cost, fairness
-from reports.tables.accuracy import GM, PM, selection
+from reports.tables.accuracy import selection
 from reports.tables.standings import Family, column_marks, derived_rows, family
-from reports.tables.table import Column, Mark, Table, TableEntry, number, words
+from reports.tables.table import Column, Mark, Table, TableEntry, mean_entry, number, words
 
 _LEADERS = 3  # methods that are named per task
 
@@ -213,11 +210,8 @@ def _place(row: str, compared: Family, place: Ranked | None) -> tuple[TableEntry
 
 
 def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark: Mark) -> TableEntry:
-    accuracies = list(scores(store, row, task, figure, chosen).values())
-    if not accuracies:
-        return words("–")
-    spread = float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None
-    return TableEntry(float(np.mean(accuracies)), spread, mark=mark, n=len(accuracies), link=anchor(row, task))
+    entry = mean_entry(store.scores(row, task, figure, chosen).values())
+    return entry if entry.value is None else replace(entry, mark=mark, link=anchor(row, task))
 
 
 def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:

@@ -8,8 +8,7 @@ import pandas as pd
 
 from reports.league.rule import positions
 from reports.pictures.canvas import COLOURS, Picture, drawing, finish, legend
-from reports.reading.figure import Figure, scores
-from reports.reading.load import Store
+from reports.reading.load import Figure, Store
 from reports.statistics.ranking import Ranked
 
 _SHOWN = 15.0  # points below the best of a task at which the heat map's colour ends
@@ -19,7 +18,7 @@ def means(store: Store, rows: Sequence[str], figure: Figure, chosen: str) -> pd.
     """Mean accuracy in percent, rows x tasks; nan where there is none."""
     columns = {
         task: [
-            np.mean(list(units.values())) if (units := scores(store, row, task, figure, chosen)) else np.nan
+            np.mean(list(units.values())) if (units := store.scores(row, task, figure, chosen)) else np.nan
             for row in rows
         ]
         for task in store.tasks

@@ -14,9 +14,7 @@ from bench.results.cell_names import dataset_name
 from bench.results.pack import TUNING
 from bench.results.results import CellView
 from bench.settings import Settings
-from reports.reading.figure import Figure
-from reports.reading.generic_models import equal_models
-from reports.reading.load import Store, remembered
+from reports.reading.load import Figure, Store, equal_models, remembered
 from reports.statistics.ranking import Ranked, family_weights, rank
 from reports.tables.standings import Family, family
 
@@ -111,9 +109,7 @@ def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str,
     compared = family(store, store.tasks, figure, chosen)
     if len(compared.scores) < 2:
         return compared, {}
-    tasks = [np.array(rows) for rows in zip(*compared.scores.values(), strict=True)]
-    erratic = [row in compared.erratic for row in compared.scores]
-    ranks = rank(tasks, data_families(store, store.tasks), erratic, compared.least)
+    ranks = rank(compared.tasks, data_families(store, store.tasks), compared.flags, compared.least)
     places = dict(zip(compared.scores, ranks, strict=True))
     return compared, places | {row: places[first] for row, first in compared.clones.items()}
 

@@ -12,8 +12,7 @@ from bench.results.cell_names import drawn, task_name
 from bench.results.pack import TRIALS, TUNING
 from reports.league.rule import REFERENCES, family_mean, most_draws, ranked
 from reports.pictures.canvas import Picture, drawing, finish, legend, style_of
-from reports.reading.load import Store
-from reports.tables.accuracy import PM
+from reports.reading.load import PM, Store
 from reports.tables.standings import derived_rows
 from reports.tables.table import Column, Table, number
 

@@ -1,16 +1,13 @@
 """Counts of tasks on which one method surely beats another: for each pair, and for one method against all others."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from bench.data import Floats
 from reports.league.rule import ranked
 from reports.pictures.canvas import Picture, drawing, finish
-from reports.reading.figure import Figure
-from reports.reading.load import Store
+from reports.reading.load import Figure, Store
 from reports.statistics.best import TaskOutcome, outcomes
 from reports.tables.standings import Family
 
@@ -25,11 +22,10 @@ def counted(compared: Family, method: str, margin: float) -> dict[str, Counter[T
         method: one of them.
         margin: of equivalence, in percentage points.
     """
-    rows = list(compared.scores)
-    erratic = [row in compared.erratic for row in rows]
+    rows, erratic = list(compared.scores), compared.flags
     at = rows.index(method)
     counts: dict[str, Counter[TaskOutcome]] = {row: Counter() for row in rows if row != method}
-    for task, least in zip(_tasks(compared.scores), compared.least, strict=True):
+    for task, least in zip(compared.tasks, compared.least, strict=True):
         for row, outcome in zip(rows, outcomes(task, max(1, len(counts)), margin, erratic, least)[at], strict=True):
             if row != method:
                 counts[row][outcome] += 1
@@ -55,9 +51,9 @@ def wins(store: Store, figure: Figure, chosen: str, method: str | None = None) -
     if not shown:
         return pd.DataFrame()
     counts = np.zeros((len(shown), len(shown)), dtype=int)
-    erratic = [row in compared.erratic for row in shown]
-    for task, least in zip(_tasks({row: compared.scores[row] for row in shown}), compared.least, strict=True):
-        counts += np.array(outcomes(task, _pairs(len(shown)), store.margin, erratic, least)) == "win"
+    leading = compared.only(shown)
+    for task, least in zip(leading.tasks, leading.least, strict=True):
+        counts += np.array(outcomes(task, _pairs(len(shown)), store.margin, leading.flags, least)) == "win"
     return pd.DataFrame(counts, index=shown, columns=shown)
 
 
@@ -91,8 +87,3 @@ def outcome_text(margin: float) -> str:
 
 def _pairs(methods: int) -> int:
     return methods * (methods - 1) // 2
-
-
-def _tasks(scores: Mapping[str, Sequence[Floats]]) -> list[Floats]:
-    """Accuracies of each task, `[rows, units]`."""
-    return [np.array(rows) for rows in zip(*scores.values(), strict=True)]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from bench.settings import PRESENTATION
-from reports.page.sections import Section
+from reports.page.section import Section
 from reports.reading.load import Cell, Store
 from reports.reading.names import setting_text
 from reports.tables.table import Column, Table, TableEntry, number, words

@@ -10,12 +10,10 @@ import pandas as pd
 from bench.places import file_stems
 from bench.store import inside
 from reports.page.page import write_page
-from reports.page.sections import Section
-from reports.reading.figure import Figure
-from reports.reading.load import Cell, Store
-from reports.statistics import inference
+from reports.page.section import Section
+from reports.reading.load import Cell, Figure, Store
 from reports.tables import accuracy, fairness
-from reports.tables.table import Column, Table, TableEntry, number, words
+from reports.tables.table import Column, Table, TableEntry, mean_entry, number
 
 _GM = Figure("GM", "gm", "local", "train_size")
 FOLDER = "clients"
@@ -113,7 +111,7 @@ def _scores(
         if not (personal["row"] == row).any():
             continue
         values = [
-            _entry(frame[frame["row"] == row][column])
+            mean_entry(frame[frame["row"] == row][column])
             for frame, column in ((personal, "accuracy"), (generic, "accuracy"), (gain, "gain"))
         ]
         all_gains = of_task[of_task["row"] == row]["gain"]
@@ -128,13 +126,6 @@ def _scores(
     table = Table("scores", "Under each method", caption, "Method", tuple(map(Column, heads)), tuple(rows))
     alone = "" if len(of_task) else "The grid has no `local`: what the client gains cannot be said."
     return Section("scores", "Scores", alone, (table,))
-
-
-def _entry(values: pd.Series) -> TableEntry:
-    if not len(values):
-        return words("–")
-    summary = inference.summarise(values.to_list())
-    return TableEntry(summary.mean, None if math.isnan(summary.std) else summary.std)
 
 
 def _data(cell: Cell, client: int) -> Section:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.data import Floats
-from reports.page.sections import Section
+from reports.page.section import Section
 from reports.pictures.canvas import COLOURS, MARKERS, Picture, drawing, finish, legend
 from reports.reading.load import Cell, Store
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.store import inside
-from reports.page.rendering import rendered
-from reports.page.sections import Section
+from reports.page.section import Section, rendered
 from reports.pictures.canvas import COLOURS, Picture, drawing, finish, legend
 from reports.tables.table import Column, Table, TableEntry, number, sentence
 

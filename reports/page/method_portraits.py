@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.page.sections import Section
+from reports.page.section import Section
 from reports.pictures.canvas import Picture, drawing, finish, legend, task_colours
 from reports.pictures.figures import band
 from reports.reading.load import Cell, Store

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,26 +18,22 @@ from bench.runs.progress import steps
 from bench.store import inside
 from reports.page import client_relations
 from reports.page.cells import cells_section
+from reports.page.changes import change_section
+from reports.page.further_tests import further_section
 from reports.page.method_portraits import portraits
-from reports.page.rendering import rendered
-from reports.page.sections import Section
-from reports.pictures import figures, new_clients, samples, timeline
-from reports.pictures.changes import change_curves
+from reports.page.section import Section, rendered
+from reports.pictures import figures, new_clients, timeline
+from reports.pictures.canvas import Picture
 from reports.pictures.headline import headline
-from reports.pictures.price import price
 from reports.pictures.profiles import interval_estimates, performance_profiles
 from reports.pictures.tradeoff import tradeoff
 from reports.published import speedup
 from reports.published.comparison import PublishedTable, comparison, published_table
 from reports.published.measures import MEASURES
-from reports.reading import changes
-from reports.reading.further_tests import further_tests
-from reports.reading.load import Store, load
-from reports.reading.setting import described
+from reports.reading.load import BENIGN, HEADLINE, PM_EQUAL, Store, load
 from reports.statistics.best import MARGIN
 from reports.tables import accuracy, cost, fairness, scores
-from reports.tables.changes import change_table
-from reports.tables.further_tests import further_table, reversals
+from reports.tables.accuracy import described
 from reports.tables.latex import Latex, arranged, check, display_names
 from reports.tables.pool_error import pool_table
 from reports.tables.standings import standings_table
@@ -169,7 +165,7 @@ class _Compared:
     def curves(self) -> dict[str, pd.DataFrame]:
         """Accuracies by round with their costs (`cost.curves`), by figure."""
         metrics = self.store.table("metrics")
-        return {figure.name: cost.curves(metrics, self.costs, figure) for figure in accuracy.HEADLINE}
+        return {figure.name: cost.curves(metrics, self.costs, figure) for figure in HEADLINE}
 
     @cached_property
     def clients(self) -> pd.DataFrame:
@@ -183,9 +179,13 @@ class _Compared:
         return [published_table(name) for name in dict.fromkeys(names)]
 
 
-def _headline_section(part: _Compared) -> Section | None:
-    picture = headline(part.store, part.chosen)
-    return None if picture is None else Section("headline", "At a glance", pictures=(picture,))
+def _section(
+    id: str, title: str, tables: Iterable[Table | None] = (), pictures: Iterable[Picture | None] = ()
+) -> Section | None:
+    """A section of those tables and pictures that there are; None where there are none."""
+    shown = tuple(table for table in tables if table is not None)
+    drawn = tuple(picture for picture in pictures if picture is not None)
+    return Section(id, title, tables=shown, pictures=drawn) if shown or drawn else None
 
 
 def _accuracy_section(part: _Compared) -> Section:
@@ -195,7 +195,7 @@ def _accuracy_section(part: _Compared) -> Section:
     attacked = set(store.figures["task"][store.figures["mean"] == "benign"])
     if attacked:
         title, tasks = "Benign clients under attack", [task for task in store.tasks if task in attacked]
-        benign = (accuracy.main_table(store, chosen, accuracy.BENIGN, "benign", title, tuned, tasks),)
+        benign = (accuracy.main_table(store, chosen, BENIGN, "benign", title, tuned, tasks),)
     return Section(
         "accuracy",
         "Accuracy",
@@ -203,46 +203,20 @@ def _accuracy_section(part: _Compared) -> Section:
         more=(
             cost.budget_table(store, chosen, part.costs),
             accuracy.main_table(store, "last", name="last", title="The same at the last round", tuned=tuned),
-            accuracy.main_table(store, chosen, (accuracy.PM_EQUAL,), "equal", equal, tuned),
+            accuracy.main_table(store, chosen, (PM_EQUAL,), "equal", equal, tuned),
             accuracy.all_figures_table(store),
         ),
     )
 
 
-def _score_section(part: _Compared) -> Section | None:
-    tables = tuple(scores.score_tables(part.store, part.chosen))
-    return Section("scores", "Other scores", tables=tables) if tables else None
-
-
-def _further_section(part: _Compared) -> Section | None:
-    tested = further_tests(part.store, accuracy.selection(part.store))
-    if not len(tested):
-        return None
-    points = tuple(reversals(part.store, tested))
-    of_pairs = "differences with 95 % intervals, not corrected for the number of pairs"
-    text = f"Pairs of methods whose order a test turns round ({of_pairs}):" if points else ""
-    pictures = tuple(picture for picture in (price(part.store, tested),) if picture is not None)
-    return Section("further", "Further tests", text, (further_table(part.store, tested),), pictures, points=points)
-
-
-def _change_section(part: _Compared) -> Section | None:
-    changed = changes.changes(part.store)
-    if not len(changed):
-        return None
-    pictures = (change_curves(part.store, changes.curves(part.store)),)
-    return Section("changes", "Changes of the data", tables=(change_table(part.store, changed),), pictures=pictures)
-
-
 def _published_section(part: _Compared) -> Section | None:
     beside = [table for table in part.printed if set(table.metrics) & set(MEASURES)]
-    table = tuple(comparison(part.store, table) for table in beside)
-    return Section("published", "Beside the paper", tables=table) if table else None
+    return _section("published", "Beside the paper", (comparison(part.store, table) for table in beside))
 
 
 def _convergence_section(part: _Compared) -> Section | None:
-    if not any(len(curve) for curve in part.curves.values()):
-        return None
-    return Section("convergence", "Convergence", pictures=(figures.convergence(part.store, part.curves),))
+    pictures = [figures.convergence(part.store, part.curves)] if any(map(len, part.curves.values())) else []
+    return _section("convergence", "Convergence", pictures=pictures)
 
 
 def _statistics_section(part: _Compared) -> Section:
@@ -253,19 +227,19 @@ def _statistics_section(part: _Compared) -> Section:
         if picture is not None
     ]
     reasons: dict[str, list[str]] = {}
-    for figure in accuracy.HEADLINE:
+    for figure in HEADLINE:
         result = accuracy.ranking(store, figure, chosen)
         if result.too_few:
             reasons.setdefault(result.too_few, []).append(figure.name)
         else:
             pictures.append(figures.critical_difference(result, figure))
     aggregates = accuracy.aggregate_table(store, chosen)
-    by_samples = pool_table(store, chosen, accuracy.HEADLINE)
+    by_samples = pool_table(store, chosen, HEADLINE)
     return Section(
         "statistics",
         "Statistics",
         " ".join(f"{' and '.join(names)}: {reason}." for reason, names in reasons.items()),
-        (standings_table(store, chosen, accuracy.HEADLINE), *([aggregates] if aggregates.rows else [])),
+        (standings_table(store, chosen, HEADLINE), *([aggregates] if aggregates.rows else [])),
         tuple(pictures),
         (accuracy.comparison_table(store, chosen), *([by_samples] if by_samples else [])),
     )
@@ -290,14 +264,8 @@ def _cost_section(part: _Compared) -> Section | None:
     pictures = [tradeoff(store, costs, part.chosen)]
     pictures += [figures.convergence(store, part.curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()]
     goals = cost.targets(curve, accuracy.reference(store), part.targets)
-    shown = [cost.cost_table(store, curve, costs, goals), speedup.speedup_table(store, curve, part.printed, goals)]
-    table = tuple(table for table in shown if table is not None)
-    return Section("cost", "Cost", tables=table, pictures=tuple(picture for picture in pictures if picture is not None))
-
-
-def _timeline_section(part: _Compared) -> Section | None:
-    times = timeline.timelines(part.store)
-    return None if times is None else Section("timeline", "Time", pictures=(times,))
+    tables = [cost.cost_table(store, curve, costs, goals), speedup.speedup_table(store, curve, part.printed, goals)]
+    return _section("cost", "Cost", tables, pictures)
 
 
 def _newcomer_section(part: _Compared) -> Section | None:
@@ -310,35 +278,30 @@ def _newcomer_section(part: _Compared) -> Section | None:
 
 def _sensitivity_section(part: _Compared) -> Section | None:
     pictures = (figures.sensitivity(part.store, setting, part.chosen) for setting in figures.varied(part.store))
-    drawn = tuple(pictures)
-    return Section("sensitivity", "Sensitivity", pictures=drawn) if drawn else None
-
-
-def _data_section(part: _Compared) -> Section:
-    return Section("data", "Data", pictures=(figures.partitions(part.store), *samples.pictures(part.store)))
-
-
-def _method_section(part: _Compared) -> Section:
-    return Section("methods", "Method by method", parts=tuple(portraits(part.store, part.curves, part.clients)))
+    return _section("sensitivity", "Sensitivity", pictures=pictures)
 
 
 _SECTIONS: dict[str, Callable[[_Compared], Section | None]] = {
-    "at a glance": _headline_section,
+    "at a glance": lambda part: _section("headline", "At a glance", pictures=[headline(part.store, part.chosen)]),
     "accuracy": _accuracy_section,
-    "other scores": _score_section,
-    "further tests": _further_section,
-    "changes of the data": _change_section,
+    "other scores": lambda part: _section("scores", "Other scores", scores.score_tables(part.store, part.chosen)),
+    "further tests": lambda part: further_section(part.store, accuracy.selection(part.store)),
+    "changes of the data": lambda part: change_section(part.store),
     "beside the paper": _published_section,
     "convergence": _convergence_section,
     "statistics": _statistics_section,
     "clients": _client_section,
     "cost": _cost_section,
-    "time": _timeline_section,
+    "time": lambda part: _section("timeline", "Time", pictures=[timeline.timelines(part.store)]),
     "relations": lambda part: client_relations.relations(part.store),
     "new clients": _newcomer_section,
     "sensitivity": _sensitivity_section,
-    "data": _data_section,
-    "method by method": _method_section,
+    "data": lambda part: _section(
+        "data", "Data", pictures=[figures.partitions(part.store), *figures.samples(part.store)]
+    ),
+    "method by method": lambda part: Section(
+        "methods", "Method by method", parts=tuple(portraits(part.store, part.curves, part.clients))
+    ),
 }
 """The page's parts from the cells of one protocol, in their order."""
 

@@ -19,8 +19,8 @@ import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import LogFormatterMathtext, LogFormatterSciNotation
 
-from reports.reading.load import Store
-from reports.tables.accuracy import PM, reference
+from reports.reading.load import PM, Store
+from reports.tables.accuracy import reference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -310,7 +310,7 @@ def _alpha(task: str) -> float:
 
 
 def _mean(store: Store, row: str) -> float:
-    scores = [store.scores(row, task, PM.metric, PM.on, PM.mean, "last") for task in store.tasks]
+    scores = [store.scores(row, task, PM, "last") for task in store.tasks]
     return float(np.mean([np.mean(list(units.values())) for units in scores])) if all(scores) else -math.inf
 
 

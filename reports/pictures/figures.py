@@ -1,4 +1,4 @@
-"""The pictures of a report that are about curves, partitions, clients, settings and ranks."""
+"""The pictures of a report that are about curves, partitions, samples, clients, settings and ranks."""
 
 import math
 from collections.abc import Sequence
@@ -9,14 +9,18 @@ import pandas as pd
 
 from bench.data import Floats
 from reports.pictures.canvas import Picture, drawing, finish, legend, style_of, styles
-from reports.reading.figure import Figure
-from reports.reading.load import Store
+from reports.reading.load import HEADLINE, Figure, Store
 from reports.reading.names import setting_text
 from reports.statistics.inference import CriticalDifference, summarise
-from reports.tables.accuracy import HEADLINE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+import base64
+from collections.abc import Iterator
+
+import numpy.typing as npt
+
+from reports.pictures.canvas import saved, style_context
 
 _DECADE = 10  # settings that span this factor get a logarithmic axis
 _SMALL = 7.5  # points: notes inside a panel
@@ -200,7 +204,7 @@ def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
         for axis, (figure, panel) in zip(axes, _panels(HEADLINE, panels), strict=True):
             for k, curve in enumerate(curves):
                 entries = sorted(points.get((curve, panel), {}).items())
-                scores = [store.scores(*names, figure.metric, figure.on, figure.mean, chosen) for _, names in entries]
+                scores = [store.scores(*names, figure, chosen) for _, names in entries]
                 runs = [summarise(list(units.values())) for units in scores]
                 mean, std = [run.mean for run in runs], np.nan_to_num([run.std for run in runs])
                 axis.errorbar(
@@ -290,3 +294,43 @@ def _points(store: Store, setting: str) -> dict[tuple[str, str], dict[float, tup
         for curve, of in points.items()
     }
     return {curve: of for curve, of in single.items() if of}
+
+
+_INCH = 0.5  # of an image on paper
+
+
+def samples(store: Store) -> Iterator[Picture]:
+    """A picture for each task with shifts, of its first cell that has kept samples."""
+    for number, task in enumerate(store.tasks):
+        cells = (cell for cell in store.cells if cell.task == task)
+        content = next((kept for cell in cells if (kept := cell.json("samples")) is not None), None)
+        if content is not None and content["clients"]:
+            yield _sample_picture(task, number, content)
+
+
+def images(shape: list[int], text: str) -> npt.NDArray[np.uint8]:
+    """`[n, height, width]` of one channel, else `[n, height, width, 3]`, of what a cell has kept."""
+    x = np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, *shape)
+    return x[:, 0] if shape[0] == 1 else x[:, :3].transpose(0, 2, 3, 1)
+
+
+def _sample_picture(task: str, number: int, content: dict[str, Any]) -> Picture:
+    from matplotlib.figure import Figure
+
+    rows = content["clients"]
+    columns = max(len(row["labels"]) for row in rows)
+    caption = f"Training samples of {len(rows)} clients with their labels, after the shifts of {task}; its first cell."
+    with style_context():
+        canvas = Figure(figsize=(1.2 + _INCH * columns, 0.4 + 1.5 * _INCH * len(rows)), layout="constrained")
+        grid = canvas.subplots(len(rows), columns, squeeze=False)
+        for axes, row in zip(grid, rows, strict=True):
+            for axis in axes:
+                axis.axis("off")
+            shown = zip(axes, images(content["shape"], row["images"]), row["labels"], strict=False)
+            for axis, image, label in shown:
+                axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+                axis.set_title(label[:10], fontsize=7, fontweight="normal", pad=1)
+            axes[0].text(-0.3, 0.5, f"client {row['client']}", transform=axes[0].transAxes, ha="right", fontsize=7)
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine("none")
+        return saved(canvas, f"samples_{number}", f"What clients see: {task}", caption)

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reports.pictures.canvas import Picture, drawing, finish, legend, task_colours
-from reports.reading.figure import Figure, scores
-from reports.reading.load import Store
-from reports.reading.setting import described
+from reports.reading.load import HEADLINE, Figure, Store
 from reports.statistics import inference
-from reports.tables.accuracy import HEADLINE, SELECTION_TEXT
+from reports.tables.accuracy import SELECTION_TEXT, described
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +50,7 @@ def _measured(store: Store, figure: Figure, chosen: str) -> dict[str, dict[str, 
     """Summarise the accuracies of each row by task, rows that lack a task and those with the worst mean first."""
     summaries = {}
     for row in store.rows:
-        by_task = {task: list(scores(store, row, task, figure, chosen).values()) for task in store.tasks}
+        by_task = {task: list(store.scores(row, task, figure, chosen).values()) for task in store.tasks}
         if any(by_task.values()):
             summaries[row] = {
                 task: inference.summarise(values, least=store.least(task, figure.on))

@@ -5,11 +5,9 @@ import pandas as pd
 
 from bench.data import Floats
 from reports.pictures.canvas import Picture, bar_styles, drawing, finish, legend
-from reports.reading.load import Store
-from reports.statistics import inference
-from reports.tables.accuracy import PM
+from reports.reading.load import PM, Store
 from reports.tables.standings import derived_rows
-from reports.tables.table import Column, Table, TableEntry, words
+from reports.tables.table import Column, Table, mean_entry
 
 _PREFIX = "new"
 
@@ -44,7 +42,10 @@ def newcomer_table(store: Store, accuracies: pd.DataFrame) -> Table:
     columns = tuple(Column(_after(k), task) for task in tasks for k in epochs)
     derived = derived_rows(store, store.tasks, PM)
     rows = tuple(
-        (row, tuple(_entry(_of(accuracies, row, task, k), row in derived) for task in tasks for k in epochs))
+        (
+            row,
+            tuple(mean_entry(_of(accuracies, row, task, k), derived=row in derived) for task in tasks for k in epochs),
+        )
         for row in store.rows
     )
     caption = (
@@ -88,10 +89,3 @@ def _of(accuracies: pd.DataFrame, row: str, task: str, epochs: int) -> Floats:
 
 def _after(epochs: int) -> str:
     return f"{epochs} epoch{'' if epochs == 1 else 's'}"
-
-
-def _entry(values: Floats, derived: bool) -> TableEntry:
-    if not len(values):
-        return words("–")
-    summary = inference.summarise(values)
-    return TableEntry(summary.mean, None if np.isnan(summary.std) else summary.std, derived=derived)

@@ -11,10 +11,10 @@ import numpy as np
 from bench.data import Floats
 from bench.rng import generator
 from reports.pictures.canvas import QUIET, Picture, drawing, finish, legend, styles
-from reports.reading.load import Store
+from reports.reading.load import HEADLINE, Store
 from reports.statistics import inference
-from reports.tables.accuracy import HEADLINE, aggregates, reference
-from reports.tables.standings import by_unit, complete, derived_rows
+from reports.tables.accuracy import aggregates, reference
+from reports.tables.standings import by_unit, derived_rows
 
 _DRAWS = 500
 _POINTS = 150
@@ -32,7 +32,7 @@ def performance_profiles(store: Store, chosen: str) -> Picture | None:
         by_figure[figure] = {
             row: by_unit(store, row, store.tasks, figure, chosen)
             for row in store.rows
-            if row not in derived and all(complete(store, row, task, figure, chosen) for task in store.tasks)
+            if row not in derived and all(store.complete(row, task, figure, chosen) for task in store.tasks)
         }
     shown = {figure: rows for figure, rows in by_figure.items() if rows}
     if not shown:

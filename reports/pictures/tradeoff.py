@@ -6,9 +6,7 @@ import numpy as np
 import pandas as pd
 
 from reports.pictures.canvas import Picture, drawing, finish, legend, point_styles
-from reports.reading.figure import scores
-from reports.reading.load import Store
-from reports.tables.accuracy import HEADLINE
+from reports.reading.load import HEADLINE, Store
 from reports.tables.standings import derived_rows
 
 _COSTS = {
@@ -35,7 +33,7 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
     with drawing(shown, len(HEADLINE), panel=(4.2, 2.6)) as (canvas, axes):
         for axis, (figure, name) in zip(axes, [(f, n) for f in HEADLINE for n in shown], strict=True):
             for row in store.rows:
-                by_task = [list(scores(store, row, task, figure, chosen).values()) for task in store.tasks]
+                by_task = [list(store.scores(row, task, figure, chosen).values()) for task in store.tasks]
                 cost = float(means[name].get(row, np.nan))
                 if not all(by_task) or np.isnan(cost) or row in derived[figure]:
                     continue

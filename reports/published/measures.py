@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reports.reading.figure import Figure
-from reports.reading.load import Cell, Store
+from reports.reading.load import GM, PM, PM_EQUAL, Cell, Figure, Store
 from reports.statistics import inference
 from reports.tables import fairness
-from reports.tables.accuracy import GM, PM, PM_EQUAL
-from reports.tables.table import TableEntry, words
+from reports.tables.table import TableEntry, mean_entry, words
 
 AMBIGUOUS = "ambiguous"
 """Printed in place of a number."""
@@ -101,7 +99,7 @@ def _accuracy(figure: Figure, ours: Ours, place: Place) -> TableEntry:
     scores = [
         score
         for row, task in entries
-        for unit, score in ours.store.scores(row, task, figure.metric, figure.on, figure.mean, ours.chosen).items()
+        for unit, score in ours.store.scores(row, task, figure, ours.chosen).items()
         if unit in units
     ]
     derived = any(figure.metric in cell.view.status.derived for cell in place.cells)
@@ -160,15 +158,7 @@ def _last_rounds(count: int, ours: Ours, place: Place) -> TableEntry:
 
 def _curve(cell: Cell, figure: Figure) -> "pd.Series[float]":
     """Test accuracy in percent by evaluated round."""
-    metrics = cell.view.table("metrics")
-    rows = metrics[
-        (metrics["metric"] == figure.metric)
-        & (metrics["on"] == figure.on)
-        & (metrics["mean"] == figure.mean)
-        & (metrics["split"] == "test")
-        & (metrics["quantity"] == "accuracy")
-    ]
-    return 100 * rows.set_index("round")["value"]
+    return figure.accuracies(cell.view.table("metrics")).set_index("round")["value"]
 
 
 def _gain(ours: Ours, place: Place) -> TableEntry:
@@ -241,11 +231,7 @@ def _rows_of(frame: pd.DataFrame, cell: Cell) -> pd.DataFrame:
 
 
 def _over_seeds(values: list[float], *, derived: bool = False, note: str = "") -> TableEntry:
-    if not values:
-        return words("–")
-    summary = inference.summarise(values)
-    spread = None if math.isnan(summary.std) else summary.std
-    return TableEntry(summary.mean, spread, note or f"(n={summary.n})", derived=derived, n=summary.n)
+    return mean_entry(values, note=note or f"(n={len(values)})", derived=derived)
 
 
 def _classes(partition: dict[str, Any]) -> float:

@@ -8,9 +8,8 @@ import pandas as pd
 
 from bench.settings import PRESENTATION
 from reports.published.comparison import PublishedTable, agrees, setting_differences
-from reports.reading.load import Cell, Store
+from reports.reading.load import PM, Cell, Store
 from reports.statistics import inference
-from reports.tables.accuracy import PM
 from reports.tables.cost import reached
 from reports.tables.table import Column, Table, TableEntry, number, words
 

@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from bench.errors import UserError
@@ -16,7 +17,6 @@ from bench.store import documents
 from bench.store.data_record import record_of
 from bench.store.store import FINISHED, CellState
 from bench.store.tables import read_tables
-from reports.reading.generic_models import mark_generic
 from reports.reading.names import flat, names_of
 from reports.statistics.best import MARGIN
 from reports.statistics.inference import least_deviation
@@ -26,6 +26,47 @@ _PREFERRED: tuple[CellState, ...] = (*FINISHED, "running", "interrupted", "faile
 """Which copy of a cell is shown where several runs have one."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The accuracy that a table or picture is about: of which model, on which tests, and its mean over clients."""
+
+    name: str
+    metric: str
+    on: str
+    mean: str
+
+    @property
+    def text(self) -> str:
+        """Name and description for captions."""
+        models = {"gm": "generic model", "pm": "personalized models", "lm": "models right after local training"}
+        means = {
+            "train_size": ", weighted by training size",
+            "equal": ", every client counting the same",
+            "benign": " of the benign clients, weighted by training size",
+            "": "",
+        }
+        place = "common test set" if self.on == "global" else "clients' local test sets"
+        return f"{self.name}: {models[self.metric]} on the {place}{means[self.mean]}"
+
+    def of(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a table of figures or metrics that are about it."""
+        same = (table["metric"] == self.metric) & (table["on"] == self.on) & (table["mean"] == self.mean)
+        return table[same]
+
+    def accuracies(self, metrics: pd.DataFrame, split: str = "test") -> pd.DataFrame:
+        """The rows of `metrics.csv` with this accuracy, whose `value` is in percent."""
+        rows = self.of(metrics)
+        rows = rows[(rows["split"] == split) & (rows["quantity"] == "accuracy")]
+        return rows.assign(value=100 * rows["value"])
+
+
+GM = Figure("GM", "gm", "global", "")
+PM = Figure("PM", "pm", "local", "train_size")
+PM_EQUAL = Figure("PM", "pm", "local", "equal")
+HEADLINE = (GM, PM)
+BENIGN = (Figure("GM benign", "gm", "local", "benign"), Figure("PM benign", "pm", "local", "benign"))
 
 
 @dataclass(frozen=True)
@@ -91,15 +132,15 @@ class Store:
     figures: pd.DataFrame
     margin: float = MARGIN
 
-    @property
+    @cached_property
     def rows(self) -> list[str]:
         """Rows of tables, in the grid's order."""
-        return list(self._rows)
+        return list(dict.fromkeys(cell.row for cell in self.cells))
 
-    @property
+    @cached_property
     def tasks(self) -> list[str]:
         """Tasks, in the grid's order."""
-        return list(self._tasks)
+        return list(dict.fromkeys(cell.task for cell in self.cells))
 
     @property
     def protocols(self) -> list[str]:
@@ -126,19 +167,19 @@ class Store:
         """Choose the round that a task reports: by `selection`, or the last where the task has no such figure."""
         return selection if (task, selection) in self._selections else "last"
 
-    def scores(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
+    def scores(self, row: str, task: str, figure: Figure, selection: str) -> dict[str, float]:
         """Accuracy in percent by unit, the mean of the unit's seeds; a diverged cell counts at chance level.
 
         A unit of which a seed is missing has the mean of the others: `complete` says whether that is so anywhere.
         """
         units: dict[str, list[float]] = {}
-        for seed, score in self.by_seed(row, task, metric, on, mean, selection).items():
+        for seed, score in self.by_seed(row, task, figure, selection).items():
             units.setdefault(self._units[task, seed], []).append(score)
         return {unit: sum(scores) / len(scores) for unit, scores in units.items()}
 
-    def complete(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> bool:
+    def complete(self, row: str, task: str, figure: Figure, selection: str) -> bool:
         """Whether the row has this figure, or has diverged, in every seed that any row has on the task."""
-        return self.by_seed(row, task, metric, on, mean, selection).keys() == self._expected[task]
+        return self.by_seed(row, task, figure, selection).keys() == self._expected[task]
 
     def repeats(self, task: str) -> int:
         """Seeds of each partition; 1 where every seed has its own."""
@@ -161,27 +202,20 @@ class Store:
         """
         return least_deviation(self._tested[task].get(on, math.inf), self.repeats(task))
 
-    def by_seed(self, row: str, task: str, metric: str, on: str, mean: str, selection: str) -> dict[str, float]:
+    def by_seed(self, row: str, task: str, figure: Figure, selection: str) -> dict[str, float]:
         """Accuracy in percent by seed; a diverged cell counts at chance level."""
-        figure = (metric, on, mean, self.selected(task, selection))
-        accuracies = dict(self._scores.get((row, task, *figure), {}))
+        measured = (figure.metric, figure.on, figure.mean, self.selected(task, selection))
+        accuracies = dict(self._scores.get((row, task, *measured), {}))
         diverged = [cell.seed for cell in self.of(row, task) if cell.state == "diverged"]
-        if diverged and (accuracies or figure in self._measured[task]) and not math.isnan(chance := self.chance(task)):
-            accuracies |= dict.fromkeys(diverged, chance)
+        known = bool(accuracies) or measured in self._measured[task]
+        if diverged and known and not math.isnan(guess := self.chance(task)):
+            accuracies |= dict.fromkeys(diverged, guess)
         return accuracies
 
     @cached_property
     def answers(self) -> dict[Any, Any]:
         """Answers that functions under `remembered` have given, by function and arguments."""
         return {}
-
-    @cached_property
-    def _rows(self) -> list[str]:
-        return list(dict.fromkeys(cell.row for cell in self.cells))
-
-    @cached_property
-    def _tasks(self) -> list[str]:
-        return list(dict.fromkeys(cell.task for cell in self.cells))
 
     @cached_property
     def _units(self) -> dict[tuple[str, str], str]:
@@ -243,7 +277,8 @@ def remembered(function: Callable[Concatenate[Store, _P], _T]) -> Callable[Conca
 
     @wraps(function)
     def recall(store: Store, /, *args: _P.args, **options: _P.kwargs) -> _T:
-        key = (function, args, tuple(options.items()))
+        hashable = tuple(tuple(value) if isinstance(value, list) else value for value in args)
+        key = (function, hashable, tuple(options.items()))
         if key not in store.answers:
             store.answers[key] = function(store, *args, **options)
         answer: _T = store.answers[key]
@@ -343,3 +378,54 @@ def _figures(frames: list[pd.DataFrame], cells: tuple[Cell, ...]) -> pd.DataFram
     of_seeds = ["protocol", "row", "task", "metric", "on", "mean", "selection"]
     known = merged["value"].notna().groupby([merged[name] for name in of_seeds]).transform("all")
     return mark_generic(merged[known], {cell.view.id: cell.view for cell in cells})
+
+
+_LEAST = 3
+"""Cells: in fewer, equal accuracies may be chance, as those of two models that both make no error."""
+_KEYS = ["protocol", "row", "task", "seed"]
+
+
+def equal_models(figures: pd.DataFrame, views: Mapping[str, CellView]) -> pd.Series:
+    """Find the cells whose PM is their GM in every score, at every round, of every client.
+
+    Args:
+        figures: as in `reports.reading.load.Store`; cells without one of the two models are left out, and so is
+            derived PM.
+        views: the cells by their ids.
+
+    Returns:
+        A truth value by protocol, row, task and seed.
+    """
+    # rounds chosen on validation data may differ: GM's is chosen on pooled samples, PM's on clients' accuracies
+    local = figures[(figures["on"] == "local") & figures["selection"].isin(["last", "tail"])]
+    keys = [*_KEYS, "cell", "mean", "selection"]
+    personalized = local[(local["metric"] == "pm") & ~local["derived"].astype(bool)].set_index(keys)["value"]
+    generic = local[local["metric"] == "gm"].set_index(keys)["value"]
+    both = pd.concat([personalized, generic], axis=1, keys=["personalized", "generic"], join="inner").astype(float)
+    same = pd.Series(np.isclose(both["personalized"], both["generic"], rtol=1e-9, atol=0), both.index, dtype=bool)
+    likely = same.groupby([*_KEYS, "cell"], sort=False).all().reset_index("cell", name="same")
+    return pd.Series(
+        [bool(same) and _same_counts(views[cell]) for cell, same in likely.itertuples(index=False)],
+        likely.index,
+        dtype=bool,
+    )
+
+
+def mark_generic(figures: pd.DataFrame, views: Mapping[str, CellView]) -> pd.DataFrame:
+    """Mark PM as derived in the figures where all cells of a row and protocol have equal models.
+
+    A method that trains personalized models on some tasks and finds the generic one good enough on others, as CFL does
+    where it splits no cluster, keeps its figures: that is its answer there.
+    """
+    cells = equal_models(figures, views).groupby(["protocol", "row"])
+    generic = set(cells.all()[lambda same: same & (cells.size() >= _LEAST)].index)
+    of_row = pd.Series(list(zip(figures["protocol"], figures["row"], strict=True)), figures.index)
+    derived = figures["derived"].astype(bool) | ((figures["metric"] == "pm") & of_row.isin(generic))
+    return figures.assign(derived=derived)
+
+
+def _same_counts(view: CellView) -> bool:
+    clients = view.table("clients")
+    keys = ["round", "client", "split"]
+    personalized, generic = (clients[clients["metric"] == metric].set_index(keys)["correct"] for metric in ("pm", "gm"))
+    return personalized.sort_index().equals(generic.sort_index())

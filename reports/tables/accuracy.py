@@ -3,24 +3,18 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from bench.results.privacy import PROTECTED, epsilon_text
 from bench.results.reported_round import WINDOW
-from reports.reading.figure import Figure, scores
-from reports.reading.load import Store
-from reports.reading.setting import described
+from reports.reading.load import HEADLINE, Figure, Store
+from reports.reading.names import setting_text
 from reports.statistics import inference
-from reports.tables.standings import by_unit, column_marks, complete, family
-from reports.tables.table import LEGEND, Column, Table, TableEntry, number, probability, words
-
-GM = Figure("GM", "gm", "global", "")
-PM = Figure("PM", "pm", "local", "train_size")
-PM_EQUAL = Figure("PM", "pm", "local", "equal")
-HEADLINE = (GM, PM)
-BENIGN = (Figure("GM benign", "gm", "local", "benign"), Figure("PM benign", "pm", "local", "benign"))
+from reports.tables.standings import by_unit, column_marks, derived_rows, family
+from reports.tables.table import LEGEND, Column, Table, TableEntry, mean_entry, number, probability, words
 
 EPSILON = "ε"
 """How columns begin that say what noise is worth."""
@@ -72,7 +66,7 @@ def main_table(
     """
     tasks = tasks or store.tasks
     columns = [(task, figure) for task in tasks for figure in figures]
-    usual = max((len(scores(store, row, *column, chosen)) for row in store.rows for column in columns), default=0)
+    usual = max((len(store.scores(row, *column, chosen)) for row in store.rows for column in columns), default=0)
     noise = {column: entries for column, entries in epsilons(store).items() if column.group in tasks}
     by_column: dict[Column, dict[str, TableEntry]] = {}
     for task in tasks:
@@ -109,12 +103,12 @@ def all_figures_table(store: Store) -> Table:
     names = ("task", "metric", "on", "mean over clients", "selection", "n", "mean", "std", "95 % low", "95 % high")
     rows = []
     keys = ["row", "task", "metric", "on", "mean", "selection"]
-    for row, task, *figure in store.figures[keys].drop_duplicates().itertuples(index=False):
-        least = store.least(task, figure[1])
-        summary = inference.summarise(list(store.scores(row, task, *figure).values()), least=least)
+    for row, task, *figure, chosen in store.figures[keys].drop_duplicates().itertuples(index=False):
+        scores = store.scores(row, task, Figure("", *figure), chosen)
+        summary = inference.summarise(list(scores.values()), least=store.least(task, figure[1]))
         interval = inference.within_percent(summary.mean, (summary.high - summary.low) / 2)
         numbers = (summary.mean, summary.std, *interval)
-        entries = (words(task), *(words(part or "–") for part in figure), TableEntry(summary.n, decimals=0))
+        entries = (words(task), *(words(part or "–") for part in (*figure, chosen)), TableEntry(summary.n, decimals=0))
         rows.append((row, (*entries, *map(number, numbers))))
     caption = (
         "Accuracy in percent, mean, standard deviation (ddof 1) and Student's 95 % interval over seeds (over draws of "
@@ -132,12 +126,12 @@ def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEAD
     for task in store.tasks:
         for figure in figures:
             others = [row for row in store.rows if row != base]
-            against = scores(store, base, task, figure, chosen)
+            against = store.scores(base, task, figure, chosen)
             least = store.least(task, figure.on)
             results = [
-                inference.paired(scores(store, row, task, figure, chosen), against, least=least) for row in others
+                inference.paired(store.scores(row, task, figure, chosen), against, least=least) for row in others
             ]
-            whole = [complete(store, row, task, figure, chosen) for row in (base, *others)]
+            whole = [store.complete(row, task, figure, chosen) for row in (base, *others)]
             tested = [result.p if whole[0] and ok else math.nan for result, ok in zip(results, whole[1:], strict=True)]
             corrected = inference.holm(tested)
             for row, result, p in zip(others, results, corrected, strict=True):
@@ -191,24 +185,20 @@ def ranking(store: Store, figure: Figure, chosen: str) -> inference.CriticalDiff
 def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int, *, marked: bool) -> dict[str, TableEntry]:
     """One column of the main table, by row."""
     marks, clones = column_marks(store, task, figure, chosen)
-    f = store.figures
-    derived = set(f[(f["task"] == task) & (f["metric"] == figure.metric) & f["derived"].astype(bool)]["row"])
+    derived = derived_rows(store, [task], figure)
     column = {}
     for row in store.rows:
         states = Counter(cell.state for cell in store.of(row, task) if cell.state != "done")
         problems = ", ".join(f"{count} {state}" for state, count in states.items())
-        units = scores(store, row, task, figure, chosen)
+        units = store.scores(row, task, figure, chosen)
         if not units:
             column[row] = words(problems or "–")
             continue
-        summary = inference.summarise(list(units.values()))
-        n = "" if summary.n == usual else f"n={summary.n}"
+        n = "" if len(units) == usual else f"n={len(units)}"
         clone = f"= {clones[row]}" if row in clones else ""
         note = "; ".join(part for part in (n, problems, clone) if part)
-        spread = None if math.isnan(summary.std) else summary.std
-        column[row] = TableEntry(
-            summary.mean, spread, f"({note})" if note else "", marks.get(row, "") if marked else "", row in derived
-        )
+        entry = mean_entry(units.values(), note=f"({note})" if note else "", derived=row in derived)
+        column[row] = replace(entry, mark=marks.get(row, "") if marked else "")
     return column
 
 
@@ -245,7 +235,7 @@ def aggregates(store: Store, figure: Figure, chosen: str) -> dict[str, Aggregate
     whole = {
         row: by_unit(store, row, store.tasks, figure, chosen)
         for row in store.rows
-        if all(complete(store, row, task, figure, chosen) for task in store.tasks)
+        if all(store.complete(row, task, figure, chosen) for task in store.tasks)
     }
     least = [store.least(task, figure.on) for task in store.tasks]
     compared = family(store, store.tasks, figure, chosen).scores
@@ -266,3 +256,45 @@ def _aggregate_entries(aggregate: Aggregate) -> tuple[TableEntry, ...]:
     entries = [number(x) for x in (aggregate.rank, middle.value, middle.low, middle.high)]
     last = [words("–")] * 3 if better is None else [number(x) for x in (better.value, better.low, better.high)]
     return (*entries, *last)
+
+
+def described(store: Store) -> str:
+    """Data, clients, alpha, model, rounds and seeds; where tasks differ, all values."""
+    parts = [
+        ", ".join(dict.fromkeys(cell.flat["dataset"] for cell in store.cells)),
+        *(f"{name} {values}" for name, values in _partitions(store).items()),
+        _values(store, "clients") + " clients",
+        *([f"{shares} of them a round"] if (shares := _shares(store)) != "100 %" else []),
+        f"model {_values(store, 'model')}",
+        f"{_values(store, 'rounds')} rounds",
+        f"{len({cell.seed for cell in store.cells})} seeds",
+    ]
+    return (
+        ", ".join(parts).replace("1 seeds", "1 seed") if len({c.seed for c in store.cells}) == 1 else ", ".join(parts)
+    )
+
+
+def _partitions(store: Store) -> dict[str, str]:
+    """Collect the concentrations of each partition rule; a rule without any has its name alone."""
+    alphas: dict[str, list[Any]] = {}
+    for cell in store.cells:
+        settings = cell.view.settings
+        values = alphas.setdefault(settings.partition, [])
+        if settings.alpha is not None and settings.alpha not in values:
+            values.append(settings.alpha)
+    return {
+        name: f"α={_list([f'{value:g}' for value in values])}" if values else "partition"
+        for name, values in alphas.items()
+    }
+
+
+def _shares(store: Store) -> str:
+    return _list([f"{100 * value:g} %" for value in dict.fromkeys(c.view.settings.participation for c in store.cells)])
+
+
+def _values(store: Store, name: str) -> str:
+    return _list([setting_text("", value)[1:] for value in dict.fromkeys(cell.flat[name] for cell in store.cells)])
+
+
+def _list(values: list[str]) -> str:
+    return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} and {values[-1]}"

@@ -7,14 +7,12 @@ import pandas as pd
 
 from bench.errors import UserError
 from bench.results.reported_round import WINDOW
-from reports.reading.figure import Figure
-from reports.reading.load import Store
-from reports.statistics import inference
-from reports.tables.accuracy import GM, PM, SELECTION_TEXT, reference
-from reports.tables.table import Column, Table, TableEntry, number, words
+from reports.reading.load import GM, PM, Figure, Store
+from reports.tables.accuracy import SELECTION_TEXT, reference
+from reports.tables.table import Column, Table, TableEntry, mean_entry, number, words
 
 MEGABYTE = 1e6
-_BYTES = ("up", "down_receivers", "up_buffers", "down_receivers_buffers")
+BYTES = ("up", "down_receivers", "up_buffers", "down_receivers_buffers")
 _WORK = ("steps", "samples", "server_steps")
 _STEP = 5.0
 _KEYS = ["row", "task", "seed"]
@@ -27,7 +25,7 @@ def totals(store: Store) -> pd.DataFrame:
     Every receiver of a download counts, and buffers count too.
     """
     ledger = store.table("ledger").sort_values([*_KEYS, "round"])
-    megabytes = ledger[list(_BYTES)].sum(axis=1).groupby([ledger[key] for key in _KEYS]).cumsum() / MEGABYTE
+    megabytes = ledger[list(BYTES)].sum(axis=1).groupby([ledger[key] for key in _KEYS]).cumsum() / MEGABYTE
     return ledger[[*_KEYS, "round", "seconds", "settled"]].assign(megabytes=megabytes)
 
 
@@ -41,14 +39,7 @@ def curves(metrics: pd.DataFrame, costs: pd.DataFrame, figure: Figure) -> pd.Dat
         costs: `totals`.
         figure: which accuracy.
     """
-    chosen = metrics[
-        (metrics["metric"] == figure.metric)
-        & (metrics["on"] == figure.on)
-        & (metrics["mean"] == figure.mean)
-        & (metrics["split"] == "test")
-        & (metrics["quantity"] == "accuracy")
-    ]
-    accuracy = chosen.assign(accuracy=100 * chosen["value"])[[*_KEYS, "round", "accuracy"]]
+    accuracy = figure.accuracies(metrics).rename(columns={"value": "accuracy"})[[*_KEYS, "round", "accuracy"]]
     merged = accuracy.merge(costs, on=[*_KEYS, "round"], how="left")
     return merged.assign(seconds=merged["settled"] if figure.metric == "pm" else merged["seconds"])
 
@@ -107,7 +98,7 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, goals: Ma
             target = words("–") if task not in goals else number(goals[task], decimals=0)
             runs = [group for _, group in row_curve.groupby("seed")] if task in goals else []
             rounds, megabytes, seconds = (_running(runs, goals.get(task, 0.0), k, diverged) for k in range(3))
-            rows.append((row, (words(task), _mean(traffic, 2), target, rounds, megabytes, seconds)))
+            rows.append((row, (words(task), mean_entry(traffic, decimals=2), target, rounds, megabytes, seconds)))
     caption = (
         "MB per client: megabytes (10⁶ bytes) sent and received over the whole run, buffers included, by the number of "
         "clients that train (with samples, and not held out as new ones). Target: given with "
@@ -137,14 +128,14 @@ def budget_table(store: Store, chosen: str, costs: pd.DataFrame) -> Table:
             done = [cell for cell in store.of(row, task) if cell.state == "done"]
             if not done:
                 continue
-            scores = [store.scores(row, task, figure.metric, figure.on, figure.mean, chosen) for figure in (GM, PM)]
+            scores = [store.scores(row, task, figure, chosen) for figure in (GM, PM)]
             row_work = work[(work["row"] == row) & (work["task"] == task)]
             means = row_work.groupby("seed")[list(_WORK)].mean() if len(row_work) else pd.DataFrame(columns=list(_WORK))
             sent = costs[(costs["row"] == row) & (costs["task"] == task)].groupby("seed")
             megabytes = sent["megabytes"].max() / sent["round"].max()
-            entries = [_mean(list(units.values()), 2) for units in scores]
-            entries += [_mean(means[name], 1) for name in _WORK]
-            rows.append((row, (words(task), *entries, _mean(megabytes, 2))))
+            entries = [mean_entry(list(units.values()), decimals=2) for units in scores]
+            entries += [mean_entry(means[name], decimals=1) for name in _WORK]
+            rows.append((row, (words(task), *entries, mean_entry(megabytes, decimals=2))))
     caption = (
         f"{GM.text}; {PM.text}, in percent ({SELECTION_TEXT[chosen]}). Per round, the mean over all rounds and of all "
         "clients together: steps (batches trained on), samples read (as often as a gradient or a look at the data "
@@ -182,14 +173,7 @@ def _running(runs: "Sequence[pd.DataFrame]", target: float, k: int, diverged: in
     if not hits:
         return words(f"– (0/{count})" if count else "–")
     if len(hits) == count:
-        return _mean(hits, decimals)
+        return mean_entry(hits, decimals=decimals)
     name = ("round", "megabytes", "seconds")[k]
     spent = sum(float(run[name].max()) for run, first in zip(runs, firsts, strict=True) if np.isnan(first))
     return TableEntry((sum(hits) + spent) / len(hits), note=f"({len(hits)}/{count})", decimals=decimals)
-
-
-def _mean(values: "list[float] | pd.Series[float]", decimals: int) -> TableEntry:
-    summary = inference.summarise(np.asarray(values, dtype=float))
-    if np.isnan(summary.mean):
-        return words("–")
-    return TableEntry(summary.mean, None if np.isnan(summary.std) else summary.std, decimals=decimals)

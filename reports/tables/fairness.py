@@ -11,11 +11,8 @@ import pandas as pd
 
 from bench.data import Floats
 from bench.rng import generator
-from reports.reading.figure import Figure
-from reports.reading.load import Store
-from reports.statistics import inference
-from reports.tables.accuracy import PM
-from reports.tables.table import Column, Table, TableEntry, number, words
+from reports.reading.load import PM, Figure, Store
+from reports.tables.table import Column, Table, mean_entry, number, words
 
 LEAST = 5
 """Test samples: the accuracy of a client with fewer says next to nothing of how it differs from others."""
@@ -31,13 +28,8 @@ def client_accuracies(store: Store, chosen: str, figure: Figure = PM) -> pd.Data
         chosen: which round: `best`, `last` or `validation`.
         figure: whose round it is, and of which models; means over clients differ in their best round.
     """
-    figures = store.figures
-    headline = figures[
-        (figures["metric"] == figure.metric)
-        & (figures["on"] == figure.on)
-        & (figures["mean"] == figure.mean)
-        & (figures["selection"] == figures["task"].map(lambda task: store.selected(task, chosen)))
-    ]
+    figures = figure.of(store.figures)
+    headline = figures[figures["selection"] == figures["task"].map(lambda task: store.selected(task, chosen))]
     keys = ["row", "task", "seed"]
     clients = store.table("clients")
     clients = clients[(clients["metric"] == figure.metric) & (clients["split"] == "test") & (clients["samples"] > 0)]
@@ -153,7 +145,7 @@ def fairness_table(store: Store, clients: pd.DataFrame) -> Table:
     rows = []
     for row, task in [(row, task) for task in store.tasks for row in store.rows if (row, task) in measured]:
         columns = np.array(measured[row, task]).T
-        entries = [_over_seeds(values) for values in columns]
+        entries = [mean_entry(values, decimals=1) for values in columns]
         seeds, cells = len(measured[row, task]), len(store.of(row, task))
         if seeds < cells:
             entries[0] = replace(entries[0], note=f"(n={seeds} of {cells})")
@@ -185,13 +177,6 @@ def _readings(tested: pd.DataFrame, *address: str) -> list[float]:
     correct, samples = (tested[name].to_numpy(dtype=float) for name in ("correct", "samples"))
     accuracies = (100 * correct / samples, equal_clients(correct, samples, *address), shrunk(correct, samples))
     return [float(measure(values).mean()) for measure in MEASURES.values() for values in accuracies]
-
-
-def _over_seeds(values: Floats) -> TableEntry:
-    summary = inference.summarise(values)
-    if np.isnan(summary.mean):
-        return words("–")
-    return TableEntry(summary.mean, None if np.isnan(summary.std) else summary.std, decimals=1)
 
 
 def _rank_correlation(gain: pd.DataFrame) -> dict[tuple[str, str], float]:

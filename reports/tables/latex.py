@@ -11,8 +11,8 @@ from typing import Literal
 
 from bench.errors import UserError
 from bench.plugin import METHODS
-from reports.reading.load import Store
-from reports.tables.accuracy import EPSILON, HEADLINE
+from reports.reading.load import HEADLINE, Store
+from reports.tables.accuracy import EPSILON
 from reports.tables.table import Column, Table
 
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from reports.reading.figure import Figure
-from reports.reading.load import Cell, Store
+from reports.reading.load import Cell, Figure, Store
 from reports.tables.standings import family
 from reports.tables.table import Column, Table, TableEntry, number, words
 
@@ -77,12 +76,11 @@ def _photographs(store: Store, row: str, task: str, figure: Figure, chosen: str)
 
 
 def _of_cell(store: Store, cell: Cell, figure: Figure, chosen: str) -> pd.DataFrame | None:
-    f = store.figures
-    match = (f["cell"] == cell.view.id) & (f["metric"] == figure.metric) & (f["on"] == figure.on)
-    match &= (f["mean"] == figure.mean) & (f["selection"] == store.selected(cell.task, chosen))
-    if cell.state != "done" or match.sum() != 1:
+    of_figure = figure.of(store.figures[store.figures["cell"] == cell.view.id])
+    reported = of_figure[of_figure["selection"] == store.selected(cell.task, chosen)]
+    if cell.state != "done" or len(reported) != 1:
         return None
-    hits = cell.view.hits(figure.metric, figure.on, int(f.loc[match, "round"].iloc[0]))
+    hits = cell.view.hits(figure.metric, figure.on, int(reported["round"].iloc[0]))
     if hits.empty:
         return None
     weight = 1 / hits.groupby("client")["correct"].transform("size")

@@ -11,11 +11,9 @@ import pandas as pd
 from bench.results.figures import figures_of, further_scores
 from bench.results.reported_round import COSTS
 from bench.store.tables import read_tables
-from reports.reading.figure import Figure
-from reports.reading.load import Cell, Store
-from reports.statistics import inference
-from reports.tables.accuracy import HEADLINE, SELECTION_TEXT
-from reports.tables.table import Column, Table, TableEntry, words
+from reports.reading.load import HEADLINE, Cell, Figure, Store
+from reports.tables.accuracy import SELECTION_TEXT
+from reports.tables.table import Column, Table, TableEntry, mean_entry, words
 
 _DECIMALS = 4
 
@@ -103,13 +101,11 @@ def _entry(
             missing, clients = missing + lacking, clients + total
     if not units:
         return words("–"), missing, clients
-    summary = inference.summarise([float(np.mean(values)) for values in units.values()])
     notes = [f"{missing} of {clients} clients have none"] if missing else []
     if lost := len(cells) - sum(map(len, units.values())):
         notes.append(f"{lost} of {len(cells)} cells have none")
     derived = store.figures[(store.figures["row"] == row) & (store.figures["task"] == task)]
     is_derived = bool(derived.loc[derived["metric"] == figure.metric, "derived"].any())
-    spread = None if np.isnan(summary.std) else summary.std
     note = f"({'; '.join(notes)})" if notes else ""
-    entry = TableEntry(summary.mean, spread, note, derived=is_derived, decimals=_DECIMALS)
-    return entry, missing, clients
+    means = [float(np.mean(values)) for values in units.values()]
+    return mean_entry(means, note=note, derived=is_derived, decimals=_DECIMALS), missing, clients

@@ -1,14 +1,13 @@
 """Rows that may be compared, and how they stand against the best: per column of a table, and over all tasks."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from bench.data import Floats
-from reports.reading.figure import Figure, scores
-from reports.reading.load import Store, remembered
+from reports.reading.load import Figure, Store, remembered
 from reports.statistics import best
 from reports.tables.table import Column, Mark, Table, TableEntry, number, words
 
@@ -35,6 +34,20 @@ class Family:
     erratic: frozenset[str]
     least: tuple[float, ...] = ()
 
+    @property
+    def tasks(self) -> list[Floats]:
+        """Accuracies of each task, `[rows, units]`."""
+        return [np.array(rows) for rows in zip(*self.scores.values(), strict=True)]
+
+    @property
+    def flags(self) -> list[bool]:
+        """Of each row that is compared, whether it is erratic."""
+        return [row in self.erratic for row in self.scores]
+
+    def only(self, rows: Collection[str]) -> "Family":
+        """The family with some of its rows, in this order."""
+        return replace(self, scores={row: self.scores[row] for row in rows})
+
     def standings(self, margin: float) -> dict[str, best.Standing]:
         """Compare each row with the best of the others; empty where one seed, or one row, says nothing.
 
@@ -42,9 +55,8 @@ class Family:
             margin: of equivalence, in percentage points.
         """
         if margin not in self._standings:
-            tasks = [np.array(rows) for rows in zip(*self.scores.values(), strict=True)]
-            erratic = [row in self.erratic for row in self.scores]
-            compared = best.against_best(tasks, margin, erratic, self.least) if len(self.scores) > 1 else []
+            several = len(self.scores) > 1
+            compared = best.against_best(self.tasks, margin, self.flags, self.least) if several else []
             self._standings[margin] = dict(zip(self.scores, compared, strict=False))
         return self._standings[margin]
 
@@ -54,20 +66,16 @@ class Family:
         return {}
 
 
+@remembered
 def family(store: Store, tasks: Sequence[str], figure: Figure, chosen: str) -> Family:
     """The rows with a trained, complete figure on all of the tasks, each model once."""
-    return _family(store, tuple(tasks), figure, chosen)
-
-
-@remembered
-def _family(store: Store, tasks: tuple[str, ...], figure: Figure, chosen: str) -> Family:
     derived = derived_rows(store, tasks, figure)
     whole: dict[str, list[Floats]] = {}
     left_out: dict[str, str] = {}
     for row in store.rows:
         if row in derived:
             left_out[row] = "derived"
-        elif not all(complete(store, row, task, figure, chosen) for task in tasks):
+        elif not all(store.complete(row, task, figure, chosen) for task in tasks):
             left_out[row] = "incomplete"
         else:
             whole[row] = by_unit(store, row, tasks, figure, chosen)
@@ -109,25 +117,16 @@ def each_once(scores: Mapping[str, list[Floats]]) -> tuple[dict[str, list[Floats
     return models, clones
 
 
+@remembered
 def derived_rows(store: Store, tasks: Sequence[str], figure: Figure) -> set[str]:
     """The rows that do not train this model on some of the tasks, so that what is shown is derived from another one."""
-    return _derived_rows(store, tuple(tasks), figure)
-
-
-@remembered
-def _derived_rows(store: Store, tasks: tuple[str, ...], figure: Figure) -> set[str]:
     f = store.figures
     return set(f[f["task"].isin(tasks) & (f["metric"] == figure.metric) & f["derived"].astype(bool)]["row"])
 
 
-def complete(store: Store, row: str, task: str, figure: Figure, chosen: str) -> bool:
-    """Whether no seed of the task lacks the row's figure; one that diverged has chance level."""
-    return store.complete(row, task, figure.metric, figure.on, figure.mean, chosen)
-
-
 def by_unit(store: Store, row: str, tasks: Sequence[str], figure: Figure, chosen: str) -> list[Floats]:
     """Accuracies in percent of a row, per task `[units]`, units in one order for all rows."""
-    by_task = [scores(store, row, task, figure, chosen) for task in tasks]
+    by_task = [store.scores(row, task, figure, chosen) for task in tasks]
     return [np.array([units[unit] for unit in sorted(units)]) for units in by_task]
 
 

@@ -1,4 +1,4 @@
-"""One table object, four formats: HTML, Markdown, CSV, LaTeX. All print the same digits."""
+"""One table object, its formats: Markdown, CSV, LaTeX, and on a page HTML. All print the same digits."""
 
 import csv
 import io
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+import numpy as np
+
+from reports.statistics.inference import summarise
+
 Mark = Literal["", "best", "equal", "near"]
 
 SYMBOLS: dict[Mark, str] = {"equal": "≈", "near": "†"}
-FILTER_ROWS = 8
-"""Longer tables get a field on the page to filter their rows by."""
-
 LEGEND = (
     "Bold: highest mean of the column. ≈: equivalent to the best (simultaneous 95 % interval within the margin). †: "
     "undecided, neither worse nor equivalent. No sign: worse than the best, or not compared. [ ]: derived, not trained "
@@ -135,6 +136,15 @@ def number(value: float, *, decimals: int = 2, signed: bool = False) -> TableEnt
     return words("–") if math.isnan(value) else TableEntry(float(value), decimals=decimals, signed=signed)
 
 
+def mean_entry(values: Iterable[float], *, decimals: int = 2, note: str = "", derived: bool = False) -> TableEntry:
+    """An entry of the mean of runs with their standard deviation (ddof 1); a dash without runs, or where one is nan."""
+    summary = summarise(np.array([*values], dtype=float))
+    if math.isnan(summary.mean):
+        return words("–")
+    spread = None if math.isnan(summary.std) else summary.std
+    return TableEntry(summary.mean, spread, note, derived=derived, decimals=decimals, n=summary.n)
+
+
 def probability(p: float) -> TableEntry:
     """An entry of a p value."""
     return words("<0.001") if p < 0.001 else number(p, decimals=3)
@@ -193,13 +203,6 @@ def to_latex(table: Table) -> str:
     lines += [rf"\par\smallskip\footnotesize {_tex(note)}" for note in table.notes]
     lines.append(r"\end{table}")
     return "\n".join(lines) + "\n"
-
-
-def to_html(table: Table, filter_rows: int = FILTER_ROWS) -> str:
-    """A `figure` with caption, table and notes; more rows than `filter_rows` get a field to filter them by."""
-    from reports.tables.html import environment
-
-    return environment().get_template("table.html").render(table=table, filter_rows=filter_rows)
 
 
 def _pipe(cells: Iterable[str]) -> str:

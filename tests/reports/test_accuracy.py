@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bench.results.results import tidy
-from reports.reading.load import load
+from reports.reading.load import PM, PM_EQUAL, load
 from reports.statistics import inference
 from reports.tables import accuracy
 from tests.reports.conftest import cell_id
@@ -71,7 +71,7 @@ def test_a_divergence_counts_as_chance_level_and_promotes_nobody(store_writer, t
     whole = load([store_writer(tmp_path / "whole", alphas=(1.0,))])
     states = {("ditto", 1.0, seed): "diverged" for seed in (0, 1)}
     diverged = load([store_writer(tmp_path / "diverged", alphas=(1.0,), states=states)])
-    left = whole.scores("ditto", "digits, α=1", "pm", "local", "train_size", "validation")["2"]
+    left = whole.scores("ditto", "digits, α=1", PM, "validation")["2"]
     assert _row(accuracy.main_table(whole, "validation"), "ditto")[1].mark == "best"
     table = accuracy.main_table(diverged, "validation")
     entry = _row(table, "ditto")[1]
@@ -88,7 +88,7 @@ def test_a_method_without_all_its_cells_is_neither_ranked_nor_tested(store_write
     store = load([store_writer(tmp_path, alphas=(1.0,), states={("scd", 1.0, 0): state})])
     assert _row(accuracy.main_table(store, "validation"), "scd")[1].mark == ""
     assert "scd" not in [label for label, _ in accuracy.aggregate_table(store, "validation").rows]
-    assert "scd" not in accuracy.ranking(store, accuracy.PM, "validation").names
+    assert "scd" not in accuracy.ranking(store, PM, "validation").names
     compared = dict(accuracy.comparison_table(store, "validation").rows)
     assert compared["scd"][6].note == "–"
 
@@ -104,7 +104,7 @@ def test_seeds_of_one_partition_are_one_unit(store_writer, tmp_path):
             text = text.replace(f'"{folder.name}"', f'"{own}"')
         document.write_text(text)
     store = load(runs)
-    figure = ("pm", "local", "train_size", "validation")
+    figure = (PM, "validation")
     seeds, units = (of("scd", "digits, α=1", *figure) for of in (store.by_seed, store.scores))
     assert (len(seeds), sorted(units)) == (9, ["0", "1", "2"])
     assert units["1"] == pytest.approx(np.mean([seeds[f"{seed}/1"] for seed in range(3)]))
@@ -125,7 +125,7 @@ def test_a_task_without_validation_data_beside_one_that_has_some(store_writer, t
     table = accuracy.main_table(mixed, accuracy.selection(mixed))
     assert "the last round on digits, α=0.1: no validation data" in table.caption
     assert "no validation data" not in accuracy.main_table(mixed, "validation", tasks=["digits, α=1"]).caption
-    last = mixed.scores("scd", "digits, α=0.1", "pm", "local", "train_size", "last")
+    last = mixed.scores("scd", "digits, α=0.1", PM, "last")
     assert _row(table, "scd")[3].value == pytest.approx(np.mean(list(last.values())))
     assert len(accuracy.aggregate_table(mixed, "validation").rows) == 5
 
@@ -143,7 +143,7 @@ def test_caption_says_which_figure_it_is(store):
     caption = accuracy.main_table(store, "validation").caption
     for words in ("over 3 seeds", "weighted by training size", "Protocol: honest", "chosen on validation data"):
         assert words in caption
-    equal = accuracy.main_table(store, "last", (accuracy.PM_EQUAL,)).caption
+    equal = accuracy.main_table(store, "last", (PM_EQUAL,)).caption
     assert "every client counting the same" in equal
     assert "the last round" in equal
 
@@ -152,7 +152,7 @@ def test_comparisons_are_paired_by_seed(store):
     table = accuracy.comparison_table(store, "validation")
     label, entries = next(row for row in table.rows if row[0] == "scd" and row[1][1].note == "PM")
     task = "digits, α=1"
-    scores = {row: store.scores(row, task, "pm", "local", "train_size", "validation") for row in ("scd", "fedavg")}
+    scores = {row: store.scores(row, task, PM, "validation") for row in ("scd", "fedavg")}
     expected = inference.paired(scores["scd"], scores["fedavg"])
     assert (label, entries[0].note) == ("scd", task)
     assert [entry.value for entry in entries[3:6]] == [expected.difference, expected.low, expected.high]

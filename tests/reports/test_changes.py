@@ -7,12 +7,10 @@ import pytest
 
 from bench.settings import DataChange
 from bench.store.store import COLUMNS
+from reports.page.changes import change_curves, change_table, changes, curves
 from reports.page.page import write_report
-from reports.pictures.changes import change_curves
-from reports.reading.changes import changes, curves
 from reports.reading.load import load
 from reports.reading.names import setting_text
-from reports.tables.changes import change_table
 from tests.reports.conftest import cell_id, copy_settings
 
 ENDS = (4, 8, 12)

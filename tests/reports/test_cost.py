@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 from bench.errors import UserError
-from reports.reading.load import load
+from reports.reading.load import PM, load
 from reports.tables import cost
-from reports.tables.accuracy import PM
 from tests.reports.conftest import cell_id
 
 
@@ -112,7 +111,7 @@ def test_what_a_round_takes_stands_beside_the_accuracies(store_writer, tmp_path)
     assert [label for label, _ in table.rows] == ["fedavg", "ditto"]
     assert (new["steps"].value, new["samples"].value, new["server steps"].value) == (65.5, 650, 3)
     assert new["MB"].value == pytest.approx(0.8)
-    scores = store.scores("ditto", "digits, α=1", "pm", "local", "train_size", "validation")
+    scores = store.scores("ditto", "digits, α=1", PM, "validation")
     assert new["PM"].value == pytest.approx(sum(scores.values()) / 2)
     assert [old[name].note for name in ("steps", "samples", "server steps")] == ["–"] * 3
     assert old["MB"].value == pytest.approx(0.8)

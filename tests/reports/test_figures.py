@@ -8,18 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reports.page import method_portraits
-from reports.pictures import canvas, figures, headline, price, profiles, samples, tradeoff
-from reports.reading.load import load
+from reports.page import further_tests, method_portraits
+from reports.pictures import canvas, figures, headline, profiles, tradeoff
+from reports.reading.load import HEADLINE, PM, load
 from reports.statistics import inference
-from reports.tables import accuracy, cost, fairness
+from reports.tables import cost, fairness
 from tests.reports.conftest import cell_id
 
 
 @pytest.fixture(scope="module")
 def curves(store):
     metrics, costs = store.table("metrics"), cost.totals(store)
-    return {figure.name: cost.curves(metrics, costs, figure) for figure in accuracy.HEADLINE}
+    return {figure.name: cost.curves(metrics, costs, figure) for figure in HEADLINE}
 
 
 @pytest.mark.long
@@ -49,15 +49,6 @@ def test_methods_are_told_apart_by_colour_and_style():
 
 
 @pytest.mark.long
-def test_one_panel_per_figure_and_task(store, curves):
-    """The y labels name the figure, the titles the task."""
-    picture = figures.convergence(store, curves)
-    tree = ElementTree.fromstring(picture.svg)
-    panels = [element for element in tree.iter() if element.get("id", "").startswith("axes_")]
-    assert len(panels) == 2 * len(store.tasks)
-
-
-@pytest.mark.long
 def test_sensitivity_is_drawn_for_settings_with_three_values(store_writer, tmp_path):
     two = load([store_writer(tmp_path / "two", seeds=1, methods=("scd",))])
     three = load([store_writer(tmp_path / "three", seeds=1, methods=("scd",), alphas=(1.0, 0.5, 0.1))])
@@ -83,22 +74,6 @@ def test_sensitivity_counts_the_clients_of_a_setting_by_client(store_writer, tmp
     assert {key: sorted(values) for key, values in points.items()} == {("scd", "digits, α=1"): [0, 2, 3]}
 
 
-def test_ranks_are_drawn_with_their_groups():
-    scores = np.arange(30.0).reshape(10, 3) % 7
-    result = inference.critical_difference(["a", "b", "c"], scores)
-    assert result.too_few == ""
-    assert b"</svg>" in figures.critical_difference(result, accuracy.PM).svg
-
-
-@pytest.mark.long
-def test_client_pictures(store):
-    clients = fairness.client_accuracies(store, "validation")
-    names = [figures.histograms(store, clients).name, figures.distribution(store, clients).name]
-    names.append(figures.gain_by_size(store, fairness.gains(clients, store)).name)
-    names.append(figures.partitions(store).name)
-    assert names == ["histograms", "clients", "gain", "partitions"]
-
-
 @pytest.fixture
 def drawn(monkeypatch):
     """What is drawn, laid out, as it is handed to `finish`."""
@@ -108,7 +83,7 @@ def drawn(monkeypatch):
         canvas.arrange(11, 4, beside=True)
         found.append(canvas)
 
-    for module in (figures, method_portraits, headline, tradeoff, profiles, price):
+    for module in (figures, method_portraits, headline, tradeoff, profiles, further_tests):
         monkeypatch.setattr(module, "finish", keep)
     return found
 
@@ -128,7 +103,7 @@ def test_a_name_of_a_rank_diagram_is_never_clipped(drawn):
     names = [f"A method with a long name (Author et al. 20{k})" for k in range(10, 14)]
     rng = np.random.default_rng(0)
     result = inference.critical_difference(names, rng.normal(size=(12, 4)) + np.arange(4))
-    figures.critical_difference(result, accuracy.PM)
+    figures.critical_difference(result, PM)
     (canvas,) = drawn
     extents = [text.get_window_extent() for text in canvas.axes[0].texts]
     assert len(extents) == 4
@@ -161,10 +136,6 @@ def test_of_more_kinds_of_tasks_than_maps_each_task_has_a_colour(store):
     names = [f"data {k}, α={alpha}" for k in range(7) for alpha in (1, 0.1)]
     tasks = replace(store, cells=tuple(replace(store.cells[0], task=name) for name in names))
     assert len(set(canvas.task_colours(tasks).values())) == 14
-
-
-def test_eight_unlike_tasks_have_eight_colours():
-    assert len(set(canvas._unordered(8))) == 8
 
 
 def test_of_many_methods_only_the_best_and_the_reference_have_colours(store, monkeypatch):
@@ -200,7 +171,7 @@ def test_equal_accuracies_of_all_seeds_have_a_point_without_a_bar(store, drawn):
     columns = ["row", "task", "unit", "metric", "test", "value"]
     values = {"own": 60.0, "global": 100 / 449}
     lines = [("scd", "digits, α=1", seed, "pm", test, value) for test, value in values.items() for seed in "01"]
-    price.price(store, pd.DataFrame(lines, columns=columns))
+    further_tests.price(store, pd.DataFrame(lines, columns=columns))
     (point,) = (line for line in drawn[0].axes[0].lines if len(line.get_xdata()) == 1)
     assert (point.get_xdata()[0], point.get_ydata()[0]) == (60.0, 100 / 449)
 
@@ -219,10 +190,10 @@ def test_with_one_seed_the_headline_shows_all_trained_models(store_writer, tmp_p
 
 def test_the_headline_has_every_method_once_a_panel_and_the_best_on_top(store, drawn):
     headline.headline(store, "validation")
-    for axis, figure in zip(drawn[0].axes, accuracy.HEADLINE, strict=True):
+    for axis, figure in zip(drawn[0].axes, HEADLINE, strict=True):
         names = [label.get_text() for label in axis.get_yticklabels()]
         means = [[np.mean(list(scores.values())) for task in store.tasks
-                  if (scores := store.scores(row, task, figure.metric, figure.on, figure.mean, "validation"))]
+                  if (scores := store.scores(row, task, figure, "validation"))]
                  for row in names]  # fmt: skip
         assert sorted(names) == sorted(store.rows)
         places = [(len(of_row) == len(store.tasks), np.mean(of_row)) for of_row in means]
@@ -315,16 +286,6 @@ def test_a_logarithmic_axis_has_plain_numbers(store):
 def test_images_are_the_same_bytes_every_time_whatever_classes_are_called():
     image = base64.b64encode(bytes(range(16))).decode()
     content = {"shape": [1, 4, 4], "clients": [{"client": 0, "labels": ["$^$"], "images": image}]}
-    first, second = (samples._picture("digits", 0, content) for _ in range(2))
+    first, second = (figures._sample_picture("digits", 0, content) for _ in range(2))
     assert first.svg == second.svg
     assert first.svg.decode().count(">$^$<") == 1
-
-
-def test_a_picture_is_drawn_once_for_each_file():
-    """Twice as SVG, for a page and for a phone, and once as PNG; laying it out takes no drawing."""
-    drawn = []
-    with canvas.drawing(["", ""], 1) as (page, axes):
-        axes[0].plot([0, 1], [2, 3])
-        page.canvas.mpl_connect("draw_event", lambda event: drawn.append(event.renderer))
-        canvas.finish(page, "x", "X", "")
-    assert len(drawn) == 3

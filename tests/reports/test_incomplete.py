@@ -9,11 +9,11 @@ import pytest
 from bench.results.results import load_run, tidy
 from bench.results.summary import summary
 from bench.store.store import EVALUATED
+from reports.page.further_tests import OWN, by_unit, further_tests
 from reports.pictures.headline import _measured
-from reports.reading.further_tests import OWN, by_unit, further_tests
-from reports.reading.load import load
+from reports.reading.load import PM, load
 from reports.tables import cost, fairness
-from reports.tables.accuracy import PM, selection
+from reports.tables.accuracy import selection
 from tests.reports.conftest import cell_id
 
 Writer = Callable[..., Path]
@@ -66,8 +66,9 @@ def test_own_tests_are_of_the_seeds_that_have_further_ones(store_writer: Writer,
     tested = further_tests(store, selection(store))
     own = by_unit(tested, "ditto", store.tasks[0], "pm", OWN)
     assert own.keys() == by_unit(tested, "ditto", store.tasks[0], "pm", "others").keys() == {"0", "2"}
-    assert own == pytest.approx({unit: store.scores("ditto", store.tasks[0], "pm", "local", "train_size",
-                                                    selection(store))[unit] for unit in own})  # fmt: skip
+    assert own == pytest.approx(
+        {unit: store.scores("ditto", store.tasks[0], PM, selection(store))[unit] for unit in own}
+    )
 
 
 def test_a_diverged_cell_guesses_in_further_tests(store_writer: Writer, tmp_path: Path) -> None:
@@ -108,6 +109,6 @@ def test_seeds_without_the_chosen_round_are_not_averaged_with_those_that_have_it
     ((title, table),) = summary(tidy(load_run(run)))
     assert "round: validation (1 cells without it are left out), mean" in title
     store = load([run])
-    scores = store.scores("ditto", store.tasks[0], "pm", "local", "train_size", "validation")
+    scores = store.scores("ditto", store.tasks[0], PM, "validation")
     assert scores.keys() == {"1", "2"}
     assert table.loc["ditto", "digits α=1 PM"].startswith(f"{sum(scores.values()) / 2:.2f} ± ")

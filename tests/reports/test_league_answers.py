@@ -15,7 +15,7 @@ from reports.league.findings import _gains
 from reports.league.gain import Gains, Measure, gains
 from reports.league.page import write_league
 from reports.league.rule import by_case
-from reports.reading.load import Store, load
+from reports.reading.load import PM, Store, load
 from reports.statistics.inference import Summary
 from reports.tables.accuracy import selection
 from reports.tables.standings import Family
@@ -78,8 +78,8 @@ def test_a_method_beats_fine_tuning_where_its_interval_says_so(tuned: Path) -> N
     store = by_case(load([tuned]))
     mean, low, high = values(table(store, "beats"), "scd")
     expected = [
-        sum(store.scores("scd", task, "pm", "local", "train_size", selection(store)).values()) / 4
-        - sum(store.scores("finetune", task, "pm", "local", "train_size", selection(store)).values()) / 4
+        sum(store.scores("scd", task, PM, selection(store)).values()) / 4
+        - sum(store.scores("finetune", task, PM, selection(store)).values()) / 4
         for task in store.tasks
     ]
     assert mean == pytest.approx(sum(expected) / len(expected))
@@ -97,10 +97,7 @@ def test_who_leads_on_a_task_is_shown_with_its_distance(tuned: Path) -> None:
     shown = table(store, "for_which")
     assert [task for task, _ in shown.rows] == store.tasks
     for task, (first, *_) in shown.rows:
-        means = {
-            row: sum(store.scores(row, task, "pm", "local", "train_size", selection(store)).values())
-            for row in ("ditto", "scd")
-        }
+        means = {row: sum(store.scores(row, task, PM, selection(store)).values()) for row in ("ditto", "scd")}
         assert first.note == max(means, key=lambda row: means[row])
 
 
@@ -231,7 +228,7 @@ def test_a_sure_sentence_names_the_tasks_that_carry_it_and_what_the_method_s_own
     rows = [f"m{number}" for number in range(12)]
     compared = _Compared(rows, tasks, [np.zeros(5)] * 3, np.full(3, 1 / 3), [False] * 13, (0.05,) * 3)
     store = Store((), (), pd.DataFrame())
-    store.__dict__["_tasks"] = ["one", "two", "three"]
+    store.__dict__["tasks"] = ["one", "two", "three"]
     one, all_three = (_what_it_rests_on(store, compared, row) for row in rows[:2])
     means = [task[0].mean() for task in tasks]
     assert one.startswith(f"m0 above fine-tuning: {means[0]:+.2f} on one, +5.00 on two, +0.10 on three points. ")

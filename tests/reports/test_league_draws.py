@@ -15,10 +15,10 @@ from reports.league.page import _clients, write_league
 from reports.league.rule import _family, by_case, ranked, task_weights
 from reports.league.trials import best_by_trials
 from reports.pictures.figures import varied
-from reports.reading.load import load
+from reports.reading.load import PM, load
 from reports.statistics.inference import LEVEL
 from reports.statistics.reference import differences
-from reports.tables.accuracy import PM, main_table, selection
+from reports.tables.accuracy import main_table, selection
 from reports.tables.fairness import client_accuracies
 from sweeps.study_reader import load_study
 from tests.reports import conftest

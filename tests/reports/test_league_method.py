@@ -11,10 +11,8 @@ from reports.league import wins as league_wins
 from reports.league.method import method_section
 from reports.league.rule import by_case, ranked
 from reports.league.wins import counted, win_matrix, wins
-from reports.reading.figure import scores
-from reports.reading.load import Store, load
+from reports.reading.load import GM, PM, Store, load
 from reports.statistics.best import outcomes
-from reports.tables.accuracy import GM, PM
 from tests.reports import conftest
 from tests.reports.conftest import name_cases, write_store
 
@@ -39,7 +37,7 @@ def league(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def by_seed(store: Store, row: str) -> list[float]:
     """Each seed's own mean over tasks."""
-    found = {task: scores(store, row, task, PM, "validation") for task in WEIGHTS}
+    found = {task: store.scores(row, task, PM, "validation") for task in WEIGHTS}
     return [sum(weight * found[task][seed] for task, weight in WEIGHTS.items()) for seed in "01234"]
 
 
@@ -92,7 +90,7 @@ def test_what_is_not_trained_is_not_compared(league: Store) -> None:
 def test_the_picture_has_the_references_and_the_best_of_the_others(league: Store) -> None:
     picture = method_section(league, "scd", "validation").pictures[0].svg.decode()
     assert all(f">{name}<" in picture for name in ("scd", "local", "finetune", "[fedavg]"))
-    means = {row: np.mean(list(scores(league, row, "case 0.1", PM, "validation").values())) for row in METHODS}
+    means = {row: np.mean(list(league.scores(row, "case 0.1", PM, "validation").values())) for row in METHODS}
     best = max((row for row in METHODS if row not in ("scd", "fedavg")), key=lambda row: means[row])
     assert f"case 0.1 ({best})" in picture
 

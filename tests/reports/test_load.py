@@ -9,7 +9,7 @@ import pytest
 
 from bench.errors import UserError
 from bench.results.results import load_run, tidy
-from reports.reading.load import load, remembered
+from reports.reading.load import GM, load, remembered
 from tests.reports.conftest import cell_id, copy_settings, write_store
 
 
@@ -48,7 +48,7 @@ def test_merged_runs_have_every_cell_once_and_the_finished_copy(store_writer, tm
     alone, merged = load([whole]), load([half, whole])
     assert len(merged.cells) == len(alone.cells) == 20
     assert {cell.state for cell in merged.cells} == {"done"}
-    key = ("scd", "digits, α=1", "gm", "global", "", "validation")
+    key = ("scd", "digits, α=1", GM, "validation")
     assert merged.scores(*key) == alone.scores(*key)
 
 
@@ -61,7 +61,7 @@ def test_one_cell_under_two_labels_is_in_both_rows(run, tmp_path):
 
     store = load([_rewritten(run, tmp_path / "a", twice)])
     assert store.rows[-1] == "fedavg again"
-    keys = [(row, "digits, α=1", "gm", "global", "", "validation") for row in ("fedavg", "fedavg again")]
+    keys = [(row, "digits, α=1", GM, "validation") for row in ("fedavg", "fedavg again")]
     first, again = (store.scores(*key) for key in keys)
     assert len(first) == 3
     assert first == again

@@ -7,7 +7,7 @@ import pytest
 
 from reports.published.comparison import PublishedTable, comparison
 from reports.published.measures import MEASURES, Ours, Place, measured
-from reports.reading.load import load
+from reports.reading.load import PM_EQUAL, load
 from tests.reports.conftest import cell_id
 
 CURVES = {  # mean personalized accuracy after rounds 2, 4 and 6, by seed
@@ -191,7 +191,7 @@ def test_a_row_that_varies_one_setting_has_the_others_at_the_table_s_value(store
     found = dict(comparison(load(runs), printed).rows)
     for label, run in zip(("N=20", "tau=0.2"), runs, strict=True):
         alone = load([run])
-        (score,) = alone.scores(alone.rows[0], alone.tasks[0], "pm", "local", "equal", "best").values()
+        (score,) = alone.scores(alone.rows[0], alone.tasks[0], PM_EQUAL, "best").values()
         assert found[label][1].value == pytest.approx(score)
         assert found[label][1].note == "(n=1)"
 

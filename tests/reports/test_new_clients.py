@@ -49,10 +49,6 @@ def test_a_diverged_cell_has_the_accuracy_of_guessing(store_writer, tmp_path):
     assert [entry.value for entry in entries] == pytest.approx([(60 + 10) / 2, (65 + 10) / 2])
 
 
-def test_bars_are_drawn(held_out):
-    assert newcomer_bars(held_out, newcomers(held_out)).png.startswith(b"\x89PNG")
-
-
 def test_bars_of_one_colour_differ_in_their_hatches(held_out, monkeypatch):
     """Seven colours are not enough for twelve methods, and the legend shows what the bars have."""
     drawn = []

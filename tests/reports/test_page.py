@@ -15,9 +15,9 @@ from bench.errors import UserError
 from bench.results.results import load_run
 from reports.page.cells import cells_section
 from reports.page.page import write_report
+from reports.page.section import environment
 from reports.published.comparison import comparison, published_tables
 from reports.reading.load import load
-from reports.tables.html import environment
 from reports.tables.table import to_csv, to_latex
 from tests.reports.browser import assert_alive, look, needs_browser
 from tests.reports.conftest import cell_id, copy_settings

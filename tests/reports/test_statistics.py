@@ -38,12 +38,6 @@ def test_one_run_has_a_mean_and_nothing_else():
     assert math.isnan(ours.summarise([]).mean)
 
 
-def test_the_t_interval_of_three_seeds_covers_95_percent():
-    draws = generator("coverage").normal(0.8, 0.02, size=(4000, 3))
-    covered = [(s := ours.summarise(row)).low <= 0.8 <= s.high for row in draws]
-    assert 0.93 < np.mean(covered) < 0.97
-
-
 def test_the_best_of_66_equal_methods_needs_the_corrected_interval():
     by_itself, corrected = simulate.winners(66, 5, 1500)
     assert by_itself > 0.15
@@ -57,12 +51,6 @@ def test_paired_comparison_is_scipys_paired_t_test():
     interval = reference.confidence_interval(0.95)
     assert result.p == pytest.approx(reference.pvalue)
     assert (result.low, result.high) == pytest.approx((interval.low, interval.high))
-
-
-def test_pairing_sees_what_the_unpaired_test_does_not():
-    seeds = np.array([0.2, 0.5, 0.8])
-    x, y = seeds + np.array([0.010, 0.011, 0.009]), seeds
-    assert paired(x, y).p < 0.01 < stats.ttest_ind(x, y).pvalue
 
 
 def test_the_effect_interval_inverts_the_noncentral_t_distribution():
@@ -104,10 +92,6 @@ def test_holm_lies_between_no_correction_and_bonferroni_and_keeps_the_order(p_va
     assert all(p <= q <= min(1, p * len(p_values)) or q == p for p, q in zip(p_values, adjusted, strict=True))
     by_p = [q for _, q in sorted(zip(p_values, adjusted, strict=True))]
     assert by_p == sorted(by_p)
-
-
-def test_ranks_share_ties():
-    assert ours.ranks(np.array([[0.9, 0.7, 0.9]])).tolist() == [[1.5, 3.0, 1.5]]
 
 
 def test_rounding_breaks_no_tie():
@@ -252,14 +236,6 @@ def test_an_interval_of_unpaired_means_by_hand():
     """Variances of the means 1/3 and 4/5; t of 2 and 4 degrees of freedom are 4.302653 and 2.776445."""
     half = (4.302653 / 3 + 2.776445 * 4 / 5) / (1 / 3 + 4 / 5) * np.sqrt(1 / 3 + 4 / 5)
     assert ours.unpaired((5, 1, 3), (2, 2, 5)) == pytest.approx((3 - half, 3 + half))
-
-
-def test_with_equal_numbers_it_is_student_s_with_half_the_freedom():
-    x, y = np.array([80.1, 82.3, 79.9]), np.array([70.0, 77.0, 73.0])
-    low, high = ours.unpaired(*((one.mean(), one.std(ddof=1), len(one)) for one in (x, y)))
-    pooled = stats.ttest_ind(x, y)
-    half = stats.t.ppf(0.975, 2) * (x.mean() - y.mean()) / pooled.statistic
-    assert (low, high) == pytest.approx((x.mean() - y.mean() - half, x.mean() - y.mean() + half))
 
 
 def test_unpaired_means_need_two_runs_each_and_a_spread():

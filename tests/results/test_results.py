@@ -23,8 +23,8 @@ from bench.settings import Settings
 from bench.store import store
 from bench.store.store import Status
 from bench.store.tables import Tables
-from reports.reading.load import load
-from reports.tables.accuracy import GM, PM, main_table, selection
+from reports.reading.load import GM, PM, load
+from reports.tables.accuracy import main_table, selection
 from tests.runs.helpers import make_run
 
 CELL = "c0ffee0000000000"

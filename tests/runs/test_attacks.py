@@ -20,7 +20,7 @@ from bench.results.summary import summary
 from bench.runs.plan import plan, planned_remarks
 from bench.runs.session_options import Options
 from bench.runs.verify.files import disagreement
-from reports.reading.load import load
+from reports.reading.load import BENIGN, load
 from reports.tables import accuracy
 from tests.runs.helpers import make_run
 
@@ -79,7 +79,7 @@ def test_summary_report_and_checks_know_benign_clients(made: Path, tmp_path: Pat
     ]  # fmt: skip
     store = load([view])
     title = "Benign clients under attack"
-    benign = accuracy.main_table(store, accuracy.selection(store), accuracy.BENIGN, "benign", title)
+    benign = accuracy.main_table(store, accuracy.selection(store), BENIGN, "benign", title)
     cell = view.cells[1]
     rows = cell.table("clients")
     chosen = next(

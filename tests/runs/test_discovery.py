@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.runs.verify.verify import discovery
-from reports.league import submitted
 from reports.league.submission import verification
 from tests.runs.conftest import Bench
 from tests.runs.helpers import make_run
+from tools.league import CELLS
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,8 +28,8 @@ def test_the_probability_is_the_share_of_draws_that_hold_a_forged_cell() -> None
 @given(st.integers(1, 3000))
 def test_an_entry_that_is_submitted_is_searched_for_five_percent(cells: int) -> None:
     """59 is the least number that suffices for any entry: of many cells, draws are nearly independent."""
-    assert discovery(cells, -(-cells // 20), submitted.CELLS) >= 0.95
-    assert discovery(10**6, 10**6 // 20, submitted.CELLS - 1) < 0.95
+    assert discovery(cells, -(-cells // 20), CELLS) >= 0.95
+    assert discovery(10**6, 10**6 // 20, CELLS - 1) < 0.95
 
 
 def test_the_docs_print_these_probabilities() -> None:

@@ -26,7 +26,7 @@ from bench.samples.corruptions import corrupt
 from bench.settings import FurtherTest, Settings, ShiftPart
 from bench.store import store
 from datasets.assemble import assemble
-from reports.tables.further_tests import reversals
+from reports.page.further_tests import reversals
 from tests.runs.conftest import Bench, Cell
 from tests.runs.helpers import make_run, stop_after
 

@@ -24,8 +24,7 @@ from bench.results.pack import pack, unpack
 from bench.results.results import RunView, load_run
 from reports.league.export import write_export
 from reports.league.submission import write_submission
-from reports.reading.load import load
-from reports.tables.accuracy import PM
+from reports.reading.load import PM, load
 from reports.tables.standings import by_unit
 from sweeps.admission import NOTHING_CHOSEN, Admission
 from sweeps.cells import data_digests, with_data

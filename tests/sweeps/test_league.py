@@ -15,9 +15,7 @@ from scipy import stats
 from bench.results.pack import unpack
 from reports.league.page import write_league
 from reports.league.rule import by_case
-from reports.reading.figure import scores
-from reports.reading.load import Store, load
-from reports.tables.accuracy import PM
+from reports.reading.load import PM, Store, load
 from sweeps.study_reader import load_study
 from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES, needed
@@ -178,7 +176,7 @@ def test_the_interval_is_student_s_over_seeds(two_families: Path) -> None:
 
 
 def _pm(store: Store, row: str, task: str) -> dict[str, float]:
-    return scores(store, row, task, PM, "validation")
+    return store.scores(row, task, PM, "validation")
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.data import Floats
 from bench.results.pack import TRIALS, TUNING, unpack
-from reports.reading.load import Store
+from reports.reading.load import PM, Store
 from reports.statistics import best
 
 _HERE = Path(__file__).parent
@@ -69,7 +69,7 @@ def fit(study: str) -> dict[str, object]:
     from reports.league.rule import by_case, data_families, ranked
     from reports.league.shipped import shipped
     from reports.reading.load import load
-    from reports.tables.accuracy import PM, selection
+    from reports.tables.accuracy import selection
 
     with tempfile.TemporaryDirectory() as scratch:
         runs = [Path(scratch, file.name) for file in shipped(study)]
@@ -99,10 +99,9 @@ def fit(study: str) -> dict[str, object]:
 
 def _noise(store: Store, rows: list[str], task: str, chosen: str) -> list[float]:
     """Standard deviations over the seeds of a draw of tuning, of the residuals from the draw's mean."""
-    from reports.tables.accuracy import PM
 
     units = {cell.seed: cell.unit for cell in store.cells if cell.task == task}
-    by_row = [store.by_seed(row, task, PM.metric, PM.on, PM.mean, chosen) for row in rows]
+    by_row = [store.by_seed(row, task, PM, chosen) for row in rows]
     seeds = sorted(units)
     logits = best.logits(np.array([[accuracies[seed] for seed in seeds] for accuracies in by_row]))
     groups = [[at for at, seed in enumerate(seeds) if units[seed] == unit] for unit in sorted(set(units.values()))]

@@ -1,4 +1,4 @@
-"""`bench speed --commands`: real commands are timed with all their processes, and ended at the limit."""
+"""`python -m tools.commands`: real commands are timed with all their processes, and ended at the limit."""
 
 import json
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.speed import speed
 from bench.errors import UserError
-from bench.speed.commands import (
+from tests.conftest import ROOT
+from tools.commands import (
     COMMANDS,
     HERE,
     CommandCost,
@@ -20,6 +20,7 @@ from bench.speed.commands import (
     cost_of,
     figures_text,
     installation,
+    main,
     measure_commands,
 )
 
@@ -121,9 +122,9 @@ def test_what_commands_read_is_there_and_no_two_are_called_the_same() -> None:
 def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     """With a limit that most commands are over, as all of them take minutes."""
     file = tmp_path / "costs.json"
-    words = ["speed", "--commands", "--limit", "0.3", "--quick", "--json", str(file), "--beside", str(BENCH)]
-    wide = {**os.environ, "COLUMNS": "200"}
-    done = subprocess.run([str(BENCH), *words], env=wide, capture_output=True, text=True, check=False, cwd=tmp_path)
+    words = ["-m", "tools.commands", "--limit", "0.3", "--quick", "--json", str(file), "--beside", str(BENCH)]
+    wide = {**os.environ, "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *words], env=wide, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert all(command.name in done.stdout for command in COMMANDS)
@@ -134,13 +135,9 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="leave out --workload"):
-        speed(commands=True, workload=["digits"])
-    with pytest.raises(UserError, match="add --commands"):
-        speed(beside=BENCH)
+def test_what_is_no_installation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no program"):
-        speed(commands=True, beside=tmp_path / "bench")
+        main(["--beside", str(tmp_path / "bench")])
     alone = tmp_path / "bench"
     alone.write_text("#!/bin/sh\n")
     alone.chmod(0o755)

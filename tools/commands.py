@@ -1,15 +1,27 @@
-"""The cost of commands before they train: each runs in its own process, of this installation and of another one."""
+"""The cost of commands before they train: each runs in its own process, of this installation and of another one.
 
+`python -m tools.commands [--beside BENCH] [--json FILE]` times what users wait for (docs/performance.md).
+"""
+
+import argparse
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rich.table import Table
+
+from bench.cli.commands import print_table
 from bench.errors import UserError
-from bench.speed import meter
+from bench.places import check_output_file
+from bench.runs.progress import steps
+from bench.store import store
+from bench.store.provenance import provenance
+from tools import meter
 
 HERE = "this one"
 BESIDE = "the other"
@@ -150,3 +162,48 @@ def figures_text(cost: CommandCost, command: TimedCommand) -> tuple[str, str, st
         return f"ended with {cost.status}", "–", "–"
     above = "> " if cost.over else ""
     return f"{above}{cost.cpu:.2f}", f"{above}{cost.wall:.2f}", f"{cost.memory / 1e6:.0f}"
+
+
+def _print(costs: Mapping[str, Mapping[str, CommandCost]], names: Sequence[str], limit: float) -> None:
+    table = Table(
+        title="Commands",
+        caption="CPU s: seconds of the processors, of all processes of a command. s: on the clock. MB: peak of its "
+        f"largest process. The best of up to three times; >: ended after {limit:g} s.",
+    )
+    table.add_column("command")
+    for name in names:
+        for heading in ("CPU s", "s", "MB"):
+            table.add_column(heading if len(names) == 1 else f"{name}: {heading}", justify="right")
+    for command in COMMANDS:
+        figures = [figures_text(costs[command.name][name], command) for name in names]
+        table.add_row(command.name, *(text for texts in figures for text in texts))
+    print_table(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Time the commands of this installation and, in turns, of another one."""
+    parser = argparse.ArgumentParser(prog="python -m tools.commands", description=main.__doc__)
+    parser.add_argument("--beside", type=Path, metavar="BENCH", help="another environment's `bench`, in turns")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a command is ended")
+    parser.add_argument("--quick", action="store_true", help="each command once")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all as JSON")
+    options = parser.parse_args(arguments)
+    if options.json:
+        check_output_file(options.json, "--json")
+    installations = {HERE: installation(Path(sys.executable).with_name("bench"))}
+    if options.beside:
+        installations[BESIDE] = installation(options.beside)
+    with tempfile.TemporaryDirectory() as folder, steps("commands") as step:
+        repeats = 1 if options.quick else None
+        costs = measure_commands(COMMANDS, installations, options.limit, Path(folder), step, repeats=repeats)
+    if options.json:
+        document = {command: {name: asdict(cost) for name, cost in row.items()} for command, row in costs.items()}
+        store.write_json(options.json, {**provenance(), "limit": options.limit, "commands": document})
+    _print(costs, list(installations), options.limit)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"tools.commands: {error}")
