@@ -26,7 +26,7 @@ LEAST_ROOM = 1.0
 
 
 @dataclass(frozen=True)
-class Measure:
+class TaskMeasure:
     """A number for each row and task, and its mean over tasks by the league's rule with an interval over seeds.
 
     Attributes:
@@ -56,9 +56,9 @@ class Gains:
     """
 
     compared: Family
-    gain: Measure
+    gain: TaskMeasure
     p: dict[str, float]
-    score: Measure | None
+    score: TaskMeasure | None
 
 
 def gains(store: Store, chosen: str) -> Gains | None:
@@ -112,7 +112,7 @@ def _scores(above: Mapping[str, pd.DataFrame], room: pd.DataFrame, wide: pd.Seri
     return {row: scores[row] + (points - room * scores[row]) / wide for row, points in above.items()}
 
 
-def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame], tested: Sequence[str], least: pd.Series) -> Measure:
+def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame], tested: Sequence[str], least: pd.Series) -> TaskMeasure:
     """Average values by row, units x tasks, with intervals; corrected ones for the rows that are compared.
 
     Args:
@@ -134,7 +134,7 @@ def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame], tested: Sequence
         together = _moderated(store, by_seed, tested, weights, least[tasks])
         means |= _within(means, tested, together.half(LEVEL))
         corrected = _within(means, tested, together.half(LEVEL / len(tested)))
-    return Measure(by_task, means, corrected)
+    return TaskMeasure(by_task, means, corrected)
 
 
 def _moderated(
@@ -200,7 +200,7 @@ def _interval_text(store: Store) -> str:
     return "Student's interval of that mean over seeds, paired by seed"
 
 
-def _score_table(store: Store, compared: Family, score: Measure) -> Table:
+def _score_table(store: Store, compared: Family, score: TaskMeasure) -> Table:
     caption = (
         "PM accuracy on a scale from 0, the better of training alone and FedAvg with fine-tuning, to 1, one model "
         "trained on all clients' data at once and then fine-tuned by every client (`centralized`, "
@@ -232,7 +232,7 @@ def _columns(*names: str) -> tuple[Column, ...]:
     return tuple(map(Column, names))
 
 
-def _rows(store: Store, compared: Family, measure: Measure) -> dict[str, tuple[TableEntry, ...]]:
+def _rows(store: Store, compared: Family, measure: TaskMeasure) -> dict[str, tuple[TableEntry, ...]]:
     """Make each row's entries: mean with its two intervals, a number per task; first the compared rows, best first."""
 
     def place(row: str) -> tuple[bool, float, str]:

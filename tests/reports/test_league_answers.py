@@ -12,7 +12,7 @@ from scipy import stats
 
 from reports.league.answers import _Compared, _what_it_rests_on, answers
 from reports.league.findings import _gains
-from reports.league.gain import Gains, Measure, gains
+from reports.league.gain import Gains, TaskMeasure, gains
 from reports.league.page import write_league
 from reports.league.rule import by_case
 from reports.reading.load import PM, Store, load
@@ -211,7 +211,7 @@ def test_a_task_without_a_case_has_the_name_of_its_data(tmp_path: Path) -> None:
 def test_who_surely_gains_is_said_by_the_intervals_that_stand_there() -> None:
     """Holm's p of the second is below 0.05, and its interval, corrected for both methods, holds 0."""
     corrected = {"ditto": Summary(5, -2.5, 0.5, -3.25, -1.77), "fedper": Summary(5, 0.62, 0.4, -0.003, 1.24)}
-    measure = Measure(pd.DataFrame(), corrected, corrected)
+    measure = TaskMeasure(pd.DataFrame(), corrected, corrected)
     compared = Family({}, {}, {}, frozenset())
     said = " ".join(_gains(Gains(compared, measure, {"ditto": 0.001, "fedper": 0.04}, None)))
     assert said.startswith("1 of 2 methods gain")
