@@ -105,7 +105,8 @@ def _candidate(name: str, cells: Sequence[CellView], settings: dict[str, Any]) -
     validation, correct, megabytes, seconds = [], [], [], []
     site, sample = np.empty(0, np.int64), np.empty(0, np.int64)
     for cell in cells:
-        round_ = _round(cell, metric)
+        reported = (f["round"] for f in reported_figures(cell) if (f["metric"], f["on"]) == (metric, "local"))
+        round_ = int(next(reported))
         accuracies = PM.accuracies(cell.table("metrics"), "validation")
         validation.append(float(accuracies[accuracies["round"] == round_]["value"].iloc[0]))
         hits = cell.hits(metric, round=round_)
@@ -117,11 +118,3 @@ def _candidate(name: str, cells: Sequence[CellView], settings: dict[str, Any]) -
         seconds.append(store.read_timing(cell.folder).get("seconds", 0.0) / clients)
     costs = float(np.mean(megabytes)), float(np.median(seconds))
     return Candidate(name, settings, personal, float(np.mean(validation)), np.array(correct).T, *costs), site, sample
-
-
-def _round(cell: CellView, metric: str) -> int:
-    """The reported round of a cell's models, which validation chose."""
-    rounds = [
-        figure["round"] for figure in reported_figures(cell) if figure["metric"] == metric and figure["on"] == "local"
-    ]
-    return int(rounds[0])

@@ -17,7 +17,7 @@ from bench.errors import UserError
 from bench.plugin import FILE_MODULE, METHODS, OURS
 from bench.results.cell_names import drawn, task_name
 from bench.results.pack import TUNING
-from bench.results.results import CellView, RunView
+from bench.results.results import RunView
 from bench.store import inside
 from bench.store.store import FINISHED, read_timing
 from reports.league.rule import REFERENCES, budget_text, evaluations_on_tests, was_tuned
@@ -189,7 +189,7 @@ def _facts(run: RunView) -> dict[str, Any]:
         "date": info["time"],
         "year": info["time"][:4],
         "command": info["command"],
-        "minutes": sum(map(_seconds, done)) / 60,
+        "minutes": sum(float(read_timing(cell.folder).get("seconds", 0.0)) for cell in done) / 60,
         "evaluations": sum(map(evaluations_on_tests, done)),
         "warnings": warnings,
         "draws": len(info.get("draws", [])),
@@ -214,7 +214,3 @@ def _budget(table: Path) -> dict[str, Any]:
         "tuning_hours": total["hours"],
         "ranges": sorted({line["note"] for line in lines if line["column"] == "range"}),
     }
-
-
-def _seconds(cell: CellView) -> float:
-    return float(read_timing(cell.folder).get("seconds", 0.0))

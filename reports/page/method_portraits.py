@@ -24,12 +24,12 @@ def portraits(store: Store, curves: dict[str, pd.DataFrame], clients: pd.DataFra
     for at, row in enumerate(store.rows):
         cells = [cell for cell in store.cells if cell.row == row]
         by_model = {name: curve[curve["row"] == row] for name, curve in curves.items()}
-        pictures = (_picture(at, row, store, by_model, clients[clients["row"] == row]),) if _drawable(by_model) else ()
+        pictures = (
+            (_picture(at, row, store, by_model, clients[clients["row"] == row]),)
+            if any(map(len, by_model.values()))
+            else ()
+        )
         yield Section(f"method_{at}", row, _troubles(cells), pictures=pictures, more=(_settings(at, row, cells),))
-
-
-def _drawable(curves: dict[str, pd.DataFrame]) -> bool:
-    return any(len(curve) for curve in curves.values())
 
 
 def _troubles(cells: list[Cell]) -> str:
