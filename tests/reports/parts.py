@@ -1,4 +1,4 @@
-"""The parts of a page."""
+"""Made-up components of a league, for tests of its simulations."""
 
 import numpy as np
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.reports.parts import parts
 from tools.simulation import design
 from tools.simulation.components import _deviations, components
 from tools.simulation.coverage import luck
 from tools.simulation.design import Design
-from tests.reports.parts import parts
 
 
 def test_cells_are_those_of_all_trials_finals_and_results() -> None:
