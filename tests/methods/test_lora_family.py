@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.config.validation import conflicts
+from bench.config.checked import conflicts
 from bench.errors import UserError
 from bench.federation.federation import Federation
 from bench.method import Message, Params
