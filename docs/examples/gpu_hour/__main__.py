@@ -16,7 +16,8 @@ there. Memory is in bytes, at its peak within the row.
 Sections: rounds over very unequal clients, and how long calls with few lanes take; steps of FedAvg and SCD, recorded
 and not; a convolution with weights of its own in every lane, by way, precision and lanes, with the kernels' names;
 layers for all lanes, compared with float64; spectra; a step compiled by Inductor; what products and copies reach;
-whether a cell has the same bytes after a resume; and the core of `tests/engine/test_gpu.py`.
+whether a cell has the same bytes after a resume; the core of `tests/engine/test_gpu.py`; and what a recorded step
+consists of, which needs no GPU.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from typing import NamedTuple
 
 import cells
 import operations
+import recordings
 import torch
 from measure import Found, Rows, settings_restored, wait
 
@@ -54,6 +56,7 @@ SECTIONS = {
     "lane_operations": Section(operations.lane_operations, 1),
     "inductor": Section(cells.inductor, 2),
     "convolutions": Section(operations.convolutions, 3),
+    "recordings": Section(recordings.recordings, 1),
 }
 
 
