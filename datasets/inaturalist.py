@@ -67,14 +67,14 @@ def load(
 
 
 def _listed(data_root: Path, download: bool) -> Any:
-    folder = data_root / _FOLDER
-    advice = f"add `--download` to fetch 186 GB, or set `--data-root` to the folder that holds '{_FOLDER}'"
-    if not (download or folder.exists()):
-        raise UserError(f"{_WHAT}: {folder} is missing; {advice}")
-    from torchvision.datasets import INaturalist  # here, as it takes seconds
+    from torchvision.datasets import INaturalist
 
+    folder = data_root / _FOLDER
     try:
         return INaturalist(str(data_root), version=_FOLDER, download=download and not folder.is_dir())
     except (RuntimeError, OSError) as error:
         fault = f"{folder} cannot be read ({error})" if folder.exists() else f"{folder} is missing"
-        raise UserError(f"{_WHAT}: {fault}; {advice}") from None
+        raise UserError(
+            f"{_WHAT}: {fault}; add `--download` to fetch 186 GB, or set `--data-root` to the folder that holds "
+            f"'{_FOLDER}'"
+        ) from None

@@ -1,6 +1,5 @@
 """`organamnist`: abdominal CT slices of eleven organs, MedMNIST's file (Yang et al. 2023, https://medmnist.com)."""
 
-import hashlib
 from pathlib import Path
 
 from bench.data import Dataset
@@ -32,14 +31,14 @@ def load(
     Raises:
         UserError: the file is missing or has a wrong checksum.
     """
+    from torchvision.datasets.utils import check_integrity, download_url
+
     file = data_root / f"{_NAME}.npz"
-    if not file.is_file() or hashlib.md5(file.read_bytes()).hexdigest() != MD5:
+    if not check_integrity(file, MD5):
         fault = f"{file} has a wrong checksum" if file.is_file() else f"{file} is missing"
         if not download:
             advice = "add `--download` to fetch it, or set `--data-root` to the folder that holds the data sets"
             raise UserError(f"{_NAME}: {fault}; {advice}")
-        from torchvision.datasets.utils import download_url
-
         try:
             download_url(URL, str(data_root), file.name, MD5)
         except (RuntimeError, OSError) as error:

@@ -69,13 +69,13 @@ def _fault(folder: Path) -> str:
 
 
 def _fetch(data_root: Path, fault: str, download: bool) -> None:
+    from torchvision.datasets.utils import download_and_extract_archive
+
     if not download:
         raise UserError(
             f"{_NAME}: {fault}; add `--download` to fetch 248 MB, or set `--data-root` to the folder that holds "
             f"'{_FOLDER}'"
         )
-    from torchvision.datasets.utils import download_and_extract_archive
-
     try:
         download_and_extract_archive(URL, str(data_root), md5=MD5)
     except (RuntimeError, OSError) as error:

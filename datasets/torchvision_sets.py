@@ -25,11 +25,9 @@ _IDX = {  # samples of the two parts, mean, std
     "emnist-balanced": ((112_800, 18_800), 0.1751, 0.3332),
     "emnist-byclass": ((697_932, 116_323), 0.1736, 0.3317),
 }
-_FILES = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 _SIDE = 28
 _STL10 = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
 Parts = tuple[dict[str, Any], dict[str, Any]]
-_ADVICE = "add `--download` to fetch it, or set `--data-root` to the folder that holds the data sets"
 _HEADERS = (16, 8)  # bytes, of images and of labels
 
 
@@ -42,10 +40,10 @@ def cifar10(
     Raises:
         UserError: a file is missing or has a wrong checksum.
     """
-    factory = _factory("cifar10", "CIFAR10", data_root / "cifar-10-batches-py" / "data_batch_1", download)
+    from torchvision.datasets import CIFAR10
 
     usual = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-    return _cifar("cifar10", factory, data_root, download, mean or usual[0], std or usual[1])
+    return _cifar("cifar10", CIFAR10, data_root, download, mean or usual[0], std or usual[1])
 
 
 @DATASETS.register("cifar100")
@@ -57,10 +55,10 @@ def cifar100(
     Raises:
         UserError: a file is missing or has a wrong checksum.
     """
-    factory = _factory("cifar100", "CIFAR100", data_root / "cifar-100-python" / "train", download)
+    from torchvision.datasets import CIFAR100
 
     usual = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
-    return _cifar("cifar100", factory, data_root, download, mean or usual[0], std or usual[1])
+    return _cifar("cifar100", CIFAR100, data_root, download, mean or usual[0], std or usual[1])
 
 
 @DATASETS.register("mnist")
@@ -72,7 +70,9 @@ def mnist(
     Raises:
         UserError: a file is missing, has a wrong checksum or a wrong size.
     """
-    return _mnist_like("mnist", "MNIST", data_root, download, mean, std, list("0123456789"))
+    from torchvision.datasets import MNIST
+
+    return _mnist_like("mnist", MNIST, data_root, download, mean, std, list("0123456789"))
 
 
 @DATASETS.register("fashion_mnist")
@@ -84,7 +84,9 @@ def fashion_mnist(
     Raises:
         UserError: a file is missing, has a wrong checksum or a wrong size.
     """
-    return _mnist_like("fashion_mnist", "FashionMNIST", data_root, download, mean, std)
+    from torchvision.datasets import FashionMNIST
+
+    return _mnist_like("fashion_mnist", FashionMNIST, data_root, download, mean, std)
 
 
 @DATASETS.register("kmnist")
@@ -96,7 +98,9 @@ def kmnist(
     Raises:
         UserError: a file is missing, has a wrong checksum or a wrong size.
     """
-    return _mnist_like("kmnist", "KMNIST", data_root, download, mean, std)
+    from torchvision.datasets import KMNIST
+
+    return _mnist_like("kmnist", KMNIST, data_root, download, mean, std)
 
 
 @DATASETS.register("usps")
@@ -108,10 +112,10 @@ def usps(
     Raises:
         UserError: a file is missing or has a wrong checksum.
     """
-    factory = _factory("usps", "USPS", data_root / "usps.bz2", download)
+    from torchvision.datasets import USPS
 
-    files = {data_root / name: md5 for _, name, md5 in factory.split_list.values()}
-    train, test = _open("usps", factory, data_root, download, files)
+    files = {data_root / name: md5 for _, name, md5 in USPS.split_list.values()}
+    train, test = _open("usps", USPS, data_root, download, files)
     if fault := _fault(files):  # torchvision compares checksums only of files that it has just fetched
         raise UserError(f"usps: {fault}; delete it and add `--download`")
     x = np.concatenate([train.data, test.data])[:, None]
@@ -128,11 +132,11 @@ def svhn(
     Raises:
         UserError: a file is missing or has a wrong checksum.
     """
-    factory = _factory("svhn", "SVHN", data_root / "train_32x32.mat", download)
+    from torchvision.datasets import SVHN
 
-    files = {data_root / name: md5 for _, name, md5 in (factory.split_list[part] for part in ("train", "test"))}
+    files = {data_root / name: md5 for _, name, md5 in (SVHN.split_list[part] for part in ("train", "test"))}
     parts: Parts = ({"split": "train"}, {"split": "test"})
-    train, test = _open("svhn", factory, data_root, download, files, parts)
+    train, test = _open("svhn", SVHN, data_root, download, files, parts)
     x, y = np.concatenate([train.data, test.data]), np.concatenate([train.labels, test.labels])
     return assemble("svhn", x, y, len(train.labels), mean=mean, std=std, classes=list("0123456789"))
 
@@ -146,13 +150,13 @@ def stl10(
     Raises:
         UserError: a file is missing or has a wrong checksum.
     """
-    factory = _factory("stl10", "STL10", data_root / "stl10_binary" / "train_X.bin", download)
+    from torchvision.datasets import STL10
 
     # without the unlabelled part of 2.8 GB, which torchvision would check as well
-    listed = (*factory.train_list[:2], *factory.test_list)
-    files = {data_root / factory.base_folder / file: md5 for file, md5 in listed}
+    listed = (*STL10.train_list[:2], *STL10.test_list)
+    files = {data_root / STL10.base_folder / file: md5 for file, md5 in listed}
     if download and _fault(files):
-        _open("stl10", factory, data_root, download, files, ({"split": "train"}, {"split": "test"}))
+        _open("stl10", STL10, data_root, download, files, ({"split": "train"}, {"split": "test"}))
     if fault := _fault(files):
         raise UserError(f"stl10: {fault}; delete it and add `--download`")
     train_x, train_y, test_x, test_y = (np.fromfile(file, np.uint8) for file in files)
@@ -177,27 +181,16 @@ def emnist(
     Raises:
         UserError: a file is missing, has a wrong checksum or a wrong size.
     """
+    from torchvision.datasets import EMNIST
+
     name = f"emnist-{split}"
     folder = data_root / "EMNIST" / "raw"
     stems = [f"{name}-{part}" for part in ("train", "test")]
     files = [folder / f"{stem}-{kind}-ubyte" for stem in stems for kind in ("images-idx3", "labels-idx1")]
-    x, y, classes = _idx(name, "EMNIST", data_root, download, files, split=split)
+    x, y, classes = _idx(name, EMNIST, data_root, download, files, split=split)
     (n_train, _), known_mean, known_std = _IDX[name]
     upright = x.swapaxes(2, 3)
     return assemble(name, upright, y, n_train, mean=mean or [known_mean], std=std or [known_std], classes=classes)
-
-
-def _factory(name: str, kind: str, first: Path, download: bool) -> Any:
-    """Torchvision's data set of that kind. Without its `first` file it need not be imported, which takes seconds.
-
-    Raises:
-        UserError: the file is missing and not to be fetched.
-    """
-    if not download and not first.is_file():
-        raise UserError(f"{name}: {first} is missing; {_ADVICE}")
-    import torchvision.datasets
-
-    return getattr(torchvision.datasets, kind)
 
 
 def _cifar(
@@ -224,24 +217,25 @@ def _superclasses(folder: Path, factory: Any) -> Array:
 
 
 def _mnist_like(
-    name: str, kind: str, data_root: Path, download: bool, mean: list[float] | None, std: list[float] | None,
+    name: str, factory: Any, data_root: Path, download: bool, mean: list[float] | None, std: list[float] | None,
     classes: list[str] | None = None,
 ) -> Dataset:  # fmt: skip
-    files = [data_root / kind / "raw" / file for file in _FILES]
-    x, y, names = _idx(name, kind, data_root, download, files)
+    folder = data_root / factory.__name__ / "raw"
+    files = [folder / file.removesuffix(".gz") for file, _ in factory.resources]
+    x, y, names = _idx(name, factory, data_root, download, files)
     (n_train, _), known_mean, known_std = _IDX[name]
     return assemble(name, x, y, n_train, mean=mean or [known_mean], std=std or [known_std], classes=classes or names)
 
 
 def _idx(
-    name: str, kind: str, data_root: Path, download: bool, files: Sequence[Path], **options: Any
+    name: str, factory: Any, data_root: Path, download: bool, files: Sequence[Path], **options: Any
 ) -> tuple[Array, Array, list[str]]:
     """Images `[n, 1, 28, 28]`, labels and class names of a set in MNIST's format.
 
     Args:
         files: images and labels of the training part, then of the test part.
     """
-    factory, sizes = _factory(name, kind, files[0], download), _IDX[name][0]
+    sizes = _IDX[name][0]
     values = [_HEADERS[kind] + n * (_SIDE**2, 1)[kind] for n in sizes for kind in (0, 1)]
     for file, expected in zip(files, values, strict=True):
         if file.is_file() and file.stat().st_size != expected:
@@ -274,7 +268,11 @@ def _open(
             train, test = (factory(root=data_root, download=download, **part, **options) for part in parts)
         except (RuntimeError, OSError, ValueError, AssertionError) as error:
             fault = _fault(files) or f"the files beside {next(iter(files))} cannot be read ({error})"
-            advice = f"the download did not help ({error})" if download else _ADVICE
+            advice = (
+                f"the download did not help ({error})"
+                if download
+                else "add `--download` to fetch it, or set `--data-root` to the folder that holds the data sets"
+            )
             raise UserError(f"{name}: {fault}; {advice}") from None
     return train, test
 

@@ -26,8 +26,8 @@ from bench.federation.cell_data import read_data
 from bench.results.cell_names import cell_name
 from bench.runs.cell_runner import Backlog, CellTask, HeldElsewhere
 from bench.runs.events import Event
-from bench.runs.forecast.costs import CannotCountError
 from bench.runs.forecast.estimate import Estimate, estimate
+from bench.runs.forecast.rehearsal import CannotRehearseError
 from bench.runs.interrupts import interrupts_deferred, supervise
 from bench.runs.session_options import check_device_name
 from bench.settings import Settings
@@ -98,7 +98,7 @@ class RayRunner:
         self._needs = needs_of(cells, data_root)
         costs: dict[str, Estimate | None] = {}
         for cell in cells:
-            with contextlib.suppress(CannotCountError):  # such cells go last
+            with contextlib.suppress(CannotRehearseError):  # such cells go last
                 costs[_key(cell)] = estimate(cell, data_root, "cpu", max(1, int(self._cpus or 1)))
         self._seconds = {key: cost.seconds for key, cost in costs.items() if cost}
         needs_of_memory = [cost.memory for cost in costs.values() if cost]

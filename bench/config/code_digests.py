@@ -5,7 +5,6 @@ import functools
 import importlib.util
 import inspect
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,7 @@ def data_and_models(settings: Settings) -> list[tuple[Registry[Any], str]]:
 
 def is_own(registry: Registry[Any], name: str) -> bool:
     """Whether a registered item comes from outside the harness, so that `RESULT_VERSION` does not cover it."""
-    return registry.declaration(name).__module__.partition(".")[0] not in _PACKAGES
+    return registry.get(name).__module__.partition(".")[0] not in _PACKAGES
 
 
 def own_code(settings: Settings) -> dict[str, str]:
@@ -127,10 +126,9 @@ def code_digest(registry: Registry[Any], name: str) -> str:
     Raises:
         UserError: it is unknown or has no source file.
     """
-    item = registry.declaration(name)
+    item = registry.get(name)
     try:
-        loaded = item.__module__ in sys.modules  # else it was read without torch
-        file = inspect.getsourcefile(item) if loaded else _source(item.__module__)
+        file = inspect.getsourcefile(item)
     except TypeError:
         file = None
     if not file:

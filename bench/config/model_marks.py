@@ -26,7 +26,7 @@ def model_marks(settings: Settings) -> list[str]:
     """
     marks: set[str] = set()
     for name in {settings.model, *settings.architectures}:
-        item = MODELS.declaration(name)
+        item = MODELS.get(name)
         if is_own(MODELS, name) and (file := inspect.getsourcefile(item)):
             for path in sources(item.__module__, Path(file)).values():
                 marks |= _marks(*version(path))

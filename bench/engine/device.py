@@ -1,4 +1,4 @@
-"""The device that a cell is computed on: repeatable algorithms, kernels of the CPU, memory, and threads."""
+"""The device that a cell is computed on: repeatable algorithms, kernels of the CPU, memory, threads, and lanes."""
 
 import concurrent.futures
 import contextlib
@@ -17,6 +17,8 @@ import torch
 from bench.errors import UserError
 
 T = TypeVar("T")
+_CACHE = 2**20  # bytes of weights, of what a core's second cache holds
+_LEAST, _MOST = 2, 5  # lanes on a CPU; more than that gain nothing, and stand idle where clients are unequal
 
 _SETS = (
     "avx", "avx2", "fma3", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16",
@@ -43,6 +45,11 @@ _WORDS = re.compile(
 def gpu_memory_ran_out(error: Exception) -> bool:
     """Return whether an error means that memory ran out, so a smaller cohort might fit; cuFFT has its own message."""
     return isinstance(error, torch.OutOfMemoryError) or "CUFFT_ALLOC_FAILED" in str(error)
+
+
+def lanes_on(device: torch.device, size: int) -> int:
+    """Clients per call of a cohort for models of so many bytes: on a CPU as many as a core's cache holds."""
+    return min(_MOST, max(_LEAST, _CACHE // max(1, size))) if device.type == "cpu" else 64
 
 
 def make_deterministic(device: torch.device, precision: str) -> None:

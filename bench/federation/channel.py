@@ -348,16 +348,3 @@ def origin(base: Any, value: Params) -> Tensor | None:
     if base.spec.arch == value.spec.arch and set(value.spec.params) <= set(base.spec.params):
         return base.part(*(entry.name for entry in value.spec.params)).weights
     return None
-
-
-_LARGEST = 2**22  # numbers of an update on which a channel is tried
-
-
-def encoded_share(settings: Settings, size: int) -> float:
-    """Share of the bytes of an update of so many numbers that a cell's channel sends, tried on random numbers."""
-    rng = generator("estimate", "channel")
-    values = torch.from_numpy(rng.standard_normal(min(size, _LARGEST))).to(getattr(torch, settings.dtype))
-    update = Update.of(values)
-    for entry in settings.channel:
-        update, _ = _operation(entry).send(replace(update, shared={}), {}, rng)
-    return update.bytes / values.nbytes

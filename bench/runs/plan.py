@@ -18,12 +18,11 @@ from bench.data import Dataset, Partition
 from bench.errors import UserError, did_you_mean
 from bench.federation.cell_data import as_trained, check_tests, load_dataset, load_partition, load_public, tested
 from bench.federation.cell_identity import DATA_FIELDS, Identities
-from bench.plugin import METHODS, MODELS, PARTITIONS, SERVER_RULES
+from bench.plugin import MODELS, PARTITIONS
 from bench.results.cell_names import cell_name
 from bench.results.remarks import gathered, partition_remarks
 from bench.results.results import load_run
-from bench.runs.forecast.costs import is_known
-from bench.runs.forecast.estimate import may_be_refused
+from bench.runs.forecast.outline import size_of
 from bench.settings import SCORING, AdapterSettings, Settings
 from bench.store.data_record import partition_record
 
@@ -83,40 +82,6 @@ def plan_available(cells: Iterable[Settings], data_root: Path) -> tuple[list[Pla
     return planned, dict(missing)
 
 
-def check_methods(cells: Iterable[Settings]) -> None:
-    """Refuse cells whose method does not go with their settings; torch is imported only where only the method knows.
-
-    Raises:
-        UserError: there is such a cell.
-    """
-    for settings in cells:
-        if may_be_refused(settings):
-            from bench.federation.setup import make_method  # here, as it takes torch
-
-            make_method(settings)
-
-
-def pointless(cells: Iterable[Settings]) -> list[str]:
-    """Warnings about settings that make a method, its server rule or training pointless, each once."""
-    texts: dict[str, None] = {}
-    for settings in cells:
-        parts = [(METHODS, settings.method, settings.hp)]
-        if settings.server is not None:
-            parts.append((SERVER_RULES, settings.server.name, settings.server.options))
-        for registry, name, values in parts:
-            told: list[str] = getattr(registry.options(name)(**values), "degenerate", list)()
-            texts |= {f"{settings.name}: {text}": None for text in told}
-    return [*texts, *dict.fromkeys(f"{cell.name}: {text}" for cell in cells if (text := _no_steps(cell)))]
-
-
-def _no_steps(settings: Settings) -> str:
-    """A warning if rounds have no local steps, else an empty string."""
-    key = "epochs" if settings.steps is None else "steps"
-    if getattr(settings, key):
-        return ""
-    return f"{key} = 0: a round has no local steps but those that the method counts itself"
-
-
 def _refuse_other_scoring(planned: Sequence[PlannedCell]) -> None:
     """Refuse a cell that is there twice with different settings of `SCORING`, which are no part of its id.
 
@@ -173,8 +138,7 @@ class _Planner:
             samples = load_public(settings, self._data_root, download=self._download)
             self._public_notes[public] = samples.notes if samples else ()
         notes = dataset.notes + self._public_notes[public]
-        if not self._glance or not is_known(settings, dataset.shape, dataset.num_classes):
-            notes += _check_models(settings, dataset, max(record["n_train"]))
+        notes += _check_models(settings, dataset, max(record["n_train"]))
         if settings.tests:
             tests = tested(settings, settings.tests)
             if tests not in self._test_notes:
@@ -273,10 +237,10 @@ def _check_messages(settings: Settings, dataset: Dataset) -> None:
     """Refuse a channel or an attack that would change nothing of what the method sends."""
     if not settings.channel and settings.attack is None:
         return
-    from bench.runs.forecast.counts import try_messages  # here, as it takes torch
+    from bench.runs.forecast.rehearsal import try_messages  # here, as it takes torch
 
     try:
-        try_messages(settings, dataset.num_classes)
+        try_messages(settings, size_of(dataset))
     except UserError as error:
         raise UserError(f"{cell_name(settings)}: {error}") from None
 

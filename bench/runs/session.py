@@ -13,7 +13,7 @@ from typing import Literal
 from bench.config.code_digests import used_items
 from bench.config.grid import Grid
 from bench.engine.device import check_lane_kernels
-from bench.federation.setup import make_method
+from bench.federation.setup import degenerate, make_method
 from bench.plugin import loaded_files
 from bench.results.cell_names import cell_name
 from bench.results.remarks import end_remarks, unused_fallbacks
@@ -24,12 +24,13 @@ from bench.runs.callbacks import Callback, CallbackListener, check_callbacks, pa
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.events import Event
 from bench.runs.options import SessionOptions
-from bench.runs.plan import PlannedCell, listed, plan, planned_remarks, pointless, select
+from bench.runs.plan import PlannedCell, listed, plan, planned_remarks, select
 from bench.runs.progress import patience, reporter
 from bench.runs.run_folder import check_folder, check_there, forget, write_run
 from bench.runs.session_options import Options
 from bench.runs.tracking import DRAIN_SECONDS, STOP_SECONDS, Tracking, choose_store
 from bench.runs.workers import LocalRunner
+from bench.settings import Settings
 from bench.store import store
 from bench.store.inside import check_place
 
@@ -76,10 +77,7 @@ class Session:
         self.command = command
         check_folder(self.folder, kind, grid.name, take_over=take_over)
         if not options.quiet:
-            for settings in self.cells:
-                make_method(settings)  # refuses what does not go with it
-            for text in pointless(self.cells):
-                print_warning(text)
+            _print_warnings(self.cells)
 
     @property
     def again(self) -> str:
@@ -215,6 +213,22 @@ def print_notes(texts: Iterable[str]) -> None:
 def print_warning(text: str) -> None:
     """Print a warning, also where no progress is shown."""
     print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def _print_warnings(cells: Sequence[Settings]) -> None:
+    """Print warnings about settings that make a method pointless; the run continues, as the user may want them."""
+    method_warnings = {f"{cell.name}: {text}": None for cell in cells for text in degenerate(make_method(cell))}
+    step_warnings = {f"{cell.name}: {text}": None for cell in cells if (text := _no_steps(cell))}
+    for text in [*method_warnings, *step_warnings]:
+        print_warning(text)
+
+
+def _no_steps(settings: Settings) -> str:
+    """A warning if rounds have no local steps, else an empty string."""
+    key = "epochs" if settings.steps is None else "steps"
+    if getattr(settings, key):
+        return ""
+    return f"{key} = 0: a round has no local steps but those that the method counts itself"
 
 
 def _print_other_cells(folder: Path) -> None:

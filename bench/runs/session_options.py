@@ -1,7 +1,5 @@
 """Options of a cell's run, and the device that it takes."""
 
-import os
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from bench.errors import UserError, did_you_mean
 from bench.settings import Executor
 
-_GPUS = "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"  # of drivers by NVIDIA, AMD and Windows, on Linux
 DEVICES = ("auto", "cpu", "cuda")
 """Values of `--device`."""
 
@@ -57,11 +54,9 @@ def choose_device(wish: str) -> str:
     Raises:
         UserError: there is no device of that name, or no GPU here.
     """
-    check_device_name(wish)
-    if wish == "cpu" or (wish == "auto" and sys.platform == "linux" and not any(map(os.path.exists, _GPUS))):
-        return "cpu"
     import torch  # here, as it takes seconds
 
+    check_device_name(wish)
     available = torch.cuda.is_available()
     if wish == "cuda" and not available:
         raise UserError(

@@ -31,7 +31,9 @@ import torch
 
 from bench.store import inside
 from bench.store.inside import sync_folder
-from bench.store.store import GENERATIONS, checksum
+from bench.store.store import checksum
+
+GENERATIONS = 2
 
 log = logging.getLogger(__name__)
 

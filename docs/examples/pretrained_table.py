@@ -20,7 +20,9 @@ import torch
 import bench
 from bench.federation.federation import Federation
 from bench.results.results import CellView, RunView
-from bench.runs.forecast.estimate import CellCosts, models_held
+from bench.runs.forecast.estimate import network_of
+from bench.runs.forecast.memory import models
+from bench.runs.forecast.outline import data_size
 from bench.settings import Settings
 from bench.store.features import FeatureFiles
 from reports.statistics.inference import summarise
@@ -56,9 +58,10 @@ def seconds(cell: CellView) -> float:
 def megabytes(settings: Settings) -> float:
     """Memory of the models of 100 clients at the peak of a round."""
     settings = settings.model_copy(update={"clients": 100})
-    cell = CellCosts.of(settings, Path("data"))
-    assert cell is not None
-    return (models_held(settings, 100) * cell.main.trained + cell.main.frozen) * cell.itemsize / 1e6
+    known = data_size(settings, Path("data"))
+    assert known is not None
+    network = network_of(settings, known[0], "cpu")
+    return (models(settings, 100) * network.model + network.frozen) / 1e6
 
 
 def table(run: RunView) -> pd.DataFrame:

@@ -1,40 +1,30 @@
-"""A dry run says what arithmetic on settings and tables of costs says, without torch."""
+"""A dry run says at once what settings say, shows more as it knows more, and ends in a minute."""
 
+import os
+import pty
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
-
-Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-Grid = Callable[..., Path]
-GRIDS = sorted(grid.stem for grid in (ROOT / "bench" / "grids").glob("*.yaml"))
+from tests.runs.conftest import Bench, Grid
+from tests.warm import PATIENCE
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "table1_fast" else pytest.mark.long) for name in GRIDS]
-)
-def test_a_dry_run_of_a_built_in_grid_takes_no_torch(name: str, tmp_path: Path, environment: dict[str, str]) -> None:
-    """One with `precision: bf16`, too. All but the data is known."""
+def test_what_settings_say_is_said_without_torch(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Of 50,000 samples each of 100 clients has 500 under the paper's protocol."""
     (tmp_path / "torch.py").write_text("raise ImportError('torch is asked for')\n", encoding="utf-8")
-    command = [sys.executable, "-m", "bench.cli", "run", "--grid", name, "--device", "cpu", "--dry-run"]
+    command = [sys.executable, "-m", "bench.cli", "run", "--grid", "table1", "--device", "cpu", "--dry-run"]
     done = subprocess.run(
         command, cwd=tmp_path, env={**environment, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
     )
-    assert "torch is asked for" not in done.stderr
-    assert done.returncode == 0
-    assert "no estimate" not in done.stdout
-    assert any(" of computing, " in line and line.endswith(" sent") for line in done.stdout.splitlines())
-
-
-def test_what_settings_say_is_printed_first(bench_here: Bench) -> None:
-    """Of 50,000 samples each of 100 clients has 500 under the paper's protocol."""
+    assert "torch is asked for" in done.stderr
     said = "500 rounds of 100 of 100 clients, each with about 500 samples and 250 steps whenever it trains a model"
-    done = bench_here("run", "--grid", "table1", "--device", "cpu", "--dry-run", "--only", "method=fedavg")
-    assert done.stdout.splitlines()[1:4] == [f"cifar10 alpha={alpha}: {said}" for alpha in ("1", "0.5", "0.1")]
+    assert done.stdout.splitlines() == [
+        "126 cells of 14 methods on cifar10: 63000 rounds",
+        *(f"cifar10 alpha={alpha}: {said}" for alpha in ("1", "0.5", "0.1")),
+    ]
 
 
 def test_each_case_has_the_steps_of_its_clients(bench_here: Bench, grid: Grid) -> None:
@@ -47,3 +37,42 @@ def test_each_case_has_the_steps_of_its_clients(bench_here: Bench, grid: Grid) -
     for name, batches in (("few", 1), ("many", 4)):
         [line] = [text for text in done.stdout.splitlines() if text.startswith(f"blobs {name} alpha=1: 1 cells")]
         assert f", {6 * 3 * 2 * batches:.2g} steps of clients, " in line
+
+
+def test_what_was_not_counted_in_time_is_said(bench_here: Bench, grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.runs.forecast.limit.LIMIT", 0.0)
+    common = ("run", "--grid", grid(methods=["fedavg", "local"], seeds=[0, 1]), "--out", "run", "--device", "cpu")
+    lines = bench_here(*common, "--dry-run").stdout.splitlines()
+    assert lines[0] == "4 cells of 2 methods on npz: 24 rounds"
+    assert lines[2] == "blobs alpha=1: 4 cells of 2 methods, 0 done, no estimate"
+    assert lines[3] == "missing, for 4 cells: not counted within 0 s: fedavg, local"
+    assert lines[-1].endswith(": no estimate, see `missing` above")
+
+
+@pytest.mark.long
+def test_a_terminal_is_written_again_in_place(tmp_path: Path, environment: dict[str, str], grid: Grid) -> None:
+    """What is shown meanwhile is taken away, and the last lines are those that a file gets. No pandas is loaded, which
+    would be 65 MB of its peak."""
+    (tmp_path / "pandas.py").write_text("raise ImportError('pandas is asked for')\n", encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
+    environment = {**environment, "TERM": "xterm", "COLUMNS": "150", "PYTHONPATH": path}
+    here, there = pty.openpty()
+    command = [sys.executable, "-m", "bench.cli", "run", "--grid", grid(methods=["fedavg", "ditto"]), "--dry-run"]
+    with subprocess.Popen(
+        [*map(str, command), "--device", "cpu"], cwd=tmp_path, env=environment, stdout=there, stderr=subprocess.DEVNULL
+    ) as process:
+        os.close(there)
+        said = b""
+        try:
+            while part := os.read(here, 2**16):
+                said += part
+        except OSError:  # Linux's end of a terminal
+            pass
+        assert process.wait(PATIENCE) == 0
+    os.close(here)
+    text = said.decode()
+    assert "counting fedavg (1 of 2 kinds of cells)" in text
+    assert "\x1b[2K" in text  # a line is cleared
+    last = text.rpartition("\x1b[2K")[2]
+    assert "counting" not in last
+    assert "blobs alpha=1: 2 cells of 2 methods, 0 done, about" in last

@@ -12,8 +12,10 @@ import torch
 
 from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
-from bench.runs.forecast.estimate import CellCosts, keep_on_host, memory, method_costs, model_costs
+from bench.runs.forecast.estimate import memory
+from bench.runs.forecast.memory import keep_on_host
 from bench.runs.forecast.outline import ClientShares, DataSize
+from bench.runs.forecast.rehearsal import rehearse
 from bench.settings import Settings
 from tests.engine.second_device import NAME, SecondDevice
 
@@ -29,11 +31,10 @@ def device_memory(method: str, model: str, clients: int, on_host: bool) -> tuple
     none = tuple(np.zeros(0, np.int64) for _ in range(clients))
     settings = Settings(method=method, model=model, clients=clients, steps=1, batch_size=OWN)
     size = DataSize(SHAPE, CLASSES, len(x), 0)
-    costs = method_costs(settings), (model_costs(settings, model, SHAPE, CLASSES),)
-    cell = CellCosts(settings, size, ClientShares(clients, OWN, 0, 0, 0), clients, clients, *costs, 0)
+    rehearsal = rehearse(settings, size, ClientShares(clients, OWN, 0, 0, 0))
     with patch("torch.cuda.mem_get_info", return_value=(0, 0 if on_host else 10**12)):
         assert keep_on_host(settings, settings.clients, SHAPE, CLASSES, "cuda") == on_host
-        _, predicted = memory(cell, "cuda", 1)
+        _, predicted = memory(settings, size, rehearsal, "cuda", 1)
     with SecondDevice() as device:
         federation = Federation(
             settings,

@@ -1,48 +1,59 @@
-"""Estimate the cost of a cell before it starts: steps, bytes, memory and hours, by arithmetic on rows of `costs.py`.
+"""Estimate the cost of a grid before it starts, without its data files, for `bench run --dry-run`.
 
-Nothing is trained, and torch is imported only for what the table of costs lacks. The hours are those of rates that were
-measured once, model by model: their order of magnitude holds elsewhere. `counts.measured_rates` gives a machine's own.
+What a cell does is counted (`rehearsal.py`) and multiplied by how fast this machine is (`machine.py`);
+nothing is trained. The speed of writing checkpoints is measured next to the run folder.
 """
 
-import json
 import math
 import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bench.config.code_digests import is_own
+import torch
+
 from bench.data import TokenShape
-from bench.engine.sizes import KEEP_NORMALISED, lanes_on, samples_at_once
-from bench.plugin import CHANNELS, METHODS, MODELS
-from bench.runs.forecast.costs import (
-    UNITS,
-    MethodCosts,
-    ModelCosts,
-    NumbersSent,
-    StepRates,
-    as_method_costs,
-    method_key,
-    model_row,
-    table,
-)  # fmt: skip
+from bench.engine.counting import Operations, Shadow, Tally
+from bench.engine.device import lanes_on
+from bench.engine.device_data import KEEP_NORMALISED
+from bench.engine.predict import samples_at_once
+from bench.engine.step import better_alone, is_convolutional
+from bench.federation.features import can_take_their_place, head_spec, width
+from bench.federation.setup import cell_spec, check_batch_size
+from bench.federation.simulated_time import TIMELINE_VERSIONS
+from bench.models.factory import build
+from bench.runs.forecast.machine import Machine, this_machine
+from bench.runs.forecast.memory import keep_on_host, models, models_on_gpu, working_bytes
 from bench.runs.forecast.outline import (
-    ClientShares,
     DataSize,
     data_size,
+    outlined_shares,
     shares,
     steps_of_a_training,
     that_train,
 )
+from bench.runs.forecast.rehearsal import Counted, Rehearsal, rehearse
 from bench.settings import Settings
-from bench.store.store import GENERATIONS
+from bench.store import checkpoint
 
-_SHARE = 0.5  # of a GPU's memory; the rest is for data, activations and what lies between tensors
+# How long the start of an operation takes, in multiples of one that Python calls (`Machine.operation`):
+_RECORDED = 1.0  # in a recorded step
+_EAGER = 12.0  # in a step of clients side by side that is not recorded yet, each time through `torch.func`
+_EAGER_ALONE = 5.0  # in a step of one client that is not recorded yet
+_OUTSIDE = 5.0  # outside of steps, with the Python around it
+_RECORDING = 1500.0  # to record it
+_RECORDED_AFTER = 100  # calls of a step (`bench.engine.backends.backends`)
+_RECORDED_ALONE_AFTER = 500
+
 _BLOCK = 4096  # bytes; a file takes whole blocks of the disk
-_FIXED = 32_768  # bytes of a cell's folder: settings, status, lock, timing, log and half-filled blocks
-_LINES_OF_ROUND, _LINES_OF_EVALUATION = 80, 1500  # bytes of the tables' lines
-_LINES_OF_CLIENT, _TIMES_OF_CLIENT = 130, 118  # in an evaluation, and in a round whose timeline is kept
-_TIMED_ROUNDS = 4  # whose timeline is kept
-_SAMPLE, _HITS = 4, 0.5  # bytes of a sample in the partition's record, and of its hits in an evaluation
+_STATUS = 3  # files of one block each that every cell has: status.json, timing.json, lock
+_LOG_LINE = 80  # bytes, for each evaluation
+
+
+_RESOURCES = "folder", "checkpoint", "memory", "gpu", "disk"
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,8 @@ class Estimate:
 
     Attributes:
         steps: steps of clients in all rounds.
-        seconds: of training and evaluation, by one process.
+        seconds: of training and evaluation, by one process that has recorded the method's steps.
+        warm_up: seconds more of the first cell of its method in a process.
         folder: bytes that its folder takes on the disk when it is done.
         checkpoint: bytes of one checkpoint, once every client has taken part.
         memory: bytes of the data set, of tensors at the peak of a round and of a checkpoint that is being written;
@@ -60,189 +72,133 @@ class Estimate:
         disk: bytes of checkpoints at the peak: one generation more than stays, as the newest is written before the
             oldest goes.
         sent: bytes that clients send and receive in all rounds.
-        measured: whether rounds were timed; else the time is of rates in the table of costs.
+        measured: whether rounds were timed (`bench.runs.forecast.timing`); else the time is of counted operations.
+        borrowed: whether it is that of another method with the same model, scaled by what clients train.
     """
 
     steps: int
     seconds: float
+    warm_up: float
     folder: int
     checkpoint: int
     memory: int
     gpu: int
     disk: int
-    sent: int
+    sent: int = 0
     measured: bool = False
+    borrowed: bool = False
 
 
 @dataclass(frozen=True)
-class CellCosts:
-    """What an estimate rests on: a cell's settings, data and costs.
+class NetworkCosts:
+    """The figures that decide how a cell's clients go side by side.
 
     Attributes:
-        selected, clients: numbers of clients that train in a round, and of all that train.
-        models: costs of each of its architectures.
-        public: number of public samples.
+        lanes: clients that take a step at a time.
+        alone: whether clients train one after the other, as cohorts would gain nothing.
+        evaluated: samples of an evaluation at a time.
+        model: bytes of a model in the cell's type, without frozen tensors.
+        frozen: bytes of the frozen tensors, which all models share.
+        features: bytes of a sample's features where these take the samples' place, else 0.
     """
 
-    settings: Settings
-    size: DataSize
-    shares: ClientShares
-    selected: int
-    clients: int
-    method: MethodCosts
-    models: tuple[ModelCosts, ...]
-    public: int
-
-    @classmethod
-    def of(cls, settings: Settings, data_root: Path) -> "CellCosts | None":
-        """Look a cell's data and costs up. None if the size of its data set is not known yet.
-
-        Raises:
-            UserError: the cell would be refused.
-            CannotCountError: its method cannot be counted.
-        """
-        known = data_size(settings, data_root)
-        if known is None:
-            return None
-        size, dataset = known
-        mean, method = shares(settings, dataset), method_costs(settings)
-        names = settings.architectures or (settings.model,)
-        models = tuple(model_costs(settings, name, size.shape, size.classes) for name in names)
-        clients = that_train(settings, mean.clients)
-        if isinstance(method.trigger, int):
-            selected = min(method.trigger, clients)
-        else:
-            everyone = method.everyone or settings.unselected != "idle"
-            selected = clients if everyone else settings.selected(clients)
-        public = (settings.public.size or min(size.train, 5000)) if settings.public else 0
-        return cls(settings, size, mean, selected, clients, method, models, public)
-
-    @property
-    def main(self) -> ModelCosts:
-        """The costs of the model that `model` names, or else of the first architecture."""
-        names = self.settings.architectures or (self.settings.model,)
-        return self.models[names.index(self.settings.model) if self.settings.model in names else 0]
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of a number."""
-        return 8 if self.settings.dtype == "float64" else 4
-
-    @property
-    def steps(self) -> float:
-        """Steps of a client in a round in which it trains."""
-        a, b, c, d = self.method.steps
-        batches = math.ceil(self.shares.train / self.settings.batch_size)
-        return a * steps_of_a_training(self.settings, self.shares.train) + b * batches + c + d * self.public
-
-    def lanes(self, device: str) -> int:
-        """Clients that take a step at a time."""
-        return 1 if device == "cpu" and self.main.alone else lanes_on(device, self.main.trained * self.itemsize)
-
-    def bytes_of(self, amount: NumbersSent, clients: int) -> float:
-        """Bytes of so many clients' messages or states, each of the mean of its architectures."""
-        return sum(amount.of(self._units(model), clients) for model in self.models) / len(self.models) * self.itemsize
-
-    def _units(self, model: ModelCosts) -> dict[str, float]:
-        buffers = model.buffers if self.settings.batchnorm == "aggregate" else 0
-        classes = self.size.classes
-        sizes = model.trained + buffers, model.head, model.width, classes, classes**2, self.public * classes, 1
-        return dict(zip(UNITS, map(float, sizes), strict=True))
+    lanes: int
+    alone: bool
+    evaluated: int
+    model: int
+    frozen: int
+    features: int
 
 
-def method_costs(settings: Settings) -> MethodCosts:
-    """The costs of a cell's method.
-
-    Raises:
-        CannotCountError: it has no row, and its rounds fail where they are counted.
-        UserError: the method refuses the settings.
-    """
-    key = method_key(settings)
-    if (row := table("methods").get(key)) is not None and not is_own(METHODS, settings.method):
-        return as_method_costs(row)
-    from bench.runs.forecast.counts import counted_method  # here, as it takes torch
-
-    return counted_method(key, settings)
-
-
-def model_costs(settings: Settings, name: str, shape: tuple[int, ...], classes: int) -> ModelCosts:
-    """The costs of a model of a cell, for samples of this shape.
-
-    Raises:
-        UserError: the model does not take the samples.
-    """
-    options = settings.model_options if name == settings.model else {}
-    if (row := model_row(settings, name, shape, classes)) is not None:
-        return ModelCosts(**{**row, "rates": StepRates(*row["rates"])})
-    from bench.runs.forecast.counts import counted_model  # here, as it takes torch
-
-    augmented = settings.augment != "none" or bool({*settings.architectures} - {settings.model})
-    where = json.dumps(options, sort_keys=True), settings.frozen, settings.adapters, augmented
-    return counted_model(settings.method, name, shape, classes, *where, MODELS.get(name))
-
-
-def may_be_refused(settings: Settings) -> bool:
-    """Whether only the method itself can say that it goes with the settings (`bench.federation.setup.make_method`)."""
-    if is_own(METHODS, settings.method) or method_key(settings) not in table("methods"):
-        return True
-    costs = method_costs(settings)
-    special = settings.pm_until_broadcast or settings.unselected != "idle"
-    return bool(
-        settings.channel
-        or settings.dp_sgd
-        or settings.attack
-        or settings.adapters
-        or (settings.lr_decay < 1 and costs.trigger == 1)
-        or (settings.clock.dropout and costs.everyone)
-        or (special and (costs.trigger != "everyone" or not settings.wait_free))
-    )
-
-
-def estimate(
-    settings: Settings, data_root: Path, device: str, threads: int = 1, cells: int = 1, rates: StepRates | None = None
-) -> Estimate | None:
+def estimate(settings: Settings, data_root: Path, device: str, threads: int = 1, cells: int = 1) -> Estimate | None:
     """Estimate the cost of a cell. Returns None if the size of its data set is not known yet.
 
     Args:
-        settings: the cell's.
-        data_root: the folder of the data files.
-        device: `cpu` or `cuda`.
         threads: clients or cohorts that are trained at the same time on a CPU.
         cells: number of cells that share a GPU.
-        rates: measured ones of this cell; None: those of the table.
 
     Raises:
         UserError: the cell would be refused.
-        CannotCountError: its method cannot be counted.
+        CannotRehearseError: its method cannot be counted.
     """
-    cell = CellCosts.of(settings, data_root)
-    if cell is None:
+    known = data_size(settings, data_root)
+    if known is None:
         return None
-    state = round(cell.bytes_of(cell.method.state, cell.clients))
-    here, gpu = memory(cell, device, threads, cells)
-    sent = _encoded(cell) * cell.bytes_of(cell.method.up, cell.selected) + cell.bytes_of(
-        cell.method.down, cell.selected
-    )
+    size, dataset = known
+    net = build(settings.model, size.shape, size.classes, settings.model_options, settings.adapters)
+    check_batch_size(settings, settings.model, cell_spec(settings, settings.model, net), size.shape)
+    rehearsal, network = rehearse(settings, size, shares(settings, dataset)), network_of(settings, size, device)
+    seconds, warm_up = _seconds(settings, rehearsal, network, this_machine(device), threads)
+    if network.features:  # mostly shared by the cells of a run
+        warm_up += _feature_seconds(net, size, network, this_machine(device)) / threads
+    state = round(rehearsal.at(lambda c: c.state, rehearsal.clients))
+    here, gpu = memory(settings, size, rehearsal, device, threads, cells)
     return Estimate(
-        steps=round(settings.rounds * cell.selected * cell.steps),
-        seconds=_seconds(cell, threads, rates),
-        folder=folder_bytes(cell),
+        steps=round(settings.rounds * rehearsal.at(lambda c: c.steps, rehearsal.selected)),
+        seconds=seconds,
+        warm_up=warm_up,
+        folder=folder_bytes(settings, rehearsal),
         checkpoint=state,
         memory=round(here) + state,  # what a checkpoint that is being written holds
         gpu=round(gpu),
-        disk=(GENERATIONS + 1) * state,
-        sent=round(settings.rounds * sent),
-        measured=rates is not None,
+        disk=(checkpoint.GENERATIONS + 1) * state,
+        sent=round(settings.rounds * rehearsal.at(lambda c: c.sent, rehearsal.selected)),
     )
 
 
-def _encoded(cell: CellCosts) -> float:
-    """Share of the bytes of a model's update that a cell's channel sends."""
-    if not cell.settings.channel:
-        return 1.0
-    from bench.federation.channel import encoded_share  # here, as it takes torch
+def network_of(settings: Settings, size: DataSize, device: str) -> NetworkCosts:
+    """Derive how the clients of a cell train and evaluate on a device."""
+    net = build(settings.model, size.shape, size.classes, settings.model_options, settings.adapters)
+    spec = cell_spec(settings, settings.model, net)
+    convolutional, features = is_convolutional(spec), 0
+    numbers = spec.d, sum(e.size for e in spec.frozen)
+    if can_take_their_place(settings, net):
+        spec, features = head_spec(spec), width(net, size.shape)
+    model, frozen, features = (n * getattr(torch, settings.dtype).itemsize for n in (*numbers, features))
+    alone = device == "cpu" and better_alone(spec)
+    lanes = 1 if alone else lanes_on(torch.device(device), model)
+    evaluated = samples_at_once(device, convolutional=convolutional)
+    return NetworkCosts(lanes, alone, evaluated, model, frozen, features)
 
-    return encoded_share(cell.settings, cell.main.trained)
+
+def borrowed(settings: Settings, peers: Sequence[tuple[Settings, Estimate]], data_root: Path) -> Estimate | None:
+    """The mean cost of other cells, scaled by the training that the settings say; None if they say none.
+
+    Args:
+        settings: of the cell.
+        peers: settings and costs of counted cells of the same data set and model.
+        data_root: the folder of the data files.
+    """
+    work, work_of_peers = _training(settings, data_root), sum(_training(peer, data_root) for peer, _ in peers)
+    if not work or not work_of_peers:
+        return None
+
+    def scaled(amount: str) -> float:
+        total: float = sum(getattr(cost, amount) for _, cost in peers)
+        return work / work_of_peers * total
+
+    most = {name: max(getattr(cost, name) for _, cost in peers) for name in _RESOURCES}
+    warm_up = sum(cost.warm_up for _, cost in peers) / len(peers)
+    return Estimate(
+        steps=round(scaled("steps")),
+        seconds=scaled("seconds"),
+        warm_up=warm_up,
+        sent=round(scaled("sent")),
+        borrowed=True,
+        **most,
+    )
+
+
+def _training(settings: Settings, data_root: Path) -> float:
+    """Steps in all rounds if each client trains one model in each."""
+    mean = outlined_shares(settings, data_root)
+    if mean is None:
+        return 0.0
+    clients = settings.participation * that_train(settings, mean.clients)
+    return float(settings.rounds * clients * steps_of_a_training(settings, mean.train))
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
 
 
 def evaluations(settings: Settings) -> int:
@@ -250,91 +206,126 @@ def evaluations(settings: Settings) -> int:
     return math.ceil(settings.rounds / settings.eval_every)
 
 
-def _seconds(cell: CellCosts, threads: int, rates: StepRates | None) -> float:
-    settings, size = cell.settings, cell.size
-    batch = min(settings.batch_size, cell.shares.train)
-    all_rates = [rates] if rates else [model.rates for model in cell.models]
-    step = sum(rate.step + rate.sample * batch for rate in all_rates) / len(all_rates)
-    sample = sum(rate.evaluated for rate in all_rates) / len(all_rates)
-    training = settings.rounds * cell.selected * cell.steps * step / threads
-    evaluating = evaluations(settings) * cell.shares.evaluated(cell.clients) * sample
-    return training + evaluating + (size.train + size.test) * cell.main.features_seconds / threads
+def _seconds(
+    settings: Settings, rehearsal: Rehearsal, network: NetworkCosts, machine: Machine, threads: int
+) -> tuple[float, float]:
+    """Return the seconds of a cell whose steps were recorded before where they can be, and those of recording them."""
+    rounds, evaluated = settings.rounds, evaluations(settings)
+
+    def whole(amount: Callable[[Tally], float]) -> float:
+        """An amount of the whole cell: of its first round, the other rounds and all evaluations."""
+        first = rehearsal.at(lambda c: amount(c.first), rehearsal.selected)
+        later = rehearsal.at(lambda c: amount(c.round), rehearsal.selected)
+        return (
+            first + (rounds - 1) * later + evaluated * rehearsal.at(lambda c: amount(c.evaluation), rehearsal.clients)
+        )
+
+    seconds = whole(lambda tally: time_of(tally.outside, machine, _OUTSIDE / network.lanes))
+    warm_up = 0.0
+    enough = _RECORDED_ALONE_AFTER if network.alone else _RECORDED_AFTER
+    for k, step in enumerate(rehearsal.steps):
+        calls = whole(lambda tally, k=k: tally.calls[k]) / network.lanes  # type: ignore[misc]
+        recorded, unrecorded = (_step_seconds(step, network, machine, recorded=known) for known in (True, False))
+        begun = min(calls, enough) * (unrecorded - recorded)
+        if calls > enough:
+            begun += _RECORDING * machine.operation * step.total()
+        if network.alone or calls <= enough:  # every cell begins anew
+            seconds += (calls * recorded + begun) / threads
+        else:
+            seconds, warm_up = seconds + calls * recorded / threads, warm_up + begun
+    return seconds, warm_up
 
 
-def memory(cell: CellCosts, device: str, threads: int, cells: int = 1) -> tuple[float, float]:
+def _feature_seconds(net: Any, size: DataSize, network: NetworkCosts, machine: Machine) -> float:
+    """Seconds in which a body computes the features of all samples."""
+    tokens = isinstance(size.shape, TokenShape)
+    shape = size.shape[:1] if tokens else size.shape
+    x = torch.zeros(network.evaluated, *shape, dtype=torch.int64 if tokens else None, device="meta")
+    with torch.no_grad(), Shadow().counting() as shadow:
+        net.eval().features(x)
+    return (size.train + size.test) / network.evaluated * time_of(shadow.tally.outside, machine, _OUTSIDE)
+
+
+def round_seconds(
+    rehearsal: Rehearsal, network: NetworkCosts, machine: Machine, clients: int, *, recorded: bool
+) -> float:
+    """Seconds of a round of so many clients, whose steps are recorded or not."""
+
+    def of_tally(tally: Tally) -> float:
+        calls = (
+            count * _step_seconds(rehearsal.steps[k], network, machine, recorded=recorded) / network.lanes
+            for k, count in tally.calls.items()
+        )
+        return time_of(tally.outside, machine, _OUTSIDE / network.lanes) + sum(calls)
+
+    return rehearsal.at(lambda c: of_tally(c.round), clients)
+
+
+def _step_seconds(step: Operations, network: NetworkCosts, machine: Machine, *, recorded: bool) -> float:
+    """Seconds of a step of as many clients as go side by side."""
+    start = _RECORDED if recorded else _EAGER_ALONE if network.alone else _EAGER
+    return time_of(step, machine, start, network.lanes)
+
+
+def time_of(operations: Operations, machine: Machine, start: float, lanes: int = 1) -> float:
+    """Seconds of operations, each on so many clients' tensors; `start` in multiples of `machine.operation`."""
+    busy = sum(count * machine.seconds(operation, lanes) for operation, count in operations.items())
+    return busy + start * machine.operation * operations.total()
+
+
+# -- memory and disk --------------------------------------------------------------------------------------------------
+
+
+def memory(
+    settings: Settings, size: DataSize, rehearsal: Rehearsal, device: str, threads: int, cells: int = 1
+) -> tuple[float, float]:
     """Return the bytes needed in the host's memory and in the GPU's."""
-    settings, size, model = cell.settings, cell.size, cell.main
-    tokens, samples = isinstance(size.shape, TokenShape), size.train + size.test
-    numbers = samples * (size.shape[0] if tokens else math.prod(size.shape))
-    floats = 0 if tokens else cell.itemsize * numbers
+    tokens, network = isinstance(size.shape, TokenShape), network_of(settings, size, device)
+    numbers = (size.train + size.test) * (size.shape[0] if tokens else math.prod(size.shape))
+    floats = 0 if tokens else getattr(torch, settings.dtype).itemsize * numbers
     # a small data set is also kept as networks see it
     data = size.itemsize * numbers + (floats if floats <= KEEP_NORMALISED else 0)
-    if model.on_features:
-        data += samples * model.width * cell.itemsize
+    data += (size.train + size.test) * network.features
 
-    clients = cell.clients + settings.new_clients if settings.clients == "all" else settings.clients
-    frozen, trained = model.frozen * cell.itemsize, model.trained * cell.itemsize
-    weights = models_held(settings, clients) * trained + frozen
+    clients = rehearsal.clients + settings.new_clients if settings.clients == "all" else settings.clients
+    weights = models(settings, clients) * network.model + network.frozen
     # On features a step is one of the head, and the body computes once, samples of an evaluation at a time.
-    lanes = cell.lanes(device)
-    working = _working_bytes(cell, device, 1 if model.on_features else lanes)
+    lanes = 1 if network.features else network.lanes
+    working = working_bytes(settings, size.shape, size.classes, device, lanes)
     if device != "cuda":
         return max(2 * data, data + weights + threads * working), 0
     if keep_on_host(settings, clients, size.shape, size.classes, device, cells):
-        _, _, between, peak = cell.method.held
-        on_gpu = (peak - between) * min(lanes, settings.participation * clients) * trained + frozen
+        on_gpu = models_on_gpu(settings, clients, network.lanes) * network.model + network.frozen
         return max(2 * data, data + weights), data + on_gpu + working
-    return 2 * data + frozen, data + weights + working
+    return 2 * data + network.frozen, data + weights + working
 
 
-def models_held(settings: Settings, clients: int) -> float:
-    """Return how many models a cell of so many clients holds at the peak of a round."""
-    _, peak_anyway, between, peak = method_costs(settings).held
-    selected = settings.participation * clients  # the other clients hold only what they keep between rounds
-    memories = sum(bool(CHANNELS.declaration(entry.name).stage == "select") for entry in settings.channel)
-    return peak_anyway + (between + memories) * clients + (peak - between) * selected
+def folder_bytes(settings: Settings, rehearsal: Rehearsal) -> int:
+    """Bytes that the folder of a finished cell takes on the disk, in whole blocks."""
+    clients, rounds = rehearsal.clients, settings.rounds
+
+    def at(amount: Callable[[Counted], float]) -> float:
+        return rehearsal.at(amount, clients)
+
+    files: list[float] = [_LOG_LINE * (2 + evaluations(settings))]
+    for name, (header, _, _) in rehearsal.few.tables.items():
+        told = min(rounds, TIMELINE_VERSIONS) if name == "timeline.csv" else rounds
+        of_rounds = told * at(lambda c, name=name: c.tables[name][1])  # type: ignore[misc]
+        files.append(header + of_rounds + evaluations(settings) * at(lambda c, name=name: c.tables[name][2]))  # type: ignore[misc]
+    files += [at(lambda c, name=name: c.records[name]) for name in rehearsal.few.records]  # type: ignore[misc]
+    return _BLOCK * (1 + _STATUS + sum(math.ceil(file / _BLOCK) for file in files))
 
 
-def keep_on_host(
-    settings: Settings, clients: int, shape: tuple[int, ...], classes: int, device: str, cells: int = 1
-) -> bool:
-    """Return whether a cell has too many models for the GPU, so that they are on it only while they are trained.
-
-    This depends on the GPU's whole memory and not on its free memory, so that a resumed cell gets the same answer.
-
-    Args:
-        settings: the cell's.
-        clients: how many it has.
-        shape, classes: shape of a sample, and number of classes.
-        device: `cpu` or `cuda`.
-        cells: number of cells that share the GPU.
-    """
-    if device != "cuda":
-        return False
-    import torch  # here, as it takes seconds
-
-    model = model_costs(settings, settings.model, shape, classes)
-    numbers = models_held(settings, clients) * model.trained + model.frozen
-    itemsize = 8 if settings.dtype == "float64" else 4
-    return bool(numbers * itemsize > _SHARE / cells * torch.cuda.mem_get_info()[1])
-
-
-def _working_bytes(cell: CellCosts, device: str, lanes: int) -> float:
-    """Bytes of clients' steps side by side or of an evaluation, whichever is more."""
-    model, batch = cell.main, cell.settings.batch_size
-    step = model.gradient[0] + model.gradient[1] * batch + cell.method.in_step * 4 * model.trained
-    at_once = samples_at_once(device, convolutional=model.convolutional)
-    return cell.itemsize / 4 * max(step * lanes, model.evaluated[0] + model.evaluated[1] * at_once)
-
-
-def folder_bytes(cell: CellCosts) -> int:
-    """Bytes that the folder of a finished cell takes on the disk: lines of its tables, and its partition."""
-    rounds, tested = cell.settings.rounds, cell.shares.evaluated(cell.clients)
-    evaluation = _LINES_OF_EVALUATION + cell.clients * _LINES_OF_CLIENT + tested * _HITS
-    tables = rounds * _LINES_OF_ROUND + evaluations(cell.settings) * evaluation
-    tables += min(rounds, _TIMED_ROUNDS) * cell.selected * _TIMES_OF_CLIENT
-    samples = tested + cell.shares.clients * cell.shares.train
-    return _BLOCK * math.ceil((_FIXED + tables + samples * _SAMPLE) / _BLOCK)
+def checkpoint_rate(folder: Path) -> float:
+    """Measure how many bytes of a checkpoint are written per second, with one of 64 MB next to `folder`."""
+    place = folder
+    while not place.is_dir():
+        place = place.parent
+    tensors = {f"client-{i}/0": torch.full((4 * 2**20,), float(i)) for i in range(4)}
+    with tempfile.TemporaryDirectory(dir=place, prefix=".checkpoint-") as scratch:
+        start = time.perf_counter()
+        checkpoint.Writer(Path(scratch) / "checkpoint").save(checkpoint.Checkpoint(1, tensors, {}))
+        return 64 * 2**20 / (time.perf_counter() - start)
 
 
 def memory_here() -> int:

@@ -33,13 +33,8 @@ class ClientShares(NamedTuple):
     test: int
     common: int
 
-    def evaluated(self, clients: int) -> int:
-        """Samples of an evaluation of so many clients: theirs and, where they share tests, these."""
-        return clients * (self.validation + self.test) + self.common
-
 
 _SIZES = {
-    "digits": DataSize((1, 8, 8), 10, 1_437, 360),
     "mnist": DataSize((1, 28, 28), 10, 60_000, 10_000),
     "cifar10": DataSize((3, 32, 32), 10, 50_000, 10_000),
     "cifar100": DataSize((3, 32, 32), 100, 50_000, 10_000),
@@ -62,7 +57,7 @@ def data_size(settings: Settings, data_root: Path) -> tuple[DataSize, Dataset] |
     try:
         dataset = load_dataset(settings, data_root)
     except UserError:
-        size = declared_size(settings)
+        size = _declared_size(settings)
         return size and (size, blank(size, size.train, size.test))
     return size_of(dataset), dataset
 
@@ -73,7 +68,7 @@ def size_of(dataset: Dataset) -> DataSize:
     return DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests, dataset.x.itemsize)
 
 
-def declared_size(settings: Settings) -> DataSize | None:
+def _declared_size(settings: Settings) -> DataSize | None:
     """The size that a data set has by its name and, where its samples are tokens, its options."""
     size = _SIZES.get(settings.dataset)
     if size is None or not isinstance(size.shape, TokenShape):
