@@ -1,4 +1,4 @@
-"""What commands share: their class, their beginning, arguments that several have, and tables in a terminal."""
+"""Parts that commands share: their class, their beginning, arguments that several have, and tables in a terminal."""
 
 import contextlib
 import functools

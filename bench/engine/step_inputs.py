@@ -1,4 +1,4 @@
-"""What the steps of a group read, on the device: batches, draws, noise and learning rates, and who is in which lane.
+"""Inputs of the steps of a group, on the device: batches, draws, noise and learning rates, and who is in which lane.
 
 It is copied before the first step, in a few large arrays, because a copy for each step would be waited for each time.
 """

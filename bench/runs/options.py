@@ -1,4 +1,4 @@
-"""What a run or a sweep can be told about how its cells are run: each option once, with type, limit, help and default.
+"""Options that say how the cells of a run or a sweep are run: each option once, with type, limit, help and default.
 
 The commands take theirs from here (`bench.cli.commands.with_session_options`), so nothing slow is imported. `bench.run`
 and `bench.sweep` write theirs out, for editors and `help`; `tests/api/test_alike.py` compares them.

@@ -41,7 +41,7 @@ class Family:
 
     @property
     def flags(self) -> list[bool]:
-        """Of each row that is compared, whether it is erratic."""
+        """Whether each row that is compared is erratic."""
         return [row in self.erratic for row in self.scores]
 
     def only(self, rows: Collection[str]) -> "Family":

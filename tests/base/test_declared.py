@@ -144,7 +144,7 @@ REFUSED = {
     "run --grid quickstart.yaml --set learning_rat=1": "'learning_rat'",
     "run --grid quickstart.yaml --only method=none_such": "none of the 30 cells fits",
     "run --grid quickstart.yaml --device tpu": "--device tpu: there is no such device",
-    "run --grid quickstart.yaml --device cpu --device cuda": "give one of them",
+    "run --grid quickstart.yaml --device cpu --device cuda": "--device is given 2 times",
     "run --grid quickstart.yaml --executor none_such": "--executor none_such: should be 'auto'",
     "run --grid quickstart.yaml --cpus-per-cell 2": "are for --ray",
     "run --grid quickstart.yaml --out {file}/run": "is a file, not a folder",

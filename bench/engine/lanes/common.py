@@ -1,4 +1,4 @@
-"""What layers for many lanes share: sizes of a convolution, lanes as channels, BatchNorm's derivative by hand."""
+"""Parts that layers for many lanes share: sizes of a convolution, lanes as channels, BatchNorm's derivative."""
 
 from typing import NamedTuple
 
