@@ -88,6 +88,8 @@ def complete(registry: Registry[Any], name: str, values: dict[str, Any]) -> tupl
     except ValidationError as error:
         for details in error.errors():
             key = str(details["loc"][0]) if details["loc"] else ""
+            if details["type"] == "json_invalid":  # said of all of them: look for the one with half a letter
+                key = next(key for key, value in known.items() if _has_half_a_letter(value))
             if key in values:
                 problems.setdefault(key, _sentence(key, values[key], details["loc"][1:], details))
             elif details["type"] != "missing":
@@ -97,6 +99,15 @@ def complete(registry: Registry[Any], name: str, values: dict[str, Any]) -> tupl
     if problems:
         return {key: value for key, value in known.items() if key not in problems}, problems
     return options.model_dump(mode="json", by_alias=True, warnings=False), {}
+
+
+def _has_half_a_letter(value: Any) -> bool:
+    """Whether a value has text that cannot be written in UTF-8."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def completed_part(registry: Registry[Any], name: str, values: dict[str, Any]) -> dict[str, Any]:
