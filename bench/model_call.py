@@ -198,7 +198,7 @@ class Forward:
         template = _templates.get(w.spec, training, tensors.on_gpu(w.weights), self._arithmetic)
         out: Tensor
         with contextlib.ExitStack() as contexts:
-            if self._arithmetic.bf16:
+            if self._arithmetic.bf16 and not w.weights.is_meta:  # PyTorch has no autocast for tensors without numbers
                 # No cache: it would keep a traced tensor after the end of its trace.
                 contexts.enter_context(torch.autocast(w.weights.device.type, torch.bfloat16, cache_enabled=False))
             if self._padding is not None:

@@ -67,6 +67,15 @@ def test_models_that_a_client_holds(method: str, between: float, peak: float) ->
     assert each == pytest.approx((between, peak), abs=0.1)  # besides the models a client holds its samples
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_precision_has_an_estimate(precision: Any, tmp_path: Path) -> None:
+    settings = Settings(method="fedavg", clients=4, alpha=1.0, model="cnn", rounds=2, precision=precision)
+    cost = estimate(settings, tmp_path, "cpu")
+    assert cost is not None
+    assert cost.seconds > 0
+
+
 def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(method="ditto", clients=100, participation=0.2, model="logistic")
     count = models(settings, 100)  # two for each of 100 clients, and two new ones for each of the 20 selected
