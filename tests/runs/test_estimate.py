@@ -70,7 +70,7 @@ def test_models_that_a_client_holds(method: str, between: float, peak: float) ->
 @pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_precision_has_an_estimate(precision: Any, tmp_path: Path) -> None:
-    settings = Settings(method="fedavg", clients=4, alpha=1.0, model="cnn", rounds=2, precision=precision)
+    settings = Settings(method="fedavg", clients=4, alpha=1.0, model="resnet18", rounds=2, precision=precision)
     cost = estimate(settings, tmp_path, "cpu")
     assert cost is not None
     assert cost.seconds > 0
