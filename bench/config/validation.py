@@ -89,7 +89,7 @@ def complete(registry: Registry[Any], name: str, values: dict[str, Any]) -> tupl
         for details in error.errors():
             key = str(details["loc"][0]) if details["loc"] else ""
             if details["type"] == "json_invalid":  # said of all of them: look for the one with half a letter
-                key = next(key for key, value in known.items() if _has_half_a_letter(value))
+                key = next((key for key, value in known.items() if _has_half_a_letter(value)), "")
             if key in values:
                 problems.setdefault(key, _sentence(key, values[key], details["loc"][1:], details))
             elif details["type"] != "missing":

@@ -149,3 +149,28 @@ def test_a_run_of_an_unknown_method_can_be_read(tmp_path: Path) -> None:
     view = load_run(tmp_path)
     assert repr(view) == f"<run {tmp_path}: 1 cells, 1 waiting>\nnot in the table: 1 waiting"
     assert repr(view.cells[0]) == "<cell 0123456789abcdef of_somebody digits alpha=1 seed=0: waiting, 0/30 rounds>"
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"dataset": "csv", "dataset_options": {"path": "t", "label_column": "\udcff"}}, "label_column"),
+        ({"dataset": "csv", "dataset_options": {"path": "t", "leave_out": ["b", "\udcff"]}}, "leave_out"),
+        ({"server": {"name": "fedbuff", "buffer": "\udcff"}}, "buffer"),
+        ({"channel": [{"name": "top_k", "share": "\udcff"}]}, "share"),
+        ({"model_options": {"hidden": "\udcff"}}, "hidden"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_option_with_half_a_letter_is_named(part: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=f"^{said} = .* is not text in UTF-8"):
+        bench.Settings(method="fedavg", alpha=1.0, **part)
+
+
+def test_options_that_are_nested_too_deeply_are_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(400):
+        deep = [deep]
+    options = {"path": "t", "label_column": "a", "leave_out": deep}
+    with pytest.raises(UserError):
+        bench.Settings(method="fedavg", alpha=1.0, dataset="csv", dataset_options=options)

@@ -155,7 +155,7 @@ def test_a_resnet_s_step_in_64_lanes_takes_no_more_operations_or_memory_than_now
 
 @pytest.mark.long
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize(("method", "operations", "gigabytes"), [("fedavg", 233, 33.0), ("scd", 299, 158.3)])
+@pytest.mark.parametrize(("method", "operations", "gigabytes"), [("fedavg", 233, 32.9), ("scd", 299, 158.2)])
 def test_a_recorded_step_has_the_lane_kernels_and_each_once(
     method: str, operations: int, gigabytes: float, padded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

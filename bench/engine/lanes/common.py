@@ -73,6 +73,26 @@ def statistics_of(x: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return mean, var, count
 
 
+def normalise_by_hand(
+    x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, ...]:
+    """Normalise samples by the statistics of the real ones, with operations that PyTorch can differentiate.
+
+    Args:
+        x, real: as of `statistics_of`.
+        mean, var: running statistics `[channels]`.
+
+    Returns:
+        The samples, new running mean and variance, and the batch's mean and 1 / standard deviation.
+    """
+    wide, shape = x.to(weight.dtype), (1, -1, *([1] * (x.dim() - 2)))
+    batch_mean, batch_var, count = statistics_of(wide, real)
+    batch_scale = (batch_var + eps).rsqrt()
+    out = (wide - batch_mean.view(shape)) * (batch_scale * weight).view(shape) + bias.view(shape)
+    moved = mean.lerp(batch_mean, momentum), var.lerp(batch_var * count / (count - 1), momentum)
+    return out.to(x.dtype), *moved, batch_mean, batch_scale
+
+
 def samples_merged(x: Tensor, dim: int | None, lanes: int) -> Tensor:
     """Merge lanes into channels: `[samples, lanes * channels, ...]`."""
     x = x.unsqueeze(1).expand(-1, lanes, *x.shape[1:]) if dim is None else x.movedim(dim, 1)

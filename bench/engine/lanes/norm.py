@@ -21,8 +21,8 @@ from bench.engine.lanes.common import (
     backward_by_hand,
     channels_apart,
     channels_merged,
+    normalise_by_hand,
     samples_merged,
-    statistics_of,
 )
 from bench.engine.lanes.norm_relu import norm_relu
 
@@ -89,13 +89,11 @@ class LaneBatchNorm(nn.Module):
         """Normalise with statistics of the real samples only, in plain operations."""
         if not isinstance(self.mask, Tensor):
             raise PaddingUnknownError
-        shape = (1, -1, *([1] * (x.dim() - 2)))
-        wide = x.to(self.weight.dtype)
-        mean, var, count = statistics_of(wide, self.mask.to(wide.dtype).view(-1, *([1] * (x.dim() - 1))))
-        unbiased = var * count / (count - 1)
-        self._move(self.running_mean.lerp(mean, self.momentum), self.running_var.lerp(unbiased, self.momentum))
-        scale = (var + self.eps).rsqrt() * self.weight
-        return ((wide - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)).to(x.dtype)
+        real = self.mask.to(self.weight.dtype).view(-1, *([1] * (x.dim() - 1)))
+        rest = self.running_mean, self.running_var, self.momentum, self.eps
+        out, mean, var, _, _ = normalise_by_hand(x, real, self.weight, self.bias, *rest)
+        self._move(mean, var)
+        return out
 
 
 class Padding(NamedTuple):

@@ -19,8 +19,8 @@ from bench.engine.lanes.common import (
     channels_apart,
     channels_merged,
     in_order,
+    normalise_by_hand,
     samples_merged,
-    statistics_of,
 )
 
 _aten = torch.ops.aten
@@ -61,7 +61,7 @@ class _NormRelu(Function):
         x, residual, mask, weight, *_, ctx.eps, ctx.relu = inputs
         ctx.has_residual = residual is not None
         ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(x, output[0], mask, weight, *output[3:])
+        ctx.save_for_backward(x, output[0] if ctx.relu else x, mask, weight, *output[3:])  # for where it was 0
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
@@ -84,7 +84,7 @@ class _Backward(Function):
 
     @staticmethod
     def forward(g: Tensor, x: Tensor, out: Tensor, mask: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
-        return tuple(_backward(g, x, out, _listed(mask), *args[:-1]))
+        return tuple(_backward(g, x, out, _listed(mask), *args))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -154,12 +154,8 @@ def _forward(
         )
         return results
     if mask:
-        wide = x.to(weight.dtype)
-        batch_mean, batch_var, count = statistics_of(wide, _real(mask[0], x))
-        batch = [batch_mean, (batch_var + eps).rsqrt()]
-        mean, var = mean.lerp(batch_mean, momentum), var.lerp(batch_var * count / (count - 1), momentum)
-        scale, shape = batch[1] * weight, (1, -1, 1, 1)
-        out = ((wide - batch_mean.view(shape)) * scale.view(shape) + bias.view(shape)).to(x.dtype)
+        real = _real(mask[0], x)
+        out, mean, var, *batch = normalise_by_hand(x, real, weight, bias, mean, var, momentum, eps)
     else:
         out, *batch, mean, var = _aten._native_batch_norm_legit_functional(
             x, weight, bias, mean, var, True, momentum, eps
@@ -179,27 +175,24 @@ def _backward(
     batch_scale: Tensor,
     has_residual: bool,
     relu: bool,
+    eps: float,
 ) -> list[Tensor]:
+    """Compute the gradients; `out` is read only where a ReLU follows."""
     if _has_kernels(g, x, out):
         of_all: list[Tensor] = _kernels().backward(g, x, out, mask, weight, batch_mean, batch_scale, has_residual, relu)
         return of_all
     passed = in_order(_aten.threshold_backward(g, out, 0) if relu else g)
     if mask:
-        real, wide = _real(mask[0], x), x.to(weight.dtype)
-        count, over, shape = torch.broadcast_to(real, x.shape).sum((0, 2, 3)), (0, 2, 3), (1, -1, 1, 1)
-        unit = (wide - batch_mean.view(shape)) * batch_scale.view(shape)
-        of_channels = [(passed * unit).sum(over), passed.to(weight.dtype).sum(over)]
-        by_statistics = (of_channels[1].view(shape) + unit * of_channels[0].view(shape)) / count.view(shape) * real
-        of_x = ((passed - by_statistics) * (batch_scale * weight).view(shape)).to(x.dtype)
+        wide, real = (passed.to(weight.dtype), x.to(weight.dtype)), _real(mask[0], x)
+        # It computes the statistics again, in place of those that it is given.
+        of_x, *of_channels = backward_by_hand(*wide, weight, batch_mean, batch_mean, training=True, eps=eps, real=real)
+        of_x = of_x.to(x.dtype)
     else:
         statistics = None, None, batch_mean, batch_scale
         rest = True, 0.0, [True, True, True]  # the statistics are those of the batch, so that epsilon is not read
         of_x, *of_channels = _aten.native_batch_norm_backward(passed, x, weight, *statistics, *rest)
-    return [
-        in_order(of_x),
-        *of_channels,
-        *([passed.clone()] if has_residual else []),
-    ]  # a result may not be an argument
+    residual = [passed.clone()] if has_residual else []  # no result of a custom operation may be one of its arguments
+    return [in_order(of_x), *of_channels, *residual]
 
 
 @_forward.register_fake

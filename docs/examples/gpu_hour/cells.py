@@ -159,7 +159,9 @@ class Caught(BaseException):
     """Carries a cohort's step and its arguments out of the engine; no error, so that the engine does not handle it."""
 
 
-def first_step(device: str, tiny: bool, method: str) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[Tensor]]:
+def first_step(
+    device: str, tiny: bool, method: str, **changes: Any
+) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[Tensor]]:
     """The step of a method in all lanes, and tensors such as it gets."""
 
     def caught(self: Recorded, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
@@ -167,7 +169,7 @@ def first_step(device: str, tiny: bool, method: str) -> tuple[Callable[[list[Ten
 
     with mock.patch.object(Recorded, "run", caught):
         try:
-            federation(device, method, tiny=tiny).advance()
+            federation(device, method, tiny=tiny, **changes).advance()
         except Caught as found:
             return found.args[0], found.args[1]
     raise AssertionError("no step was run")

@@ -11,7 +11,6 @@ from measure import Found, Rows
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from bench.engine.backends.backends import Recorded
 from bench.engine.backends.recording import record
 from bench.engine.recorded_steps import RecordedSteps
 
@@ -58,24 +57,15 @@ def step_on_lanes(tiny: bool, method: str, padded: bool) -> tuple[Any, list[Tens
     """The step of a method in lanes, as a GPU has it, and tensors such as it gets."""
     on_lists = RecordedSteps.on_lists
 
-    def of_padded(self: RecordedSteps, recipe: Any, nested: Any, **rest: Any) -> Any:
+    def of_batches(self: RecordedSteps, recipe: Any, nested: Any, **rest: Any) -> Any:
         return on_lists(self, replace(recipe, padded=padded), nested, **rest)
 
-    def caught(self: Recorded, like: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
-        raise cells.Caught(self._function, like)
-
+    changes: dict[str, Any] = {"clients": CLIENTS, "participation": 1.0, **({} if tiny else {"precision": "bf16"})}
     with (
-        mock.patch.object(Recorded, "run", caught),
-        mock.patch.object(RecordedSteps, "on_lists", of_padded),
+        mock.patch.object(RecordedSteps, "on_lists", of_batches),
         mock.patch("bench.federation.cell.check_lane_kernels"),  # which a processor refuses
     ):
-        try:
-            precision = {} if tiny else {"precision": "bf16"}
-            changes = {**precision, "clients": CLIENTS, "participation": 1.0}
-            cells.federation("cpu", method, tiny=tiny, lane_kernels=True, **changes).advance()
-        except cells.Caught as step:
-            return step.args[0], step.args[1]
-    raise AssertionError("no step was run")
+        return cells.first_step("cpu", tiny, method, lane_kernels=True, **changes)
 
 
 def name_of(node: fx.Node) -> str:

@@ -268,12 +268,15 @@ def test_padding_is_left_out_of_the_operation_and_its_derivatives(residual: bool
 
 def test_the_operations_shapes_are_known_beforehand() -> None:
     """Tensors without numbers get the shapes, types and memory formats that the operations give."""
-    x, weight = torch.randn(SAMPLES, 6, 4, 3), torch.rand(5, 6)
-    g = torch.randn(SAMPLES, 6, 1, 1).expand(-1, -1, 4, 3)  # as a mean over all pixels gives it
-    checks = "test_schema", "test_faketensor"
-    masks = [], [(torch.rand(2, SAMPLES) < 0.8).float()]
-    for more, mask, relu in itertools.product(([], [x + 1]), masks, (False, True)):
-        torch.library.opcheck(norm_relu._forward, (x, more, mask, *weight[:4], 0.1, 1e-5, relu), test_utils=checks)
-        torch.library.opcheck(norm_relu._backward, (g, x, x, mask, *weight[:3], bool(more), relu), test_utils=checks)
+    images, weight = torch.randn(SAMPLES, 6, 4, 3), torch.rand(5, 6)
+    slopes = torch.randn(SAMPLES, 6, 1, 1).expand(-1, -1, 4, 3)  # as a mean over all pixels gives it
+    checks, masks = ("test_schema", "test_faketensor"), ([], [(torch.rand(2, SAMPLES) < 0.8).float()])
+    kinds = torch.float32, torch.bfloat16
+    for residual, mask, relu, kind in itertools.product((False, True), masks, (False, True), kinds):
+        x, g = images.to(kind), slopes.to(kind)
+        forward = x, [x + 1] if residual else [], mask, *weight[:4], 0.1, 1e-5, relu
+        torch.library.opcheck(norm_relu._forward, forward, test_utils=checks)
+        backward = g, x, x, mask, *weight[:3], residual, relu, 1e-5
+        torch.library.opcheck(norm_relu._backward, backward, test_utils=checks)
     state, gradient = [torch.randn(2, 7), torch.randn(2, 7)], [torch.randn(2, 3, 2).bfloat16(), torch.randn(2, 1)]
     torch.library.opcheck(sgd._sgd, (state, gradient, torch.rand(2), 0.9, 0.1, True), test_utils=checks)
