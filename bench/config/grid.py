@@ -38,6 +38,8 @@ class Grid:
         source: text of the file.
         cells: ordered by data set, case and varied values, alpha, method, seed; hyperparameters and options are
             complete. Cells with equal scientific settings may appear under several labels; they have one identity.
+        cases: names of the cases, in order.
+        reference: the case that reports compare the others with; empty: the grid does not say.
     """
 
     name: str
@@ -45,6 +47,8 @@ class Grid:
     published: str | None
     source: str
     cells: list[Settings]
+    cases: tuple[str, ...] = ()
+    reference: str = ""
 
 
 def builtin_grids() -> list[str]:
@@ -110,18 +114,23 @@ def read_grid(document: Document, source: str, name: str, overrides: list[str], 
             document.data["methods"] = [*listed, *further]
     texts = _texts(document, name)
     _load_plugins(document)
+    cases: tuple[str, ...] = ()
     if "cells" in document.data:
         cells = read_listed(document)
     else:
         plan = read_plan(document)
         document.check()
         cells = _expand(document, plan)
+        cases = tuple(dict.fromkeys(case.text for case in plan.all_cases))
+        if texts["reference"] not in ("", *cases):
+            document.complain(("reference",), unknown("case", texts["reference"], list(cases)))
     document.check()
-    return Grid(texts["name"], texts["description"], texts["published"] or None, source, cells)
+    published = texts["published"] or None
+    return Grid(texts["name"], texts["description"], published, source, cells, cases, texts["reference"])
 
 
 def _texts(document: Document, stem: str) -> dict[str, str]:
-    """The values of the text keys `name`, `description` and `published`."""
+    """The values of the text keys (`TEXTS`)."""
     texts = dict.fromkeys(TEXTS, "") | {"name": stem}
     for key in texts.keys() & document.data.keys():
         if isinstance(document.data[key], str):

@@ -15,7 +15,7 @@ Layer = dict[str, tuple[Any, Path]]  # by setting: its value, and the value's pl
 
 MAX_NAME = 80
 AXES = {"methods": "method", "datasets": "dataset", "alphas": "alpha", "seeds": "seed"}
-TEXTS = ("name", "description", "published")
+TEXTS = ("name", "description", "published", "reference")
 GRID_KEYS = [*TEXTS, "plugins", *AXES, "vary", "cases"]
 SET_ELSEWHERE = {
     "method": "use the axis `methods`",
@@ -295,7 +295,7 @@ def _choice_texts(key: str, written: list[Any], checked: list[Any]) -> list[str]
     equal after they were shortened have a number, so that cells of different values are never taken for seeds of one.
     """
     texts = [
-        f"{key}={plain_text(value if isinstance(complete, dict | list) else complete)}"
+        setting_name(key, value if isinstance(complete, dict | list) else complete)
         for value, complete in zip(written, checked, strict=True)
     ]
     return numbered(texts)
@@ -388,12 +388,22 @@ def _spelled_out(data: dict[str, Any]) -> str:
     """An entry's options and settings as text, such as `key=value`, without its name and label."""
     inner = data.get("set") if isinstance(data.get("set"), dict) else {}
     texts = {key: value for key, value in data.items() if key not in ("name", "label", "set", "cases")} | (inner or {})
-    return " ".join(f"{key}={plain_text(value)}" for key, value in texts.items())
+    return " ".join(setting_name(key, value) for key, value in texts.items())
 
 
-def plain_text(value: Any) -> str:
-    """A value in the name of a case or label: text without quotes, all else as JSON, shortened."""
-    return value if isinstance(value, str) else shown(value)
+def setting_name(key: str, value: Any) -> str:
+    """A setting in the name of a case or label: `trimmed mean 0.2` for parts by name, else `lr=0.1`; JSON is cut."""
+    parts = value if isinstance(value, list) else [value]
+    if parts and all(isinstance(part, dict) and isinstance(part.get("name"), str) for part in parts):
+        return " + ".join(map(part_name, parts))
+    return f"{key}={value if isinstance(value, str) else shown(value)}"
+
+
+def part_name(part: dict[str, Any]) -> str:
+    """A server rule, an attack or an operation by its name; a single option needs no name of its own."""
+    options = {key: value for key, value in part.items() if key != "name"}
+    texts = [shown(value) if len(options) == 1 else f"{key}={shown(value)}" for key, value in options.items()]
+    return " ".join([part["name"].replace("_", " "), *texts])
 
 
 def numbered(texts: list[str]) -> list[str]:

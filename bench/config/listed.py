@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bench.config.checked import completed
-from bench.config.grid_file import numbered, plain_text, read_scalars, refuse_both
+from bench.config.grid_file import numbered, read_scalars, refuse_both, setting_name
 from bench.config.validation import check_setting, unknown
 from bench.config.yaml_lines import Document, Path, dump
 from bench.errors import UserError
@@ -117,7 +117,7 @@ def _differences(entries: list[dict[str, Any]]) -> list[str]:
     opened = [entry | {f"hp.{key}": value for key, value in entry.get("hp", {}).items()} for entry in entries]
     named = [{k: v for k, v in entry.items() if k not in ("label", "case", "seed", "hp")} for entry in opened]
     shared = {key for key in named[0] if all(key in entry and entry[key] == named[0][key] for entry in named)}
-    return numbered([" ".join(f"{k}={plain_text(v)}" for k, v in entry.items() if k not in shared) for entry in named])
+    return numbered([" ".join(setting_name(k, v) for k, v in entry.items() if k not in shared) for entry in named])
 
 
 def write_listed(name: str, description: str, cells: Sequence[Settings]) -> str:

@@ -100,5 +100,7 @@ def write_run(
         history = [*last_document.get("history", []), entry]
         created = last_document.get("created", entry["time"])
         of_study = {"draws": [list(seeds) for seeds in draws]} if draws else {}
-        document = {"grid": grid.name, "published": grid.published, "created": created, **entry, **notes, **of_study}
+        named = {"cases": list(grid.cases), "reference": grid.reference} if grid.cases else {}
+        parts = {**entry, **notes, **of_study, **named}
+        document = {"grid": grid.name, "published": grid.published, "created": created, **parts}
         store.write_json(folder / "run.json", {**document, "source": grid.source, "history": history, "cells": cells})

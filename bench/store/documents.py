@@ -68,6 +68,8 @@ class RunFile(_Document):
     history: list[_Command] = []
     notes: list[str] = []
     draws: list[list[_Count]] = []
+    cases: list[str] = []
+    reference: str = ""
 
 
 class _Partition(_Document):

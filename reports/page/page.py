@@ -34,6 +34,7 @@ from reports.reading.load import BENIGN, HEADLINE, PM_EQUAL, Store, load
 from reports.statistics.best import MARGIN
 from reports.tables import accuracy, cost, fairness, scores
 from reports.tables.accuracy import described
+from reports.tables.cases import effect_table
 from reports.tables.latex import Latex, arranged, check, display_names
 from reports.tables.pool_error import pool_table
 from reports.tables.standings import standings_table
@@ -196,10 +197,11 @@ def _accuracy_section(part: _Compared) -> Section:
     if attacked:
         title, tasks = "Benign clients under attack", [task for task in store.tasks if task in attacked]
         benign = (accuracy.main_table(store, chosen, BENIGN, "benign", title, tuned, tasks),)
+    changes = (effect_table(store, chosen),) if store.cases else ()
     return Section(
         "accuracy",
         "Accuracy",
-        tables=(accuracy.main_table(store, chosen, tuned=tuned), *benign),
+        tables=(accuracy.main_table(store, chosen, tuned=tuned), *changes, *benign),
         more=(
             cost.budget_table(store, chosen, part.costs),
             accuracy.main_table(store, "last", name="last", title="The same at the last round", tuned=tuned),
@@ -220,7 +222,19 @@ def _convergence_section(part: _Compared) -> Section | None:
 
 
 def _statistics_section(part: _Compared) -> Section:
+    """Comparisons of methods; with cases within each, and over all tasks of a case where there are several."""
     store, chosen = part.store, part.chosen
+    if store.cases:
+        several = len({cell.base for cell in store.cells}) > 1
+        inner = enumerate(store.cases.items() if several else ())
+        parts = [
+            replace(_statistics_section(replace(part, store=of)), title=case).named(f"_case{k}")
+            for k, (case, of) in inner
+        ]
+        standings = standings_table(store, chosen, HEADLINE)
+        compared = any(entry.value is not None for _, entries in standings.rows for entry in entries)
+        tables = (*([standings] if compared else []), accuracy.comparison_table(store, chosen))
+        return Section("statistics", "Statistics", tables=tables, parts=tuple(parts))
     pictures = [
         picture
         for picture in (interval_estimates(store, chosen), performance_profiles(store, chosen))
@@ -261,7 +275,7 @@ def _cost_section(part: _Compared) -> Section | None:
     store, costs, curve = part.store, part.costs, part.curves["PM"]
     if not len(curve):
         return None
-    pictures = [tradeoff(store, costs, part.chosen)]
+    pictures = [tradeoff(store.cases.get(store.reference_case, store), costs, part.chosen)]
     pictures += [figures.convergence(store, part.curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()]
     goals = cost.targets(curve, accuracy.reference(store), part.targets)
     tables = [cost.cost_table(store, curve, costs, goals), speedup.speedup_table(store, curve, part.printed, goals)]
@@ -308,11 +322,19 @@ _SECTIONS: dict[str, Callable[[_Compared], Section | None]] = {
 
 def _summary(store: Store) -> str:
     seconds = sum((cell.json("timing") or {}).get("seconds", 0.0) for cell in store.cells)
-    return (
-        f"{described(store)}. {len(store.rows)} methods, {len(store.tasks)} tasks, {len(store.cells)} cells "
-        f"({_counts(store)}); protocol {' and '.join(store.protocols)}; {seconds / 60:.1f} minutes of computing, all "
-        "cells added up."
+    tasks = len({cell.base for cell in store.cells}) if store.cases else len(store.tasks)
+    cases = f" in {len(store.cases)} cases" if store.cases else ""
+    counts = (
+        f"{_number(len(store.rows), 'method')}, {_number(tasks, 'task')}{cases}, {_number(len(store.cells), 'cell')}"
     )
+    return (
+        f"{described(store)}. {counts} ({_counts(store)}); protocol {' and '.join(store.protocols)}; "
+        f"{seconds / 60:.1f} minutes of computing, all cells added up."
+    )
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _counts(store: Store) -> str:

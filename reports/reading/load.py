@@ -17,7 +17,7 @@ from bench.store import documents
 from bench.store.data_record import record_of
 from bench.store.store import FINISHED, CellState
 from bench.store.tables import read_tables
-from reports.reading.names import flat, names_of
+from reports.reading.names import cases_of, flat, names_of
 from reports.statistics.best import MARGIN
 from reports.statistics.inference import least_deviation
 
@@ -82,6 +82,10 @@ class Cell:
             seed by seed.
         unit: the draw of tuning that chose its setting, where its study had several; else the partition. Seeds are
             repeated measurements of it. The seed where the task has one partition only.
+        base: the task without its case.
+        case: the grid's case that it is of; empty where there are not several.
+        in_full: the server rule, the channel and the like that its row names in short.
+        case_settings: the settings of its case, a text of each.
     """
 
     view: CellView
@@ -89,6 +93,10 @@ class Cell:
     task: str
     seed: str
     unit: str
+    base: str = ""
+    case: str = ""
+    in_full: str = ""
+    case_settings: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
@@ -125,12 +133,14 @@ class Store:
         figures: `bench.results.results.tidy` of the done cells, and `row`, `task`, `seed` of each; `derived` also where
             row's personalized models are its generic one in every cell.
         margin: percentage points; methods that differ by less count as equivalent.
+        reference_case: the case that others are compared with; empty where cases are other tasks, or there are none.
     """
 
     runs: tuple[dict[str, Any], ...]
     cells: tuple[Cell, ...]
     figures: pd.DataFrame
     margin: float = MARGIN
+    reference_case: str = ""
 
     @cached_property
     def rows(self) -> list[str]:
@@ -142,6 +152,14 @@ class Store:
         """Tasks, in the grid's order."""
         return list(dict.fromkeys(cell.task for cell in self.cells))
 
+    @cached_property
+    def cases(self) -> dict[str, "Store"]:
+        """The cells of each case of the same data, in the grid's order; empty where cases are other tasks."""
+        if not self.reference_case:
+            return {}
+        names = dict.fromkeys(cell.case for cell in self.cells)
+        return {name: self._part([cell for cell in self.cells if cell.case == name]) for name in names}
+
     @property
     def protocols(self) -> list[str]:
         """Protocols, in the grid's order."""
@@ -149,8 +167,14 @@ class Store:
 
     def of_protocol(self, protocol: str) -> "Store":
         """The cells of one protocol: rows of the two are never mixed."""
-        cells = tuple(cell for cell in self.cells if cell.view.settings.protocol == protocol)
-        return Store(self.runs, cells, self.figures[self.figures["protocol"] == protocol], self.margin)
+        part = self._part([cell for cell in self.cells if cell.view.settings.protocol == protocol])
+        return replace(part, reference_case=self.reference_case)
+
+    def _part(self, cells: list[Cell]) -> "Store":
+        """Some of the cells, with their figures; they are of no cases."""
+        protocols, tasks = {cell.view.settings.protocol for cell in cells}, {cell.task for cell in cells}
+        figures = self.figures[self.figures["protocol"].isin(protocols) & self.figures["task"].isin(tasks)]
+        return replace(self, cells=tuple(cells), figures=figures, reference_case="")
 
     def of(self, row: str, task: str) -> list[Cell]:
         """The cells, one per seed, behind one entry of a table."""
@@ -294,15 +318,32 @@ def load(runs: Sequence[Path | RunView]) -> Store:
         UserError: a folder is not a run, or two runs have different cells for one entry of a table.
     """
     views = [run if isinstance(run, RunView) else load_run(run) for run in runs]
-    copies: dict[tuple[str, str], CellView] = {}
-    for view in (cell for run in views for cell in run.cells if cell.settings.protocol != "tuning"):
-        known = copies.setdefault((view.id, view.label), view)
+    copies: dict[tuple[str, str, str], CellView] = {}
+    for info, view in ((run.info, cell) for run in views for cell in run.cells if cell.settings.protocol != "tuning"):
+        key = (view.id, view.label, _case(info, view.settings.case))
+        known = copies.setdefault(key, view)
         if _PREFERRED.index(view.status.state) < _PREFERRED.index(known.status.state):
-            copies[view.id, view.label] = view
-    cells = _named(list(copies.values()), _draws(views))
+            copies[key] = view
+    cases = cases_of(list(copies.values()), [case for _, _, case in copies])
+    names = names_of(list(copies.values()), draws := _draws(views), cases)
+    cells = tuple(Cell(view, *of_cell) for view, of_cell in zip(copies.values(), names, strict=True))
+    # draws of tuning are units, as within one, seeds share the luck of tuning
+    cells = tuple(replace(cell, unit=draws.get(cell.view.settings.seed, cell.unit)) for cell in cells)
     _refuse_rivals(cells)
     _refuse_unpaired(cells)
-    return Store(tuple(view.info for view in views), cells, _figures([tidy(view) for view in views], cells))
+    several, tidied = any(cases.of_cells), [(run, tidy(run)) for run in views]
+    tables = [
+        table.assign(case=[_case(run.info, case) if several else "" for case in table["case"]]) for run, table in tidied
+    ]
+    chosen = next(filter(None, (run.info.get("reference") for run in views)), "")
+    reference = chosen if chosen in cases.of_cells else cases.of_cells[0] if cases.same_data else ""
+    return Store(tuple(run.info for run in views), cells, _figures(tables, cells), reference_case=reference)
+
+
+def _case(info: dict[str, Any], text: str) -> str:
+    """The name of a run's case in the text that tells a cell apart, where data sets and varied settings stand too."""
+    names = [name for name in info.get("cases", ()) if f", {name}, " in f", {text}, "]
+    return max(names, key=len, default="")
 
 
 def _draws(runs: Sequence[RunView]) -> dict[int, str]:
@@ -321,12 +362,6 @@ def _draws(runs: Sequence[RunView]) -> dict[int, str]:
                         f"{draws[seed]}: report the runs one by one"
                     )
     return draws
-
-
-def _named(views: list[CellView], draws: dict[int, str]) -> tuple[Cell, ...]:
-    """Cells with their names; draws of tuning are units, as within one, seeds share the luck of tuning."""
-    cells = [Cell(view, *names) for view, names in zip(views, names_of(views, draws), strict=True)]
-    return tuple(replace(cell, unit=draws.get(cell.view.settings.seed, cell.unit)) for cell in cells)
 
 
 def _refuse_rivals(cells: tuple[Cell, ...]) -> None:
@@ -365,16 +400,20 @@ def _figures(frames: list[pd.DataFrame], cells: tuple[Cell, ...]) -> pd.DataFram
     One that says nothing in some seed, as a mean of models may, is left out in all: others would be the lucky seeds.
     """
     names = pd.DataFrame(
-        [(cell.view.id, cell.view.label, cell.row, cell.task, cell.seed) for cell in cells if cell.state == "done"],
-        columns=["cell", "label", *_NAMES],
+        [
+            (cell.view.id, cell.view.label, cell.case, cell.row, cell.task, cell.seed)
+            for cell in cells
+            if cell.state == "done"
+        ],
+        columns=["cell", "label", "case", *_NAMES],
     )
     done = [
         frame[(frame["status"] == "done") & (frame["value"].notna() | frame["derived"].astype(bool))]
         for frame in frames
     ]
     figures = pd.concat([frame for frame in done if len(frame)] or done[:1])
-    once = figures.drop_duplicates(["cell", "label", "metric", "on", "mean", "selection"])
-    merged = once.drop(columns="seed").merge(names, on=["cell", "label"])
+    once = figures.drop_duplicates(["cell", "label", "case", "metric", "on", "mean", "selection"])
+    merged = once.drop(columns="seed").merge(names, on=["cell", "label", "case"])
     of_seeds = ["protocol", "row", "task", "metric", "on", "mean", "selection"]
     known = merged["value"].notna().groupby([merged[name] for name in of_seeds]).transform("all")
     return mark_generic(merged[known], {cell.view.id: cell.view for cell in cells})

@@ -83,7 +83,16 @@ def main_table(
         f"settings: {described(store)}."
     )
     note = f"Tuned for {' and '.join(metric.upper() for metric in tuned)}: only these are marked."
-    return Table(name, title, caption, "Method", tuple(by_column), rows, (LEGEND, note) if tuned else (LEGEND,))
+    notes = (LEGEND, *_spelled_out(store), *([note] if tuned else []))
+    return Table(name, title, caption, "Method", tuple(by_column), rows, notes)
+
+
+def _spelled_out(store: Store) -> list[str]:
+    """Notes on the settings of cases, and of rows that name a part of theirs in short."""
+    cases = {cell.case: ", ".join(cell.case_settings) or "none of these" for cell in store.cells if cell.case}
+    rows = {cell.row: cell.in_full for cell in store.cells if cell.in_full}
+    notes = {"Cases": cases, "Rows": rows}
+    return [f"{kind}. {'; '.join(f'{name}: {text}' for name, text in of.items())}." for kind, of in notes.items() if of]
 
 
 def epsilons(store: Store) -> dict[Column, dict[str, TableEntry]]:
@@ -121,7 +130,7 @@ def all_figures_table(store: Store) -> Table:
 def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADLINE) -> Table:
     """Paired differences per seed from the reference method, in percentage points."""
     base = reference(store)
-    names = ("task", "figure", "n", "difference", "95 % low", "95 % high", "p (Holm)", "d_z", "d_z low", "d_z high")
+    names = ("n", "difference", "95 % low", "95 % high", "p (Holm)", "verdict", "d_z", "d_z low", "d_z high")
     rows = []
     for task in store.tasks:
         for figure in figures:
@@ -140,15 +149,27 @@ def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEAD
                 points = [number(x, signed=True) for x in (result.difference, result.low, result.high)]
                 effect = [number(x) for x in (result.effect, result.effect_low, result.effect_high)]
                 head = (words(task), words(figure.name), TableEntry(result.n, decimals=0))
-                rows.append((row, (*head, *points, probability(p), *effect)))
+                verdict = words(_verdict(result, p, store.margin))
+                rows.append((row, (*head, *points, probability(p), verdict, *effect)))
     caption = (
         f"Difference from {base} in percentage points, paired by seed (methods of one seed share partition, initial "
         "weights, client sampling and batches): mean, Student's 95 % interval, p value of the paired t test with "
-        "Holm's correction over the methods of a task and figure, and the effect size d_z (mean over standard "
-        "deviation of the differences) with its 95 % interval. Differences are taken to spread by half a test sample "
-        "at least."
+        "Holm's correction over the methods of a task and figure, verdict (better or worse: p below 5 %; equivalent: "
+        f"the interval lies within {store.margin:g} points of 0; else undecided), and the effect size d_z (mean over "
+        "standard deviation of the differences) with its 95 % interval. Differences are taken to spread by half a test "
+        "sample at least."
     )
-    return Table("comparisons", f"Differences from {base}", caption, "Method", tuple(map(Column, names)), tuple(rows))
+    heads = tuple(map(Column, ("case" if store.cases else "task", "figure", *names)))
+    return Table("comparisons", f"Differences from {base}", caption, "Method", heads, tuple(rows))
+
+
+def _verdict(difference: inference.Comparison, p: float, margin: float) -> str:
+    """Say what a difference from the reference shows, with a p value that is corrected for the number of methods."""
+    if math.isnan(p):
+        return "–"
+    if p < inference.LEVEL:
+        return "better" if difference.difference > 0 else "worse"
+    return "equivalent" if -margin < difference.low and difference.high < margin else "undecided"
 
 
 def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADLINE) -> Table:

@@ -141,20 +141,25 @@ def column_marks(store: Store, task: str, figure: Figure, chosen: str) -> tuple[
 
 
 def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table:
-    """Table of every method against the best of the others over all tasks, in one word and with its interval."""
+    """Table of every method against the best of the others over all tasks, or those of a case, in one word and with its
+    interval."""
     names = ("verdict", "difference", "low", "high", "seeds for 1 point")
-    columns = tuple(Column(name, figure.name) for figure in figures for name in names)
-    parts = [_part(store, figure, chosen) for figure in figures]
-    rows = tuple((row, tuple(entry for part in parts for entry in part[row])) for row in store.rows)
+    columns = (*([Column("case")] if store.cases else []), *(Column(n, f.name) for f in figures for n in names))
+    rows: list[tuple[str, tuple[TableEntry, ...]]] = []
+    for case, part in (store.cases or {"": store}).items():
+        by_figure = [_part(part, figure, chosen) for figure in figures]
+        head = (words(case),) if store.cases else ()
+        rows += [(row, (*head, *(entry for by_row in by_figure for entry in by_row[row]))) for row in part.rows]
+    which = "all tasks of a case" if store.cases else "all tasks"
     caption = (
-        "Each method against the best of the others, mean over all tasks: difference in percentage points at the best "
+        f"Each method against the best of the others, mean over {which}: difference in percentage points at the best "
         "one's level with simultaneous 95 % intervals (logits of accuracies, differences paired by seed, moderated "
         "variances, comparisons with the best). Better: than every other. Worse: than the best. Equivalent: at "
         f"most {store.margin:g} points below the best. Undecided: neither; this is no sign of equality. Seeds for 1 "
         "point: how many per task would show one point four times in five, from the spread seen here. "
         "Methods that did not train the model, have its very figures, or lack a cell are not compared."
     )
-    return Table("standings", "What the data say", caption, "Method", columns, rows)
+    return Table("standings", "What the data say", caption, "Method", columns, tuple(rows))
 
 
 def _part(store: Store, figure: Figure, chosen: str) -> dict[str, tuple[TableEntry, ...]]:

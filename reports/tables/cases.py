@@ -1,0 +1,91 @@
+"""Effects of a grid's cases: what each costs a method, and what it gives back of a case that it builds on."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from reports.reading.load import BENIGN, HEADLINE, Figure, Store
+from reports.statistics import inference
+from reports.tables.table import Column, Table, TableEntry, number, words
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Paired difference of a method between two cases, mean over the tasks that have both."""
+
+    row: str
+    case: str
+    against: str
+    difference: inference.Summary
+
+
+def pairs_of_cases(store: Store) -> list[tuple[str, str]]:
+    """Each case with the reference case, and with the case that it adds most of its settings to, if there is one."""
+    reference = store.reference_case
+    settings = {
+        case: {text for cell in part.cells for text in cell.case_settings} for case, part in store.cases.items()
+    }
+    changed = {case: texts ^ settings[reference] for case, texts in settings.items() if case != reference}
+    pairs = []
+    for case, changes in changed.items():
+        inner = [other for other, others in changed.items() if others and others < changes]
+        pairs += [(case, other) for other in (reference, *sorted(inner, key=lambda other: -len(changed[other]))[:1])]
+    return pairs
+
+
+def effects(store: Store, figure: Figure, chosen: str) -> list[Effect]:
+    """Compare every method with itself between the cases, unit by unit; without units that both cases have, it is not.
+
+    Args:
+        store: cells of one protocol, with cases.
+        figure: which accuracy.
+        chosen: which round is reported.
+    """
+    tasks = {(cell.case, cell.base): cell.task for cell in store.cells}
+    found = []
+    for row in store.rows:
+        for pair in pairs_of_cases(store):
+            bases = [base for case, base in tasks if case == pair[0] and (pair[1], base) in tasks]
+            of_case, against = ([tasks[case, base] for base in bases] for case in pair)
+            scores, reference = (mean_scores(store, row, places, figure, chosen) for places in (of_case, against))
+            least = math.sqrt(sum(store.least(task, figure.on) ** 2 for task in of_case)) / max(1, len(bases))
+            paired = [scores[unit] - reference[unit] for unit in scores if unit in reference]
+            if paired:
+                found.append(Effect(row, *pair, inference.summarise(paired, least=least)))
+    return found
+
+
+def mean_scores(store: Store, row: str, tasks: Sequence[str], figure: Figure, chosen: str) -> dict[str, float]:
+    """Accuracy in percent by unit, mean over tasks; of the units that the row has on all of them."""
+    by_task = [store.scores(row, task, figure, chosen) for task in tasks]
+    units = [unit for unit in by_task[0] if all(unit in scores for scores in by_task)] if by_task else []
+    return {unit: sum(scores[unit] for scores in by_task) / len(by_task) for unit in units}
+
+
+def effect_table(store: Store, chosen: str) -> Table:
+    """Differences between cases, method by method."""
+    found = {figure: effects(store, figure, chosen) for figure in (*HEADLINE, *BENIGN)}
+    shown = [figure for figure, of_figure in found.items() if of_figure]
+    rows: dict[tuple[str, str, str], dict[Figure, TableEntry]] = {}
+    for figure in shown:
+        for effect in found[figure]:
+            entry = number(effect.difference.mean, signed=True)
+            interval = interval_text(effect.difference)
+            rows.setdefault((effect.row, effect.case, effect.against), {})[figure] = replace(entry, note=interval)
+    caption = (
+        "Difference of a method between two cases in percentage points, paired by seed, with Student's 95 % interval, "
+        "not corrected for the number of intervals. Each case is compared with "
+        f"{store.reference_case}, and with the case that it adds most of its settings to. "
+        f"{'; '.join(figure.text for figure in shown)}."
+    )
+    heads = (Column("case"), Column("against"), *(Column(figure.name) for figure in shown))
+    body = [
+        (row, (words(case), words(against), *(by_figure.get(figure, words("–")) for figure in shown)))
+        for (row, case, against), by_figure in sorted(rows.items(), key=lambda item: store.rows.index(item[0][0]))
+    ]
+    return Table("cases", "What cases change", caption, "Method", heads, tuple(body))
+
+
+def interval_text(difference: inference.Summary) -> str:
+    """`[-4.00, -2.20]`; empty where there is no interval."""
+    return "" if math.isnan(difference.low) else f"[{difference.low:+.2f}, {difference.high:+.2f}]"

@@ -1,0 +1,226 @@
+"""Cases of a grid as an axis of reports: names, what they change, and what is said within each."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bench.config.grid import load_grid
+from bench.errors import UserError
+from bench.runs.plan import PlannedCell
+from bench.runs.run_folder import write_run
+from reports.page.page import _summary
+from reports.reading.load import PM, load
+from reports.tables import accuracy, cases
+from reports.tables.standings import standings_table
+from tests.reports.conftest import cell_id, copy_settings, write_store
+
+NAMES = ["plain", "attacked", "robust"]
+ATTACK = {"name": "sign_flip", "share": 0.2, "factor": 1.0}
+SETTINGS = {
+    "plain": {},
+    "attacked": {"attack": ATTACK},
+    "robust": {"attack": ATTACK, "server": {"name": "trimmed_mean", "share": 0.2}},
+}
+METHODS = ("fedavg", "fedper", "ditto")
+PLACE = (PM, "validation")
+
+
+def write_cases(folder, *, seeds=4, alphas=(1.0,), settings=SETTINGS, **info):
+    """Runs of one grid with named cases, a run folder for each case."""
+    runs = []
+    for name, of_case in settings.items():
+        run = write_store(folder / name, seeds=seeds, alphas=alphas, methods=METHODS, case=name, **of_case)
+        content = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        for cell in content["cells"]:
+            before, cell["id"] = cell["id"], cell_id(f"{cell['id']} {name}")
+            (run / before).rename(run / cell["id"])
+        (run / "run.json").write_text(json.dumps(content | {"cases": list(settings)} | info), encoding="utf-8")
+        copy_settings(run)
+        runs.append(run)
+    return runs
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return _shaken(load(write_cases(tmp_path_factory.mktemp("cases"))))
+
+
+@pytest.fixture(scope="module")
+def two_tasks(tmp_path_factory):
+    return _shaken(load(write_cases(tmp_path_factory.mktemp("cases"), alphas=(1.0, 0.1))))
+
+
+def _shaken(store):
+    """The store with another draw in every cell, as cases are written with the same numbers."""
+    figures = store.figures
+    noise = {cell: 0.03 * np.random.default_rng(k).normal() for k, cell in enumerate(figures["cell"].unique())}
+    return replace(store, figures=figures.assign(value=figures["value"] + figures["cell"].map(noise)))
+
+
+def test_cases_are_columns_by_their_names_and_their_settings_make_no_rows(store, two_tasks):
+    assert (store.rows, store.tasks, list(store.cases)) == (list(METHODS), NAMES, NAMES)
+    assert "3 methods, 1 task in 3 cases, 36 cells" in _summary(store)
+    assert two_tasks.tasks[:3] == ["digits, α=1, plain", "digits, α=0.1, plain", "digits, α=1, attacked"]
+    assert "3 methods, 2 tasks in 3 cases, 72 cells" in _summary(two_tasks)
+    note = accuracy.main_table(store, "validation").notes[1]
+    assert note.startswith("Cases. plain: none of these; attacked: sign_flip share=0.2 factor=1; robust: ")
+
+
+def test_methods_are_compared_within_each_case(store):
+    rows = standings_table(store, "validation", (PM,)).rows
+    assert [(row, entries[0].note) for row, entries in rows] == [(row, case) for case in NAMES for row in METHODS]
+    verdicts = {entries[1].note for row, entries in rows if row in ("fedper", "ditto")}
+    assert verdicts <= {"better", "worse", "undecided", "equivalent"}
+    compared = accuracy.comparison_table(store, "validation").rows
+    assert {entries[0].note for _, entries in compared} == set(NAMES)
+
+
+def test_a_verdict_is_that_of_the_corrected_p_and_of_the_margin():
+    def verdict(difference, low, high, p):
+        return accuracy._verdict(replace(SOME, difference=difference, low=low, high=high), p, margin=0.5)
+
+    assert verdict(2, 1, 3, 0.01) == "better"
+    assert verdict(-2, -3, -1, 0.01) == "worse"
+    assert verdict(2, 0.1, 4, 0.08) == "undecided"
+    assert verdict(0.1, -0.2, 0.4, 0.4) == "equivalent"
+    assert verdict(0.1, -0.2, 0.6, 0.4) == "undecided"
+    assert verdict(2, np.nan, np.nan, np.nan) == "–"
+
+
+SOME = accuracy.inference.paired({"0": 1.0, "1": 3.0}, {"0": 0.0, "1": 1.0})
+
+
+def test_a_case_is_compared_with_the_reference_and_with_the_case_that_it_adds_to(store, tmp_path):
+    assert cases.pairs_of_cases(store) == [("attacked", "plain"), ("robust", "plain"), ("robust", "attacked")]
+    chosen = load(write_cases(tmp_path, seeds=1, reference="attacked"))
+    assert cases.pairs_of_cases(chosen) == [("plain", "attacked"), ("robust", "attacked")]
+
+
+def test_what_a_case_costs_is_student_s_interval_of_the_differences_by_seed(store):
+    found = {(e.row, e.case, e.against): e.difference for e in cases.effects(store, *PLACE)}
+    for (row, case, against), difference in found.items():
+        of_case, reference = (store.by_seed(row, name, *PLACE) for name in (case, against))
+        differences = np.array([of_case[seed] - reference[seed] for seed in sorted(of_case)])
+        low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+        assert (difference.n, difference.mean) == (4, pytest.approx(differences.mean()))
+        assert (difference.low, difference.high) == (pytest.approx(low), pytest.approx(high))
+    assert len(found) == 9
+
+
+def test_over_several_tasks_it_is_that_of_the_seeds_mean_differences(two_tasks):
+    effect = next(e for e in cases.effects(two_tasks, *PLACE) if (e.row, e.case) == ("ditto", "attacked"))
+    by_task = [
+        [two_tasks.by_seed("ditto", f"digits, α={alpha}, {case}", *PLACE)[str(seed)] for seed in range(4)]
+        for alpha in ("1", "0.1")
+        for case in ("attacked", "plain")
+    ]
+    scores = np.array(by_task)
+    differences = (scores[0] - scores[1] + scores[2] - scores[3]) / 2
+    low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    assert effect.difference.mean == pytest.approx(differences.mean())
+    assert (effect.difference.low, effect.difference.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_a_known_cost_is_found_with_its_sign_under_skewed_and_heavy_noise(store):
+    """An attack costs Ditto three points and FedPer nothing; seeds vary by skewed, heavy-tailed noise, unequally."""
+    rng = np.random.default_rng(7)
+    figures = PM.of(store.figures[store.figures["row"] != "fedavg"])
+    figures = figures[(figures["selection"] == "validation") & (figures["task"] != "robust")]
+    part = replace(store, cells=tuple(cell for cell in store.cells if cell.row != "fedavg" and cell.case != "robust"))
+    ditto, attacked = (figures["row"] == "ditto").to_numpy(), (figures["task"] == "attacked").to_numpy()
+    seeds, rows = figures["seed"].astype(int).to_numpy(), len(figures)
+    sound, covered, times = 0, {"ditto": 0, "fedper": 0}, 150
+    for _ in range(times):
+        shared = 0.85 + 0.03 * (rng.exponential(size=(4, 2)) - 1)[seeds, ditto.astype(int)]
+        noise = np.where(ditto, 0.004, 0.012) * (rng.exponential(size=rows) - 1 + 0.3 * rng.standard_t(4, size=rows))
+        changed = replace(part, figures=figures.assign(value=shared - 0.03 * (ditto & attacked) + noise))
+        found = {
+            e.row: e.difference for e in cases.effects(changed, *PLACE) if (e.case, e.against) == ("attacked", "plain")
+        }
+        sound += found["ditto"].high < 0
+        covered["ditto"] += found["ditto"].low <= -3 <= found["ditto"].high
+        covered["fedper"] += found["fedper"].low <= 0 <= found["fedper"].high
+    assert sound >= 0.9 * times
+    assert min(covered.values()) >= 0.9 * times
+
+
+def test_cases_with_other_clients_are_other_tasks_by_their_names(tmp_path):
+    of_clients = {"few": {}, "half": {"participation": 0.5, "model": "cnn"}}
+    store = load(write_cases(tmp_path, seeds=1, settings=of_clients))
+    assert store.tasks == ["few", "half"]
+    assert store.cases == {}
+    assert list(load(write_cases(tmp_path / "b", seeds=1, settings=of_clients, reference="half")).cases) == [
+        "few",
+        "half",
+    ]
+
+
+def test_a_cell_of_two_cases_stands_in_both(tmp_path):
+    """A case that sets another method's option leaves a method's cell as it is: one folder, two columns."""
+    run = write_store(tmp_path / "a", seeds=2, alphas=(1.0,), methods=("fedavg", "ditto"), case="one")
+    content = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    again = [{**cell, "settings": {**cell["settings"], "case": "two"}} for cell in content["cells"]]
+    for cell in again:
+        if cell["settings"]["method"] == "ditto":
+            cell["settings"]["hp"] = {"lam": 2.0}
+    (run / "run.json").write_text(
+        json.dumps(content | {"cells": content["cells"] + again, "cases": ["one", "two"]}), encoding="utf-8"
+    )
+    store = load([run])
+    assert store.tasks == ["one", "two"]
+    scores = [store.scores("fedavg", task, *PLACE) for task in store.tasks]
+    assert len(scores[0]) == 2
+    assert scores[0] == scores[1]
+
+
+def test_parts_by_name_have_short_names_in_rows_and_stand_in_full_below(tmp_path):
+    rules = [None, {"name": "trimmed_mean", "share": 0.1}, {"name": "trimmed_mean", "share": 0.2}]
+    settings = {str(k): {"server": rule} for k, rule in enumerate(rules)}
+    noise = [{"name": "clip", "norm": 1.0}, {"name": "gaussian", "noise": 2.0, "on": "each", "delta": 1e-5}]
+    settings["3"] = {"channel": noise}
+    runs = write_cases(tmp_path, seeds=1, settings=settings, cases=[])
+    store = load(runs)
+    assert store.rows[::3] == [
+        "fedavg, no server rule, no channel",
+        "fedavg, trimmed mean 0.1, no channel",
+        "fedavg, trimmed mean 0.2, no channel",
+        "fedavg, no server rule, clip 1 + gaussian",
+    ]
+    rows = next(note for note in accuracy.main_table(store, "validation").notes if note.startswith("Rows."))
+    assert "clip norm=1 + gaussian noise=2 on=each delta=1e-05" in rows
+
+
+GRID = {
+    "methods": ["fedavg", "ditto"],
+    "alpha": 1.0,
+    "cases": [
+        {"name": "a, b"},
+        {"name": "b", "lr": 0.2},
+        {"epochs": 2, "server": {"name": "trimmed_mean", "share": 0.2}},
+    ],
+}
+
+
+def test_a_grid_names_its_cases_and_its_reference_and_a_run_keeps_both(tmp_path):
+    grid = load_grid({**GRID, "reference": "b", "vary": {"batch_size": [5, 10]}})
+    assert grid.cases == ("a, b", "b", "epochs=2 trimmed mean 0.2")
+    assert grid.cells == load_grid({**GRID, "vary": {"batch_size": [5, 10]}}).cells
+    write_run(tmp_path, grid, [PlannedCell(f"{k:016x}", cell) for k, cell in enumerate(grid.cells)])
+    content = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    assert (content["cases"], content["reference"]) == (list(grid.cases), "b")
+    store = load([tmp_path])
+    assert list(store.cases) == list(grid.cases)
+    assert store.rows == [
+        "fedavg, batch_size=5",
+        "ditto, batch_size=5",
+        "fedavg, batch_size=10",
+        "ditto, batch_size=10",
+    ]
+
+
+def test_a_reference_that_is_no_case_is_refused():
+    with pytest.raises(UserError, match=r"unknown case 'plane'.*Known: a, b, b, epochs=2"):
+        load_grid({**GRID, "reference": "plane"})
