@@ -6,24 +6,37 @@ readers.
 """
 
 import io
+import itertools
 import math
 import re
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
-from matplotlib.ticker import LogFormatterMathtext, LogFormatterSciNotation
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
+from matplotlib.ticker import (
+    FixedFormatter,
+    FixedLocator,
+    FuncFormatter,
+    LogFormatterMathtext,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+)
 
 from reports.reading.load import PM, Store
 from reports.tables.accuracy import reference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.text import Text
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 DASHES = ("-", "--", "-.", ":")
@@ -62,9 +75,19 @@ PANEL = (3.1, 2.3)  # inches
 _ACROSS = 4  # panels side by side at most
 _PAGE, _PHONE = 11.0, 4.0  # inches
 _LINE = 0.19  # inches of a legend's entry
-_LETTER = 0.078  # inches of a letter in a legend, about
-_BOLD = 0.072  # inches of a letter in a panel's title, about
 _TICKS = 0.45  # inches of the numbers and words beside the first panel of a row
+_NAMES = 0.42  # of a panel's width that names beside it may take
+_BETWEEN = 0.12  # inches between two columns of a legend
+_SLANTED = 1.6  # inches of a name that stands aslant
+_TITLE_LINES = 3  # at most
+_BOLD = "bold"
+_SMALL = 7.5  # points: notes inside a panel
+_GAP = 4  # pixels between two numbers of an axis
+_ALL = 1_000_000  # numbers of an axis: no limit
+_NUMBERS = 8  # of an axis on which more would touch
+_LOG_NUMBERS = 6  # of a logarithmic axis, at most
+_LOG_STEPS = ((1, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,))  # in each decade, of which the first that fits is taken
+_LEAST_LETTERS = 3  # of a name, however narrow its place
 
 
 @dataclass(frozen=True)
@@ -76,6 +99,8 @@ class Picture:
         title, caption: words around it.
         svg, png: as laid out for a page; `narrow`: SVG for a phone.
         share: of the page's width that it takes.
+        how: how what is drawn was computed; on a page it opens on a click.
+        names: the whole names of what had to be cut, by what stands in the picture.
     """
 
     name: str
@@ -85,14 +110,8 @@ class Picture:
     png: bytes
     narrow: bytes = b""
     share: float = 1.0
-
-
-class PlainNumbers(LogFormatterSciNotation):
-    """Numbers of a logarithmic axis without a formula: matplotlib says which ticks have one."""
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        """The number, or nothing."""
-        return f"{x:g}" if super().__call__(x, pos) else ""
+    how: str = ""
+    names: tuple[tuple[str, str], ...] = ()
 
 
 class Canvas(MatplotlibFigure):
@@ -101,19 +120,34 @@ class Canvas(MatplotlibFigure):
     Attributes:
         blocks, panel, shared: arguments of `drawing`.
         key: styles of the legend's entries, by label (`legend`).
+        named: texts in panels that have names in them (`name`).
         least: inches that it must have, on a phone too: there it is scaled down.
+        cut: whole names, by what stands for them where they had to be cut.
     """
 
     blocks: list[list["Axes"]]
     panel: tuple[float, float]
     shared: bool
     key: dict[str, dict[str, Any]]
+    named: list[tuple["Text", str, tuple[str, ...], float]]
     least: float
+    cut: dict[str, str]
+
+    def name(self, text: "Text", pattern: str, names: Iterable[str], share: float) -> None:
+        """Have names written into a panel that are cut where they would be wider than a share of it.
+
+        Args:
+            text: where they are written.
+            pattern: what is written, with `{}` for each name.
+            names: in full.
+            share: of the panel's width that the text may take.
+        """
+        self.named.append((text, pattern, tuple(names), share))
 
     def arrange(self, width: float, across: int, *, beside: bool) -> None:
         """Lay the panels out, `across` side by side at most, on `width` inches at most, and put the legend there."""
+        self._remember()
         self.set_layout_engine("constrained")
-        self._number_logarithms()
         width = max(width, self.least)
         for old in list(self.legends):
             old.remove()
@@ -121,38 +155,96 @@ class Canvas(MatplotlibFigure):
         lines = [math.ceil(len(block) / across) for block in self.blocks]
         columns = sum(map(len, self.blocks)) if one_row else max(map(_columns, self.blocks, lines))
         rows = 1 if one_row else sum(lines)
-        aside = 0.5 + _LETTER * max(map(len, self.key), default=0)
-        beside = beside and bool(self.key) and _LINE * (len(self.key) + 1) <= rows * self.panel[1] and aside < width / 3
+        labels = self._cut(self.key, width - 0.7)
+        aside = 0.5 + max(map(inches, labels), default=0.0)
+        beside = beside and bool(labels) and _LINE * (len(labels) + 1) <= rows * self.panel[1] and aside < width / 3
         room = (width - (aside if beside else 0)) / columns
-        self._fold_titles(int((room - _TICKS / columns) / _BOLD))
         scale = min(1.35, max(0.85, room / self.panel[0]))
         total = columns * min(room, 1.7 * self.panel[0]) + (aside if beside else 0)
+        folded = self._write_words(min(room, 1.7 * self.panel[0]), rows * self.panel[1] * (scale if self.shared else 1))
         below = 0.0
-        handles, labels = self._handles(), list(self.key)
+        handles = self._handles()
         if beside:
             self.legend(handles, labels, loc="outside right upper")
         elif labels:
-            beside_each_other = max(1, int(total / aside))
+            beside_each_other = max(1, int(total / (aside + _BETWEEN)))
             below = 0.1 + _LINE * math.ceil(len(labels) / beside_each_other)
             self.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), beside_each_other))
-        self.set_size_inches(total, rows * self.panel[1] * (scale if self.shared else 1) + 0.25 + below)
+        height = rows * (self.panel[1] * (scale if self.shared else 1) + folded) + 0.25 + below
+        self.set_size_inches(total, height)
         self._place(rows, columns, lines, one_row=one_row)
         engine = self.get_layout_engine()
         assert engine is not None
         engine.execute(self)
+        if self._thin_out():
+            engine.execute(self)
         self.set_layout_engine(None)  # "none" would leave a placeholder, for which each file is drawn twice
 
-    def _number_logarithms(self) -> None:
-        for side in (side for axis in self.axes for side in (axis.xaxis, axis.yaxis)):
-            if isinstance(side.get_major_formatter(), LogFormatterMathtext):
-                side.set_major_formatter(PlainNumbers())
-            if isinstance(side.get_minor_formatter(), LogFormatterMathtext):
-                side.set_minor_formatter(PlainNumbers())
+    def _remember(self) -> None:
+        """Keep the words as they were given, the first time: what is laid out may have cut or folded them."""
+        if not hasattr(self, "_given"):
+            self._given = [
+                (axis, axis.get_title(), axis.get_xlabel(), axis.get_ylabel(), _fixed(axis.xaxis), _fixed(axis.yaxis))
+                for axis in self.axes
+            ]
+            for side in (side for axis in self.axes for side in (axis.xaxis, axis.yaxis)):
+                if isinstance(side.get_major_formatter(), LogFormatterMathtext):  # what it writes is a formula
+                    side.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+                    side.set_minor_formatter(NullFormatter())
 
-    def _fold_titles(self, letters: int) -> None:
-        """Break titles that are wider than their panels, which would run into each other."""
-        for axis in (axis for block in self.blocks for axis in block):
-            axis.set_title(textwrap.fill(axis.get_title().replace("\n", " "), max(letters, 12)))
+    def _cut(self, names: Iterable[str], room: float, size: float = STYLE["font.size"]) -> list[str]:
+        short = shortened(names, room, size)
+        self.cut |= {text: name for name, text in short.items() if text != name}
+        return list(short.values())
+
+    def _write_words(self, room: float, height: float) -> float:
+        """Fold titles and labels, and cut names, to panels of a width; return the inches that folded titles take.
+
+        Two neighbours' titles would run into each other, and long names leave no room for what is drawn.
+        """
+        lines = 1
+        for axis, title, below, beside, ticks, names in self._given:
+            short = self._name_ticks(axis.yaxis, names, _NAMES * room)
+            inner = room - max([_TICKS, *(0.25 + inches(name) for name in short)])
+            self._name_ticks(axis.xaxis, ticks, _SLANTED if _is_slanted(axis) else inner / max(1, len(ticks)))
+            titles = self._folded(title, inner, _BOLD)
+            lines = max(lines, len(titles))
+            axis.set(title="\n".join(titles), xlabel="\n".join(self._folded(below, inner)))
+            axis.set_ylabel("\n".join(self._folded(beside, max(1.2, height - 0.6))))
+        for text, pattern, names, share in self.named:
+            most = (share * (room - _TICKS) - inches(pattern.replace("{}", ""), _SMALL)) / len(names)
+            text.set_text(pattern.format(*self._cut(names, most, _SMALL)))
+        return 0.15 * (lines - 1)
+
+    def _name_ticks(self, side: "Axis", names: list[str], room: float) -> list[str]:
+        if not names:
+            return []
+        short = self._cut(names, room, side.get_major_ticks()[0].label1.get_fontsize())
+        side.set_major_formatter(FixedFormatter(short))
+        return short
+
+    def _folded(self, text: str, room: float, weight: str = "normal") -> list[str]:
+        lines = folded(text, room, weight)
+        if len(lines) > _TITLE_LINES:
+            rest = " ".join(lines[_TITLE_LINES - 1 :])
+            (last,) = shortened([rest], room, weight=weight).values()
+            lines = [*lines[: _TITLE_LINES - 1], last]
+            self.cut["\n".join(lines).replace("\n", " ")] = text
+        return lines
+
+    def _thin_out(self) -> bool:
+        """Leave out numbers of axes and words in panels that would lie over others; whether any axis was changed."""
+        changed = False
+        for axis in self.axes:
+            for side in (axis.xaxis, axis.yaxis):
+                changed |= _thin_ticks(side)
+            seen: list[Any] = []
+            for text in axis.texts:
+                text.set_visible(True)
+                box = text.get_window_extent()
+                text.set_visible(not any(box.overlaps(other) for other in seen))
+                seen += [box] if text.get_visible() else []
+        return changed
 
     def _place(self, rows: int, columns: int, lines: list[int], *, one_row: bool) -> None:
         grid = self.add_gridspec(rows, columns)
@@ -179,6 +271,92 @@ class Canvas(MatplotlibFigure):
         return [Patch(**style) if "hatch" in style else Line2D([], [], **style) for style in self.key.values()]
 
 
+@cache
+def inches(text: str, size: float = STYLE["font.size"], weight: str = "normal") -> float:
+    """Width of a text as it is drawn."""
+    width: float = text_to_path.get_text_width_height_descent(text, FontProperties(size=size, weight=weight), False)[0]
+    return width / 72
+
+
+def shortened(
+    names: Iterable[str], room: float, size: float = STYLE["font.size"], weight: str = "normal"
+) -> dict[str, str]:
+    """Names that take `room` inches at most, by the whole ones: cut in their middle if need be, and no two alike."""
+    short: dict[str, str] = {}
+    for name in names:
+        signs = itertools.chain([""], (f" #{k}" for k in itertools.count(2)))
+        texts = (_cut_middle(name, sign, room, size, weight) for sign in signs)
+        short[name] = next(text for text in texts if text not in short.values())
+    return short
+
+
+def _cut_middle(name: str, sign: str, room: float, size: float, weight: str) -> str:
+    text, kept = name + sign, len(name)
+    while inches(text, size, weight) > room and kept > _LEAST_LETTERS:
+        kept = min(kept - 1, int(kept * room / inches(text, size, weight)) + 1)
+        head = math.ceil(0.6 * kept)
+        text = f"{name[:head].rstrip(' ,')}…{name[len(name) - kept + head :].lstrip(' ,')}{sign}"
+    return text
+
+
+def folded(text: str, room: float, weight: str = "normal") -> list[str]:
+    """The lines of a text in so many inches; a word that is wider has a line of its own, and is cut."""
+    lines: list[str] = []
+    for word in text.split():
+        (word,) = shortened([word], room, weight=weight).values()
+        longer = f"{lines[-1]} {word}" if lines else ""
+        if lines and inches(longer, weight=weight) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def _fixed(side: "Axis") -> list[str]:
+    """The words at an axis' ticks, where it has words and not numbers."""
+    locator, formatter = side.get_major_locator(), side.get_major_formatter()
+    if not isinstance(locator, FixedLocator) or not isinstance(formatter, FuncFormatter):
+        return []
+    return [formatter(place) for place in locator.locs]
+
+
+def _is_slanted(axis: "Axes") -> bool:
+    return any(label.get_rotation() % 180 for label in axis.get_xticklabels())
+
+
+def _thin_ticks(side: "Axis") -> bool:
+    """Take numbers away until they do not touch, and leave a logarithmic axis six at most; whether any had to go."""
+    locator, again = side.get_major_locator(), False
+    if isinstance(locator, LogLocator):
+        for subs in _LOG_STEPS:
+            locator.set_params(subs=subs)
+            if len(_boxes(side)) <= _LOG_NUMBERS and not _touch(side):
+                break
+    elif isinstance(locator, MaxNLocator | FixedLocator) and not isinstance(side.get_major_formatter(), FixedFormatter):
+        locator.set_params(nbins="auto" if isinstance(locator, MaxNLocator) else _ALL)
+        for count in range(_NUMBERS, 0, -1):
+            if not _touch(side):
+                break
+            locator.set_params(nbins=count)
+            again = True
+    return again
+
+
+def _boxes(side: "Axis") -> list[Any]:
+    """Where the numbers of an axis stand, within what it shows."""
+    low, high = sorted(side.get_view_interval())
+    side.get_ticklabels()  # brings the ticks up to date
+    shown = [tick for tick in side.get_major_ticks() if low <= tick.get_loc() <= high]
+    labels = [tick.label1 if tick.label1.get_visible() else tick.label2 for tick in shown]
+    return [label.get_window_extent() for label in labels if label.get_visible() and label.get_text()]
+
+
+def _touch(side: "Axis") -> bool:
+    """Whether two numbers of an axis lie closer than a letter."""
+    ends = [(box.x0, box.x1) if side.axis_name == "x" else (box.y0, box.y1) for box in _boxes(side)]
+    return any(a[1] + _GAP > b[0] for a, b in itertools.pairwise(sorted(ends)))
+
+
 def style_context() -> AbstractContextManager[None]:
     """Matplotlib's settings under which every picture is drawn and kept: a reader's matplotlibrc changes no byte."""
     values: Any = {**mpl.rcParamsDefault, **STYLE}
@@ -200,7 +378,7 @@ def drawing(
     with style_context():
         canvas = Canvas(layout="constrained")
         canvas.panel, canvas.shared, canvas.least = panel, share, 0.6 * panel[0]
-        canvas.key, canvas.blocks = {}, []
+        canvas.key, canvas.blocks, canvas.named, canvas.cut = {}, [], [], {}
         places = iter(range(1, 1 + blocks * len(panels)))
         for _ in range(blocks):
             block: list[Axes] = []
@@ -212,21 +390,22 @@ def drawing(
         yield canvas, [axis for block in canvas.blocks for axis in block]
 
 
-def finish(canvas: Canvas, name: str, title: str, caption: str) -> Picture:
+def finish(canvas: Canvas, name: str, title: str, caption: str, how: str = "") -> Picture:
     """Finish a drawing and keep it in both formats and both widths."""
     small = 2 if canvas.panel[0] <= PANEL[0] and sum(map(len, canvas.blocks)) > 2 else 1
     canvas.arrange(_PHONE, small, beside=False)
     narrow = _svg(canvas)
     canvas.arrange(_PAGE, _ACROSS, beside=True)
-    return saved(canvas, name, title, caption, narrow)
+    picture = saved(canvas, name, title, caption, how)
+    return replace(picture, narrow=narrow, names=tuple(sorted(canvas.cut.items())))
 
 
-def saved(canvas: MatplotlibFigure, name: str, title: str, caption: str, narrow: bytes = b"") -> Picture:
+def saved(canvas: MatplotlibFigure, name: str, title: str, caption: str, how: str = "") -> Picture:
     """Keep a drawing as it is laid out, in both formats."""
     png = io.BytesIO()
     canvas.savefig(png, format="png", metadata={"Software": None}, dpi=160)
     share = min(1.0, canvas.get_figwidth() / _PAGE)
-    return Picture(name, title, caption, _svg(canvas), png.getvalue(), narrow, round(share, 3))
+    return Picture(name, title, caption, _svg(canvas), png.getvalue(), share=round(share, 3), how=how)
 
 
 def legend(canvas: Canvas, entries: dict[str, dict[str, Any]]) -> None:

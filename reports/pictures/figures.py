@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bench.data import Floats
-from reports.pictures.canvas import Picture, drawing, finish, legend, style_of, styles
+from reports.pictures.canvas import Canvas, Picture, drawing, finish, legend, style_of, styles
 from reports.reading.load import HEADLINE, Figure, Store
 from reports.reading.names import setting_text
 from reports.statistics.inference import CriticalDifference, summarise
@@ -24,7 +24,7 @@ from reports.pictures.canvas import saved, style_context
 
 _DECADE = 10  # settings that span this factor get a logarithmic axis
 _SMALL = 7.5  # points: notes inside a panel
-_LETTER = 0.078  # inches, about
+_BESIDE = 0.35  # of the width that a name on one side of the ranks may take
 
 
 def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round") -> Picture:
@@ -49,7 +49,7 @@ def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round")
             groups = coinciding({row: row_curve for row, row_curve in row_curves.items() if len(row_curve)})
             for row in store.rows:
                 band(axis, row_curves[row], x, lines[row] | _alternating(row, groups))
-            _say(axis, groups)
+            _say(canvas, axis, groups)
             axis.locator_params("x", integer=x == "round")
             axis.set(title=task, xlabel=labels[x], ylabel=f"{figure.name} accuracy (%)")
         legend(canvas, lines)
@@ -87,14 +87,17 @@ def _alternating(row: str, groups: list[list[str]]) -> dict[str, Any]:
     return {"linestyle": (dash * group.index(row), (dash, dash * (len(group) - 1)))}
 
 
-def _say(axis: "Axes", groups: list[list[str]]) -> None:
+def _say(canvas: Canvas, axis: "Axes", groups: list[list[str]]) -> None:
     """The names of curves that coincide, in the panel's corner."""
-    shown = [" = ".join(group) if len(group) < 4 else f"{group[0]} = {len(group) - 1} others" for group in groups[:3]]
-    more = [f"and {len(groups) - 3} more"] if len(groups) > 3 else []
-    axis.text(
-        0.98, 0.03, "\n".join([*shown, *more]), transform=axis.transAxes, ha="right", va="bottom", fontsize=_SMALL,
-        color="#444444",
-    )  # fmt: skip
+    for line, group in enumerate(groups[:3]):
+        text = axis.text(
+            0.98, 0.03 + 0.09 * line, "", transform=axis.transAxes, ha="right", va="bottom", fontsize=_SMALL,
+            color="#444444",
+        )  # fmt: skip
+        more = f" = {len(group) - 1} others" if len(group) > 3 else ""
+        more += f"; {len(groups) - 3} more groups" if line == 2 and len(groups) > 3 else ""
+        names = group[:1] if len(group) > 3 else group
+        canvas.name(text, " = ".join(["{}"] * len(names)) + more, names, 0.95)
 
 
 def partitions(store: Store) -> Picture:
@@ -222,10 +225,9 @@ def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
 def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
     """Average ranks on an axis, methods that do not differ significantly joined by a bar (Demsar 2006)."""
     half = math.ceil(len(result.names) / 2)
-    aside = 1.1 + _LETTER * max(map(len, result.names))  # inches for a name and its rank on either side
     height = 0.9 + 0.22 * half + 0.12 * len(result.cliques)
-    with drawing([""], 1, panel=(3.2 + 2 * aside, height)) as (canvas, axes):
-        axis, canvas.least = axes[0], 2.5 + 2 * aside
+    with drawing([""], 1, panel=(7.0, height)) as (canvas, axes):
+        axis = axes[0]
         worst = len(result.names)
         top = 0.6 * len(result.cliques)
         for k, (name, rank) in enumerate(zip(result.names, result.ranks, strict=True)):
@@ -233,13 +235,13 @@ def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
             depth = top + 1 + (k if left else worst - 1 - k)
             edge = 1 if left else worst  # not beyond: the layout makes room for text at the axis' ends
             axis.plot([rank, rank, edge], [0, depth, depth], color="#444444", linewidth=0.8, clip_on=False)
-            text = f"{name} ({rank:.2f})"
-            axis.text(edge, depth, f"{text} " if left else f" {text}", ha="right" if left else "left", va="center")
+            text = axis.text(edge, depth, "", ha="right" if left else "left", va="center", fontsize=_SMALL)
+            form = f"{{}} ({rank:.2f}) " if left else f" {{}} ({rank:.2f})"
+            canvas.name(text, form, [name], _BESIDE)
         for level, (first, last) in enumerate(result.cliques):
             height = 0.4 + 0.6 * level
             axis.plot([result.ranks[first] - 0.05, result.ranks[last] + 0.05], [height, height], color="k", linewidth=3)
-        ticks = range(1, worst + 1, 1 + worst // 20)
-        axis.set(xlim=(1, worst), ylim=(top + half + 1, 0), yticks=[], xticks=ticks)
+        axis.set(xlim=(1, worst), ylim=(top + half + 1, 0), yticks=[], xticks=range(1, worst + 1))
         axis.xaxis.tick_top()
         axis.grid(visible=False)
         axis.spines[["left", "bottom"]].set_visible(False)

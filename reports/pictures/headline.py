@@ -13,8 +13,6 @@ from reports.tables.accuracy import SELECTION_TEXT, described
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LETTER = 0.07  # inches, about
-
 
 def headline(store: Store, chosen: str) -> Picture | None:
     """A panel per model, a line per method, the best mean over tasks on top; None where nothing was measured.
@@ -29,8 +27,7 @@ def headline(store: Store, chosen: str) -> Picture | None:
     colours = task_colours(store)
     rows = max(map(len, panels.values()))
     each = min(0.6, max(0.2, 0.15 + 0.06 * len(store.tasks))) if rows <= 30 else 0.2
-    width = 4.3 + _LETTER * max(len(row) for by_row in panels.values() for row in by_row) / 2
-    with drawing(["all"], len(panels), panel=(width, 0.6 + each * rows)) as (canvas, axes):
+    with drawing(["all"], len(panels), panel=(4.7, 0.6 + each * rows)) as (canvas, axes):
         for axis, (figure, by_row) in zip(axes, panels.items(), strict=True):
             _panel(axis, by_row, colours, derived={row for row in by_row if _derived(store, row, figure)})
             models = {"gm": "generic model", "pm": "personalized models"}[figure.metric]

@@ -92,11 +92,12 @@ class Table:
 
     Attributes:
         id: file name and anchor.
-        title: what it is, in a few words; caption: what the numbers are, in full sentences.
+        title: what it is, in a few words; caption: what the numbers are, in two sentences at most.
         corner: heading of the row labels.
         columns, rows: `(label, entries)`, as many entries as columns.
         notes: further sentences, printed below.
         anchors: of each row, where something on the page leads to them.
+        how: how the numbers were computed; on a page it opens on a click, in other formats it is the last note.
     """
 
     id: str
@@ -107,6 +108,12 @@ class Table:
     rows: tuple[tuple[str, tuple[TableEntry, ...]], ...]
     notes: tuple[str, ...] = ()
     anchors: tuple[str, ...] = ()
+    how: str = ""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Notes, and how the numbers were computed, for formats that fold nothing away."""
+        return (*self.notes, *filter(None, [self.how]))
 
     @property
     def heading(self) -> str:
@@ -162,8 +169,8 @@ def to_markdown(table: Table) -> str:
         lines += ["", _pipe(map(markdown_text, heads)), _pipe(["---", *("---:" for _ in table.columns)])]
     for label, entries in table.rows:
         lines.append(_pipe([markdown_text(label), *(_markdown(entry) for entry in entries)]))
-    if table.notes:
-        lines += ["", *(f"- {markdown_text(note)}" for note in table.notes)]
+    if table.remarks:
+        lines += ["", *(f"- {markdown_text(note)}" for note in table.remarks)]
     return "\n".join(lines) + "\n"
 
 
@@ -200,7 +207,7 @@ def to_latex(table: Table) -> str:
     lines.append(r"\midrule")
     lines += [_tex_row([_tex(label), *(_latex(entry) for entry in entries)]) for label, entries in table.rows]
     lines += [r"\bottomrule", r"\end{tabular}"]
-    lines += [rf"\par\smallskip\footnotesize {_tex(note)}" for note in table.notes]
+    lines += [rf"\par\smallskip\footnotesize {_tex(note)}" for note in table.remarks]
     lines.append(r"\end{table}")
     return "\n".join(lines) + "\n"
 

@@ -10,8 +10,7 @@ import pytest
 
 from reports.page import further_tests, method_portraits
 from reports.pictures import canvas, figures, headline, profiles, tradeoff
-from reports.reading.load import HEADLINE, PM, load
-from reports.statistics import inference
+from reports.reading.load import HEADLINE, load
 from reports.tables import cost, fairness
 from tests.reports.conftest import cell_id
 
@@ -79,7 +78,7 @@ def drawn(monkeypatch):
     """What is drawn, laid out, as it is handed to `finish`."""
     found = []
 
-    def keep(canvas, name, title, caption):
+    def keep(canvas, *_):
         canvas.arrange(11, 4, beside=True)
         found.append(canvas)
 
@@ -98,18 +97,6 @@ def test_rounds_of_a_method_are_whole_numbers(store, curves, drawn):
     assert all(np.all(at == at.round()) for at in ticks)
 
 
-def test_a_name_of_a_rank_diagram_is_never_clipped(drawn):
-    """It said "FedAvg (McMahan et al. 2017) (3.0"."""
-    names = [f"A method with a long name (Author et al. 20{k})" for k in range(10, 14)]
-    rng = np.random.default_rng(0)
-    result = inference.critical_difference(names, rng.normal(size=(12, 4)) + np.arange(4))
-    figures.critical_difference(result, PM)
-    (canvas,) = drawn
-    extents = [text.get_window_extent() for text in canvas.axes[0].texts]
-    assert len(extents) == 4
-    assert all(one.x0 >= -2 and one.x1 <= canvas.bbox.x1 + 2 for one in extents)  # a letter has 6 pixels
-
-
 def test_curves_that_coincide_are_found_and_said(store, curves, drawn):
     """Ditto's generic model is FedAvg's: here, two rows with the same numbers."""
     curve = curves["PM"]
@@ -117,7 +104,7 @@ def test_curves_that_coincide_are_found_and_said(store, curves, drawn):
     both = {**curves, "PM": pd.concat([curve[curve["row"] != "local"], twin])}
     figures.convergence(store, both)
     said = [text.get_text() for axis in drawn[0].axes for text in axis.texts]
-    assert said == ["", "", "fedavg = local", "fedavg = local"]
+    assert said == ["fedavg = local", "fedavg = local"]
     own = [line for line in drawn[0].axes[2].lines if line._unscaled_dash_pattern[1] is not None]
     offsets = [line._unscaled_dash_pattern for line in own[:2]]
     assert offsets[0] != offsets[1], "one curve hides the other"
@@ -232,30 +219,14 @@ def test_bytes_and_steps_have_a_point_per_method(store_writer, tmp_path, drawn):
     assert sent == pytest.approx([0.8] * 3)
 
 
-def test_titles_do_not_run_into_each_other():
-    """On a phone two panels stand side by side, and titles of tasks are longer than they are wide."""
-    names = [f"digits, α={alpha:g}, clients=20, C=1" for alpha in (10, 1, 0.3, 0.1)]
-    with canvas.drawing(names, 1) as (sheet, axes):
-        for axis, name in zip(axes, names, strict=True):
-            axis.plot([0, 1], [40, 60])
-            axis.set(title=name, ylabel="GM accuracy (%)")
-        for width, across in ((4.0, 2), (11.0, 4)):
-            sheet.arrange(width, across, beside=False)
-            boxes = [axis.title.get_window_extent() for axis in axes]
-            assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
-            assert [axis.get_title().replace("\n", " ") for axis in axes] == names
-
-
-def test_panels_above_each_other_have_their_own_x_labels():
+@pytest.mark.parametrize(("upper", "shown"), [("megabytes", [True, True]), ("steps", [False, True])])
+def test_panels_above_each_other_have_their_own_x_labels(upper, shown):
     """Side by side one label is enough below a column; bytes above steps are two."""
     with canvas.drawing(["one", "other"], 1) as (drawn, axes):
-        for axis, label in zip(axes, ("megabytes", "steps"), strict=True):
+        for axis, label in zip(axes, (upper, "steps"), strict=True):
             axis.set(xlabel=label)
         drawn.arrange(4.0, 1, beside=False)
-        assert [axis.xaxis.label.get_visible() for axis in axes] == [True, True]
-        axes[0].set(xlabel="steps")
-        drawn.arrange(4.0, 1, beside=False)
-        assert [axis.xaxis.label.get_visible() for axis in axes] == [False, True]
+        assert [axis.xaxis.label.get_visible() for axis in axes] == shown
 
 
 def test_a_dollar_in_a_label_is_a_dollar():
@@ -278,8 +249,7 @@ def test_a_logarithmic_axis_has_plain_numbers(store):
         narrow.set(xscale="log", xlim=(0.011, 0.039))
         page.arrange(11.0, 4, beside=True)
         assert [label.get_text() for label in wide.get_xticklabels()][1:-1] == ["0.01", "0.1", "1", "10"]
-        within = [label.get_text() for label in narrow.get_xticklabels(minor=True)]
-        assert [text for text in within if text][:3] == ["0.02", "0.03", "0.04"]
+        assert {"0.02", "0.03", "0.04"} <= {label.get_text() for label in narrow.get_xticklabels()}
     assert b"$" not in figures.partitions(store).svg
 
 
