@@ -51,8 +51,9 @@ MOST_COLOURED = 12
 """Of more methods than these, the best and the reference have colours, and the others are one grey."""
 _MAPS = ("Blues", "Oranges", "Greens", "Purples", "Reds", "Greys")
 
+_SIZE = 9.0  # points
 STYLE: dict[str, Any] = {
-    "font.size": 9,
+    "font.size": _SIZE,
     "axes.titlesize": 9,
     "axes.titleweight": "bold",
     "axes.spines.top": False,
@@ -192,7 +193,7 @@ class Canvas(MatplotlibFigure):
                     side.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
                     side.set_minor_formatter(NullFormatter())
 
-    def _cut(self, names: Iterable[str], room: float, size: float = STYLE["font.size"]) -> list[str]:
+    def _cut(self, names: Iterable[str], room: float, size: float = _SIZE) -> list[str]:
         short = shortened(names, room, size)
         self.cut |= {text: name for name, text in short.items() if text != name}
         return list(short.values())
@@ -211,9 +212,9 @@ class Canvas(MatplotlibFigure):
             lines = max(lines, len(titles))
             axis.set(title="\n".join(titles), xlabel="\n".join(self._folded(below, inner)))
             axis.set_ylabel("\n".join(self._folded(beside, max(1.2, height - 0.6))))
-        for text, pattern, names, share in self.named:
-            most = (share * (room - _TICKS) - inches(pattern.replace("{}", ""), _SMALL)) / len(names)
-            text.set_text(pattern.format(*self._cut(names, most, _SMALL)))
+        for text, pattern, whole, share in self.named:
+            most = (share * (room - _TICKS) - inches(pattern.replace("{}", ""), _SMALL)) / len(whole)
+            text.set_text(pattern.format(*self._cut(whole, most, _SMALL)))
         return 0.15 * (lines - 1)
 
     def _name_ticks(self, side: "Axis", names: list[str], room: float) -> list[str]:
@@ -272,15 +273,13 @@ class Canvas(MatplotlibFigure):
 
 
 @cache
-def inches(text: str, size: float = STYLE["font.size"], weight: str = "normal") -> float:
+def inches(text: str, size: float = _SIZE, weight: str = "normal") -> float:
     """Width of a text as it is drawn."""
     width: float = text_to_path.get_text_width_height_descent(text, FontProperties(size=size, weight=weight), False)[0]
     return width / 72
 
 
-def shortened(
-    names: Iterable[str], room: float, size: float = STYLE["font.size"], weight: str = "normal"
-) -> dict[str, str]:
+def shortened(names: Iterable[str], room: float, size: float = _SIZE, weight: str = "normal") -> dict[str, str]:
     """Names that take `room` inches at most, by the whole ones: cut in their middle if need be, and no two alike."""
     short: dict[str, str] = {}
     for name in names:
@@ -317,7 +316,7 @@ def _fixed(side: "Axis") -> list[str]:
     locator, formatter = side.get_major_locator(), side.get_major_formatter()
     if not isinstance(locator, FixedLocator) or not isinstance(formatter, FuncFormatter):
         return []
-    return [formatter(place) for place in locator.locs]
+    return [formatter(place) for place in locator.tick_values(0, 1)]
 
 
 def _is_slanted(axis: "Axes") -> bool:
@@ -333,7 +332,8 @@ def _thin_ticks(side: "Axis") -> bool:
             if len(_boxes(side)) <= _LOG_NUMBERS and not _touch(side):
                 break
     elif isinstance(locator, MaxNLocator | FixedLocator) and not isinstance(side.get_major_formatter(), FixedFormatter):
-        locator.set_params(nbins="auto" if isinstance(locator, MaxNLocator) else _ALL)
+        most: Any = "auto" if isinstance(locator, MaxNLocator) else _ALL
+        locator.set_params(nbins=most)
         for count in range(_NUMBERS, 0, -1):
             if not _touch(side):
                 break
@@ -353,7 +353,9 @@ def _boxes(side: "Axis") -> list[Any]:
 
 def _touch(side: "Axis") -> bool:
     """Whether two numbers of an axis lie closer than a letter."""
-    ends = [(box.x0, box.x1) if side.axis_name == "x" else (box.y0, box.y1) for box in _boxes(side)]
+    from matplotlib.axis import XAxis
+
+    ends = [(box.x0, box.x1) if isinstance(side, XAxis) else (box.y0, box.y1) for box in _boxes(side)]
     return any(a[1] + _GAP > b[0] for a, b in itertools.pairwise(sorted(ends)))
 
 

@@ -92,7 +92,7 @@ def _say(canvas: Canvas, axis: "Axes", groups: list[list[str]]) -> None:
     for line, group in enumerate(groups[:3]):
         text = axis.text(
             0.98, 0.03 + 0.09 * line, "", transform=axis.transAxes, ha="right", va="bottom", fontsize=_SMALL,
-            color="#444444",
+            color="#444444", bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1},
         )  # fmt: skip
         more = f" = {len(group) - 1} others" if len(group) > 3 else ""
         more += f"; {len(groups) - 3} more groups" if line == 2 and len(groups) > 3 else ""
