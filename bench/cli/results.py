@@ -122,20 +122,25 @@ def log(
 
 def results(
     run: RunFolder,
-    csv: Annotated[bool, typer.Option("--csv", help="Every figure of every cell as CSV.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Every score of every cell as CSV, a row for each.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
-    metric: Annotated[str, typer.Option(help="Another score that the run has, such as auroc.")] = "accuracy",
+    metric: Annotated[
+        str | None,
+        typer.Option(help="One score that the run has, such as auroc; default: accuracy, and all in --csv and --json."),
+    ] = None,
 ) -> None:
-    """Print the results: a short table, or one row per cell and figure. Exit status 1: a damaged cell was left out."""
-    from bench.results.results import tidy
+    """Print the results: a short table, or one row per cell and score. Exit status 1: a damaged cell was left out."""
+    from bench.results.results import load_run
 
-    if csv:
-        tidy(run, metric).to_csv(sys.stdout, index=False, lineterminator="\n")
-    elif as_json:
-        figures = tidy(run, metric).astype(object)
-        print(json.dumps(figures.where(figures.notna(), None).to_dict("records"), indent=1))
+    if csv or as_json:
+        figures = load_run(run).scores(metric)
+        if csv:
+            figures.to_csv(sys.stdout, index=False, lineterminator="\n")
+        else:
+            figures = figures.astype(object)
+            print(json.dumps(figures.where(figures.notna(), None).to_dict("records"), indent=1))
     else:
-        print_summary(run, metric)
+        print_summary(run, metric or "accuracy")
     end_if_damaged(run)
 
 
@@ -214,7 +219,7 @@ def print_summary(run: Path, metric: str = "accuracy") -> None:
             table.add_column(name, justify="right")
         for label, row in entries.iterrows():
             table.add_row(Text(str(label)), *row)
-        print_table(table)
+        print_table(table, f"bench results {shlex.quote(str(run))} --csv")
     for note in load_run(run).privacy_notes:
         print(f"note: {note}")
 

@@ -17,7 +17,7 @@ from bench.results.cell_names import CELL_COLUMNS, cell_columns, cell_name
 from bench.results.figures import figures_of, further_scores
 from bench.results.privacy import PROTECTED, Statement, epsilons, privacy_notes
 from bench.results.summary import to_html
-from bench.settings import Settings
+from bench.settings import RECORDED, Settings
 from bench.store import documents
 from bench.store.data_record import record_of
 from bench.store.documents import first_error, read_json, read_run_file
@@ -44,6 +44,7 @@ FIGURE_COLUMNS = (
     "mean",
     "selection",
     "round",
+    "score",
     "value",
     "derived",
     *(f"epsilon_{kind}" for kind in PROTECTED),
@@ -155,11 +156,14 @@ class RunView:
 
     @property
     def results(self) -> "pd.DataFrame":
-        """One row per cell and figure, as `tidy` has it; read again at every use."""
+        """The accuracies: one row per cell and figure, as `tidy` has it; read again at every use."""
         return tidy(self.path)
 
-    def scores(self, metric: str) -> "pd.DataFrame":
-        """Rows as in `results` with another score than accuracy, such as `auroc`, at the same rounds.
+    def scores(self, metric: str | None = None) -> "pd.DataFrame":
+        """Rows as in `results` with all scores that cells have, told apart by the column `score`, at the same rounds.
+
+        Args:
+            metric: one of them, such as `auroc`; None: accuracy, loss and all others.
 
         Raises:
             UserError: no cell of the run has that score.
@@ -289,7 +293,7 @@ def other_cells(run: Path) -> list[CellView]:
     return cells
 
 
-def tidy(run: Path | RunView, quantity: str = "accuracy") -> "pd.DataFrame":
+def tidy(run: Path | RunView, quantity: str | None = "accuracy") -> "pd.DataFrame":
     """One row per cell and figure (accuracies in 0 .. 1); a cell that is not done has one row without a figure.
 
     Columns: `FIGURE_COLUMNS`. `round` is the round the value is from, `derived` whether the metric follows from SCD's
@@ -298,7 +302,8 @@ def tidy(run: Path | RunView, quantity: str = "accuracy") -> "pd.DataFrame":
 
     Args:
         run: the run.
-        quantity: the score; rounds are chosen as for accuracies. A value is nan where the tests do not define it.
+        quantity: the score, or None for all that cells have; rounds are chosen as for accuracies. A value is nan where
+            the tests do not define it.
 
     Raises:
         UserError: no cell that is done has the score.
@@ -307,12 +312,16 @@ def tidy(run: Path | RunView, quantity: str = "accuracy") -> "pd.DataFrame":
 
     view = run if isinstance(run, RunView) else load_run(run)
     done = [cell for cell in view.cells if cell.status.state == "done"]
-    figures = figures_of(done, quantity)
-    if done and quantity != "accuracy" and not any(figures.values()):
-        names = ["accuracy", "loss", *further_scores(done)]
-        hint = did_you_mean(quantity, names) or f" It has {', '.join(names)}"
+    names = [*RECORDED, *further_scores(done)] if quantity != "accuracy" else []
+    figures = {name: figures_of(done, name) for name in (names if quantity is None else [quantity])}
+    if done and names and not any(map(any, map(dict.values, figures.values()))):
+        hint = did_you_mean(str(quantity), names) or f" It has {', '.join(names)}"
         raise UserError(f"{view.path}: no cell has the metric {quantity!r}.{hint}")
-    rows = [row for cell in view.cells for row in _rows(cell, figures.get(cell.id, []))]
+    rows = [
+        row
+        for cell in view.cells
+        for row in _rows(cell, [f | {"score": name} for name, of in figures.items() for f in of.get(cell.id, ())])
+    ]
     return pd.DataFrame(rows, columns=list(FIGURE_COLUMNS)).astype({"alpha": float, "value": float, "round": "Int64"})
 
 
@@ -326,5 +335,6 @@ def _rows(cell: CellView, figures: list[dict[str, Any]]) -> list[dict[str, Any]]
         "protocol": settings.protocol,
         **{f"epsilon_{kind}": value for kind, value in epsilons(cell.privacy).items()},
     }
-    nothing = {"metric": "", "on": "", "mean": "", "selection": "", "round": None, "value": None, "derived": False}
+    nothing: dict[str, Any] = {"metric": "", "on": "", "mean": "", "selection": "", "round": None, "score": ""}
+    nothing |= {"value": None, "derived": False}
     return [{**common, **figure} for figure in figures or [nothing]]

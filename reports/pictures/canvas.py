@@ -220,7 +220,7 @@ class Canvas(MatplotlibFigure):
     def _name_ticks(self, side: "Axis", names: list[str], room: float) -> list[str]:
         if not names:
             return []
-        short = self._cut(names, room, side.get_major_ticks()[0].label1.get_fontsize())
+        short = self._cut(names, room, float(side.get_major_ticks()[0].label1.get_fontsize()))
         side.set_major_formatter(FixedFormatter(short))
         return short
 

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +11,10 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.table import Table
+from rich.text import Text
 
+from bench.cli.commands import print_table
 from bench.cli.results import print_summary, status
 from bench.cli.run import _finish
 from bench.errors import UserError
@@ -310,6 +314,40 @@ def test_a_narrow_terminal_cuts_no_number(
     assert "…" not in said
     assert "63.00" in said
     assert "[79.00]" in said  # derived; square as in reports, because round brackets hold notes there
+
+
+@pytest.mark.parametrize("columns", [80, 110])
+@pytest.mark.parametrize("name", ["method {k}", "[b] fedavg, server={{'name': 'trimmed_mean', 'share': 2}}, norm={k}"])
+def test_five_cases_of_thirty_methods_fit_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, name: str
+) -> None:
+    """No number is broken over lines; of names that are cut, it is said where they stand whole."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table = Table("", *(f"digits case {case}, robust α=0.1 {model}" for case in range(5) for model in ("GM", "PM")))
+    entries = [[f"[{10 + k}.{case:02d} ± 1.25]" for case in range(10)] for k in range(30)]
+    for k, row in enumerate(entries):
+        table.add_row(Text(name.format(k=k)), *row)
+    print_table(table, "bench results RUN --csv")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    for k, row in enumerate(entries):
+        shown = [line for line in lines if f"[{10 + k}." in line]
+        assert [text for line in shown for text in re.findall(r"\[[\d.]+ .*?\]", line)] == row
+    assert len({line.split("│")[1] for line in lines if line.startswith("│")}) == 30
+    cut = len(name) > 20
+    assert any("…" in line for line in lines) == ("bench results RUN --csv" in lines[-1]) == cut
+
+
+def test_all_scores_stand_in_one_table(write: Callable[..., Path]) -> None:
+    """Those of users who know of accuracy alone stay as they were; each row says which score it is of."""
+    view = load_run(write(ROWS, Status("done"), loss=0.5))
+    whole = view.scores()
+    assert list(dict.fromkeys(whole["score"])) == ["accuracy", "loss"]
+    for score in ("accuracy", "loss"):
+        part = whole[whole["score"] == score].reset_index(drop=True)
+        pd.testing.assert_frame_equal(part, view.scores(score))
+    pd.testing.assert_frame_equal(view.results, view.scores("accuracy"))
+    assert set(whole[whole["score"] == "loss"]["value"]) == {0.5}
 
 
 @pytest.mark.parametrize(
