@@ -19,11 +19,12 @@ from bench.store import inside
 from reports.page import client_relations
 from reports.page.cells import cells_section
 from reports.page.changes import change_section
-from reports.page.further_tests import further_section
+from reports.page.further_tests import TRIGGERED, further_section, further_tests
 from reports.page.method_portraits import portraits
 from reports.page.section import Section, rendered
 from reports.pictures import figures, new_clients, timeline
 from reports.pictures.canvas import Picture
+from reports.pictures.cases import heat_maps, trends
 from reports.pictures.headline import headline
 from reports.pictures.profiles import interval_estimates, performance_profiles
 from reports.pictures.tradeoff import tradeoff
@@ -174,6 +175,13 @@ class _Compared:
         return fairness.client_accuracies(self.store, self.chosen)
 
     @cached_property
+    def success(self) -> dict[tuple[str, str, str], dict[str, float]]:
+        """Success of backdoors in percent by unit, of each row, task and metric."""
+        tested = further_tests(self.store, accuracy.selection(self.store))
+        groups: Any = tested[tested["test"] == TRIGGERED].groupby(["row", "task", "metric"])
+        return {key: dict(zip(of["unit"], of["value"], strict=True)) for key, of in groups}
+
+    @cached_property
     def printed(self) -> list[PublishedTable]:
         """The papers' tables that the grids name."""
         names = (name for run in self.store.runs for name in re.findall(r"\w+", run.get("published") or ""))
@@ -187,6 +195,12 @@ def _section(
     shown = tuple(table for table in tables if table is not None)
     drawn = tuple(picture for picture in pictures if picture is not None)
     return Section(id, title, tables=shown, pictures=drawn) if shown or drawn else None
+
+
+def _headline_section(part: _Compared) -> Section:
+    store, chosen = part.store, part.chosen
+    pictures = heat_maps(store, chosen, part.success) if store.cases else filter(None, [headline(store, chosen)])
+    return Section("headline", "At a glance", pictures=(*pictures, *trends(store, chosen, part.success)))
 
 
 def _accuracy_section(part: _Compared) -> Section:
@@ -296,7 +310,7 @@ def _sensitivity_section(part: _Compared) -> Section | None:
 
 
 _SECTIONS: dict[str, Callable[[_Compared], Section | None]] = {
-    "at a glance": lambda part: _section("headline", "At a glance", pictures=[headline(part.store, part.chosen)]),
+    "at a glance": _headline_section,
     "accuracy": _accuracy_section,
     "other scores": lambda part: _section("scores", "Other scores", scores.score_tables(part.store, part.chosen)),
     "further tests": lambda part: further_section(part.store, accuracy.selection(part.store)),

@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from bench.config.grid import load_grid
 from bench.errors import UserError
 from bench.runs.plan import PlannedCell
 from bench.runs.run_folder import write_run
 from reports.page.page import _summary
+from reports.pictures import cases as pictures
+from reports.pictures.canvas import finish
 from reports.reading.load import PM, load
 from reports.tables import accuracy, cases
 from reports.tables.standings import standings_table
@@ -25,6 +27,21 @@ SETTINGS = {
     "robust": {"attack": ATTACK, "server": {"name": "trimmed_mean", "share": 0.2}},
 }
 METHODS = ("fedavg", "fedper", "ditto")
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What is drawn, laid out, beside the pictures themselves."""
+    canvases = []
+
+    def keep(canvas, *words):
+        canvases.append(canvas)
+        return finish(canvas, *words)
+
+    monkeypatch.setattr(pictures, "finish", keep)
+    return canvases
+
+
 PLACE = (PM, "validation")
 
 
@@ -224,3 +241,49 @@ def test_a_grid_names_its_cases_and_its_reference_and_a_run_keeps_both(tmp_path)
 def test_a_reference_that_is_no_case_is_refused():
     with pytest.raises(UserError, match=r"unknown case 'plane'.*Known: a, b, b, epochs=2"):
         load_grid({**GRID, "reference": "plane"})
+
+
+def test_the_heat_map_has_each_mean_with_its_interval_and_a_frame_for_the_best(store, drawn):
+    [picture] = pictures.heat_maps(store, "validation", {})
+    texts = {text.get_text() for axis in drawn[0].axes for text in axis.texts}
+    for row in store.rows:
+        units = list(store.scores(row, "attacked", *PLACE).values())
+        share = np.array(units).mean() / 100
+        half = stats.sem(units) * stats.t.ppf(0.975, len(units) - 1) / 100 / (share * (1 - share))
+        low, high = 100 * special.expit(special.logit(share) + np.array([-half, half]))
+        assert {f"{100 * share:.1f}", f"{low:.1f}–{high:.1f}"} <= texts
+    assert [len(axis.patches) for axis in drawn[0].axes] == [len(NAMES)] * 2
+    assert picture.name == "cases"
+
+
+def test_cases_without_an_attack_have_no_column_of_its_success(store, drawn):
+    success = {("ditto", "attacked", "pm"): {"0": 40.0, "1": 60.0}}
+    names = [picture.name for picture in pictures.heat_maps(store, "validation", success)]
+    assert names == ["cases", "success"]
+    assert [label.get_text() for label in drawn[1].axes[0].get_xticklabels()] == ["attacked"]
+
+
+def test_accuracy_is_drawn_against_the_share_of_attackers_only_where_three_shares_are(store, tmp_path, drawn):
+    assert list(pictures.trends(store, "validation", {})) == []
+    shares = {f"{share}": {"attack": {"name": "sign_flip", "share": share, "factor": 1.0}} for share in (0.4, 0.1)}
+    several = load(write_cases(tmp_path, seeds=2, settings={"plain": {}, **shares}))
+    [picture] = pictures.trends(several, "validation", {("ditto", "0.4", "pm"): {"0": 50.0}})
+    assert picture.name == "share_sign_flip"
+    assert len(drawn[0].axes) == 3  # two accuracies and the success
+    ditto = drawn[0].axes[1].lines[2]
+    assert list(ditto.get_xdata()) == [0.0, 0.1, 0.4]
+    expected = [np.mean(list(several.scores("ditto", case, *PLACE).values())) for case in ("plain", "0.1", "0.4")]
+    assert list(ditto.get_ydata()) == pytest.approx(expected)
+
+
+def test_accuracy_is_drawn_against_epsilon_with_what_has_no_noise_at_the_end(tmp_path, drawn):
+    noise = [[{"name": "clip", "norm": 1.0}, {"name": "gaussian", "noise": float(k), "on": "each"}] for k in (1, 2)]
+    store = load(
+        write_cases(tmp_path, seeds=1, settings={"none": {}, "1": {"channel": noise[0]}, "2": {"channel": noise[1]}})
+    )
+    worth = store.figures["task"].map({"none": np.nan, "1": 8.0, "2": 2.0})
+    [picture] = pictures.trends(replace(store, figures=store.figures.assign(epsilon_client=worth)), "validation", {})
+    assert picture.name == "epsilon_client"
+    assert [label.get_text() for label in drawn[0].axes[0].get_xticklabels()] == ["2", "8", "none"]
+    expected = [np.mean(list(store.scores("ditto", case, *PLACE).values())) for case in ("2", "1", "none")]
+    assert list(drawn[0].axes[1].lines[2].get_ydata()) == pytest.approx(expected)
