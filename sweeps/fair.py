@@ -16,7 +16,7 @@ from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
 from bench.settings import Settings
 from bench.store import store
-from reports.tables.table import Column, Table, TableEntry, number, words
+from reports.tables.table import Column, Table, TableEntry, amount, number, words
 from sweeps.cells import Finder, listed_ids, trial_ids
 from sweeps.run import STARTUP_TRIALS, best_value, mean_curve
 from sweeps.study import FINALISTS, Arm, Study, values_text
@@ -289,7 +289,7 @@ def _entries(study: Study, choice: Chosen) -> tuple[TableEntry, ...]:
         number(choice.counts.get("pruned", 0), decimals=0),
         number(sum(choice.counts.values()) - choice.ended, decimals=0),
         number(choice.rounds, decimals=0),
-        number(choice.hours),
+        amount(choice.hours),
         words(ranges),
         words(values_text(best.params) if best else "none: no trial came to its end"),
         words(" / ".join(f"{100 * value:.2f}" for value in figures) if figures else "–"),

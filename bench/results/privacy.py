@@ -23,21 +23,33 @@ def epsilon_text(values: Iterable[float]) -> str:
 
 
 def privacy_notes(cells: Iterable[tuple[str, Sequence[Statement]]]) -> list[str]:
-    """Say in one line for all rows alike what epsilon means, and what is not protected.
+    """Say in one line for all rows alike what epsilon means, what is not protected, and what more is not in some rows.
 
     Args:
         cells: name of a row, and the statements of one of its cells.
     """
-    rows: dict[str, dict[str, None]] = {}
+    rows: dict[str, dict[str, dict[str, None]]] = {}
     for name, statements in cells:
         for statement in statements:
-            rows.setdefault(_note(statement), {})[name] = None
-    return [f"{', '.join(names)}: {text}" for text, names in rows.items()]
+            rows.setdefault(_meaning(statement), {}).setdefault(name, {}).update(
+                dict.fromkeys(statement["unprotected"])
+            )
+    return [_note(text, gaps) for text, gaps in rows.items()]
 
 
-def _note(statement: Statement) -> str:
+def _meaning(statement: Statement) -> str:
     sampling = f"; sampling {statement['sampling']}" if statement["sampling"] != "none" else ""
     return (
         f"ε protects a {statement['protects']} ({statement['adjacency']}, δ = {statement['delta']:g}, "
-        f"{statement['accountant']}{sampling}). Not protected: {'; '.join(statement['unprotected'])}"
+        f"{statement['accountant']}{sampling})"
     )
+
+
+def _note(text: str, gaps: dict[str, dict[str, None]]) -> str:
+    common = [gap for gap in next(iter(gaps.values())) if all(gap in of_row for of_row in gaps.values())]
+    more: dict[str, list[str]] = {}
+    for name, of_row in gaps.items():
+        if further := "; ".join(gap for gap in of_row if gap not in common):
+            more.setdefault(further, []).append(name)
+    also = [f"In {', '.join(names)} not either: {further}" for further, names in more.items()]
+    return ". ".join([f"{', '.join(gaps)}: {text}", f"Not protected: {'; '.join(common)}", *also])

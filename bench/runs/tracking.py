@@ -278,7 +278,7 @@ class Mirror:
         start = end and end - round(1000 * timing["seconds"])  # as if it had run in one go: MLflow shows how long
         run = run or self._client.create_run(experiment, start, key, cell.name)
         id, tags = run.info.run_id, {**key, **_tags(info, cell, points, reported, run.data.tags)}
-        tags["mlflow.parentRunId"] = self._parent(experiment, cell, info)
+        tags["mlflow.parentRunId"] = parent = self._parent(experiment, cell, info, start)
         if all(run.data.tags.get(name) == value for name, value in tags.items()):
             return
         from mlflow.entities import Metric, Param, RunTag
@@ -295,7 +295,8 @@ class Mirror:
             for file in (cell.folder / name for name in ARTIFACTS):
                 if file.exists():
                     self._client.log_artifact(id, str(file))
-            self._client.set_terminated(id, _ENDED[cell.status.state], end)
+            for ended, state in ((id, _ENDED[cell.status.state]), (parent, "FINISHED")):
+                self._client.set_terminated(ended, state, end)
         self._log(id, "tags", [RunTag(name, value) for name, value in tags.items()])  # last: all the rest is there
 
     def _log(self, run: str, kind: str, items: Sequence[Any]) -> None:
@@ -341,13 +342,15 @@ class Mirror:
             if not (token := page.token):
                 return
 
-    def _parent(self, experiment: str, cell: "CellView", info: Mapping[str, Any]) -> str:
-        """Id of the MLflow run of a method, under which its cells stand, or of a study, under which its trials do."""
+    def _parent(self, experiment: str, cell: "CellView", info: Mapping[str, Any], start: int | None) -> str:
+        """Id of the MLflow run of a method, under which its cells stand, or of a study, under which its trials do.
+
+        It lasts from the start of the first of them to the end of the last.
+        """
         kind, name = ("study", info["grid"]) if cell.settings.protocol == "tuning" else ("method", cell.label)
         if name not in self._parents:
             key = {kind: name, "run": self._name(info)}
-            parent = next(self._runs(experiment, key), None) or self._client.create_run(experiment, None, key, name)
-            self._client.set_terminated(parent.info.run_id)
+            parent = next(self._runs(experiment, key), None) or self._client.create_run(experiment, start, key, name)
             self._parents[name] = parent.info.run_id
         return self._parents[name]
 

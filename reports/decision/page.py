@@ -17,7 +17,7 @@ from reports.page.section import Section
 from reports.pictures.canvas import COLOURS, QUIET, Picture, drawing, finish
 from reports.reading.load import load
 from reports.statistics.crossed import crossed_mean
-from reports.tables.table import Column, Table, TableEntry, number, words
+from reports.tables.table import Column, Table, TableEntry, amount, number, words
 
 FOLDER, JSON = "decision", "decision.json"
 """In the run folder."""
@@ -139,11 +139,14 @@ def _picture(verdict: ConsortiumVerdict) -> Picture:
         axis.set_ylim(len(entries) - 0.5, -0.5)
         axis.set_xlabel(f"points that {verdict.judged} gains over training alone")
         caption = (
-            "Points: difference of accuracies on the held-out rows, the mean over seeds. Bars: "
-            f"{100 * (1 - verdict.level):g} % intervals that hold for all sites at once; that of all rows by itself. "
-            "Green: gains; orange: loses; blue: neither; grey: undecided. The grey band is the margin."
+            f"A point is a gain, the mean over seeds, with its {100 * (1 - verdict.level):g} % interval. Green: gains; "
+            "orange: loses; blue: neither; grey: undecided; the grey band is the margin."
         )
-        return finish(canvas, "gains", "Who gains from training together", caption)
+        how = (
+            "Gains are differences of accuracies on the held-out rows. The intervals hold for all sites at once; that "
+            "of all rows is by itself."
+        )
+        return finish(canvas, "gains", "Who gains from training together", caption, how)
 
 
 def _site_table(verdict: ConsortiumVerdict) -> Table:
@@ -173,20 +176,22 @@ def _method_table(verdict: ConsortiumVerdict, evidence: Evidence) -> Table:
             number(candidate.validation, decimals=1),
             number(float(candidate.correct.mean()), decimals=1),
             words("–" if name == ALONE else points(gain).replace(" points", "")),
-            number(candidate.megabytes, decimals=2),
-            number(candidate.seconds, decimals=2),
+            amount(candidate.megabytes),
+            amount(candidate.seconds),
             words(settings_text(candidate.settings)),
         )
         rows.append((name, entries))
     heads = ("model", "validation %", "test %", "gain over alone", "MB a site", "seconds a site", "settings")
     caption = (
         "Accuracy on validation rows, by which methods and settings are chosen, and on held-out rows, by which they "
-        f"are judged; mean over {len(evidence.seeds)} seeds. Gain: points over training alone, with an interval for "
-        "this method by itself: of several, the highest is flattered, and the sentences above are about the method "
-        "that validation chose. MB and seconds: of all rounds, for each site."
+        "are judged. Gain: points over training alone, with an interval for this method by itself."
+    )
+    how = (
+        f"Means over {len(evidence.seeds)} seeds. Of several gains the highest is flattered, and the sentences above "
+        "are about the method that validation chose. MB and seconds: of all rounds, for each site."
     )
     notes = tuple(f"{name} is left out: {reason}." for name, reason in evidence.missing.items())
-    return Table("methods", "The methods", caption, "Method", tuple(map(Column, heads)), tuple(rows), notes)
+    return Table("methods", "The methods", caption, "Method", tuple(map(Column, heads)), tuple(rows), notes, how=how)
 
 
 def _kind_table(course: Course) -> Table:

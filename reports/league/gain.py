@@ -177,18 +177,20 @@ def gain_section(store: Store, comparison: Gains | None) -> Section:
 def _gain_table(store: Store, comparison: Gains) -> Table:
     caption = (
         "Percentage points of PM accuracy above the better of training alone (`local`) and FedAvg with fine-tuning "
-        f"(`finetune`) on each task, each {budget_text(entries_of(store))}. Below 0, a method is not worth its trouble "
-        "there. Which of the two is better is read off the same seeds, so gains are understated if anything. Mean: "
-        f"over the tasks of a data family, then over families. 95 %: {_interval_text(store)}, "
-        f"of each method by itself: of many, some miss. {_CORRECTED} p: that the mean is 0, with Holm's correction "
-        "over the methods."
+        "(`finetune`) on each task. Below 0, a method is not worth its trouble there."
+    )
+    how = (
+        f"All methods ran, each {budget_text(entries_of(store))}. Which of the two is better is read off the same "
+        "seeds, so gains are understated if anything. Mean: over the tasks of a data family, then over families. "
+        f"95 %: {_interval_text(store)}, of each method by itself: of many, some miss. {_CORRECTED} p: that the mean "
+        "is 0, with Holm's correction over the methods."
     )
     rows = _rows(store, comparison.compared, comparison.gain)
     tested = tuple(
         (row, (*entries[:5], probability(comparison.p.get(row, np.nan)), *entries[5:])) for row, entries in rows.items()
     )
     columns = _columns(*_INTERVALS, "p (Holm)", *store.tasks)
-    return Table("gain", "Gain over what needs no method", caption + _BRACKETS, "Method", columns, tested)
+    return Table("gain", "Gain over what needs no method", caption, "Method", columns, tested, how=how + _BRACKETS)
 
 
 def _interval_text(store: Store) -> str:
@@ -203,17 +205,19 @@ def _interval_text(store: Store) -> str:
 def _score_table(store: Store, compared: Family, score: TaskMeasure) -> Table:
     caption = (
         "PM accuracy on a scale from 0, the better of training alone and FedAvg with fine-tuning, to 1, one model "
-        "trained on all clients' data at once and then fine-tuned by every client (`centralized`, "
-        f"{budget_text(entries_of(store))}). No score where these two are less than {LEAST_ROOM:g} points apart: the "
-        "scale has no length there. "
-        "Above 1, a method is better than that. Mean: over the tasks of a data family that have a score, then over "
-        f"families. 95 %: {_interval_text(store)}, by the delta method, of each method by itself. "
-        f"{_CORRECTED} The ends of the scale are estimated from the same few seeds, and so is which tasks have one: "
-        "where the ends lie close together, the true interval is wider."
+        "trained on all clients' data at once and then fine-tuned by every client (`centralized`). Above 1, a method "
+        "is better than that."
+    )
+    how = (
+        f"`centralized` ran {budget_text(entries_of(store))}. No score where the ends are less than {LEAST_ROOM:g} "
+        "points apart: the scale has no length there. Mean: over the tasks of a data family that have a score, then "
+        f"over families. 95 %: {_interval_text(store)}, by the delta method, of each method by itself. {_CORRECTED} "
+        "The ends of the scale are estimated from the same few seeds, and so is which tasks have one: where the ends "
+        "lie close together, the true interval is wider."
     )
     rows = tuple(_rows(store, compared, score).items())
     columns = _columns(*_INTERVALS, *store.tasks)
-    return Table("score", "Personalization score", caption + _BRACKETS, "Method", columns, rows)
+    return Table("score", "Personalization score", caption, "Method", columns, rows, how=how + _BRACKETS)
 
 
 _NO_ROOM = (

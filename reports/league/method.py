@@ -86,16 +86,21 @@ def _table(
         counts = [TableEntry(tasks[first][outcome], decimals=0) for outcome in ("win", "tie", "undecided", "loss")]
         rows.append((row, (*points, probability(pair.p), *counts)))
     caption = (
-        f"{figure.text}. Difference: percentage points of {method} above the other, mean over the tasks of a data "
-        f"family, then over families; 95 %: Student's interval of that mean over {units_of(store)}, paired, of each "
-        f"pair by itself; p: that it is 0, with Holm's correction over the {len(pairs)} other models. Wins and losses: "
-        f"tasks on which one is surely better. {outcome_text(store.margin)} Tie: the lower mean is equivalent to the "
-        "higher one. Undecided: none of these, which is no sign of equality. Corrected for the number of other models, "
-        "task by task. The others are in the order of their ranks."
+        f"Percentage points of {method} above each other method, mean over tasks with Student's 95 % interval, and on "
+        f"how many tasks one is surely better. {figure.text}."
+    )
+    how = (
+        f"Mean: over the tasks of a data family, then over families. The interval is over {units_of(store)}, paired, "
+        f"of each pair by itself; p: that the mean is 0, with Holm's correction over the {len(pairs)} other models. "
+        f"{outcome_text(store.margin)} Tie: the lower mean is equivalent to the higher one. Undecided: none of these, "
+        "which is no sign of equality. Corrected for the number of other models, task by task. The others are in the "
+        "order of their ranks."
     )
     columns = ("difference", "95 % low", "95 % high", "p (Holm)", "wins", "ties", "undecided", "losses")
     title = f"{figure.name}: {method} minus each other method"
-    return Table(f"method_{figure.name.lower()}", title, caption, "Other", tuple(map(Column, columns)), tuple(rows))
+    return Table(
+        f"method_{figure.name.lower()}", title, caption, "Other", tuple(map(Column, columns)), tuple(rows), how=how
+    )
 
 
 def _picture(store: Store, compared: Family, method: str, figure: Figure, chosen: str) -> Picture:

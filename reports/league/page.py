@@ -241,15 +241,18 @@ def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
     leading, others = ("first", "second", "third"), ("best derived", "not worse than the first", "methods compared")
     columns = (*map(Column, leading), *ahead, *map(Column, others))
     caption = (
-        f"{figure.text}, percent. First minus best other: by log-odds, in points at the other's level, with the "
-        "interval that holds for every method against the best of the others at once, so that it allows for the choice "
-        "of the first, and for noisy methods that may be the best. Best derived: the best generic model on the same "
-        "tests, which is not ranked here. "
-        "Not worse: equivalent to the first, or undecided. A clone counts with the model that it is."
+        f"{figure.text}, percent: the first three on each task, and how far the first is ahead of the best other. Not "
+        "worse: equivalent to the first, or undecided."
+    )
+    how = (
+        "First minus best other: by log-odds, in points at the other's level, with the interval that holds for every "
+        "method against the best of the others at once, so that it allows for the choice of the first, and for noisy "
+        "methods that may be the best. Best derived: the best generic model on the same tests, which is not ranked "
+        "here. A clone counts with the model that it is."
         + (" (= GM): its personalized models are its generic one there." if figure == PM else "")
     )
     name = figure.name.lower()
-    table = Table(f"leaders_{name}", f"{figure.name}: who leads", caption, "Task", columns, tuple(rows))
+    table = Table(f"leaders_{name}", f"{figure.name}: who leads", caption, "Task", columns, tuple(rows), how=how)
     return Section(f"which_{name}", f"{figure.name}: who leads on which task", tables=(table,))
 
 
@@ -277,11 +280,13 @@ def _clients(store: Store, chosen: str) -> list[Section]:
         entries = (replace(numbers[c.name], derived=row in derived, link=links.get(c.name, "")) for c in columns)
         rows.append((row, tuple(entries)))
     caption = (
-        "Percent of clients whose personalized model is less accurate on their own test data than `local`'s. Mean: "
-        "over the tasks of a data family, then over families; clients of a diverged cell are at chance level. [ ]: a "
+        "Percent of clients whose personalized model is less accurate on their own test data than `local`'s. [ ]: a "
         "generic model, or `centralized`."
     )
-    table = Table("worse_off", "Clients that are worse off than alone", caption, "Method", columns, tuple(rows))
+    how = "Mean: over the tasks of a data family, then over families; clients of a diverged cell are at chance level."
+    table = Table(
+        "worse_off", "Clients that are worse off than alone", caption, "Method", columns, tuple(rows), how=how
+    )
     return [Section("worse_off", "Who loses", tables=(table,))]
 
 

@@ -62,16 +62,18 @@ def trials_table(store: Store, accuracies: pd.DataFrame) -> Table:
     after_all = accuracies[accuracies.columns[-1]].fillna(-math.inf)
     order = sorted(map(str, accuracies.index), key=lambda row: (row in derived, -after_all[row], row))
     caption = (
-        "Best validation accuracy (PM, percent) of the trials so far, mean over the tasks of a data family, then over "
-        "families, after each number of trials. Trials are judged by it, at the best round; it is no "
-        "test figure, and the best of several is too high. Pruned and diverged trials have none. –: on some task no "
-        "trial had come to its end. [ ]: generic models, or `centralized`."
+        "Best validation accuracy (PM, percent) after each number of trials, mean over tasks. –: on some task no trial "
+        "had come to its end; [ ]: generic models, or `centralized`."
+    )
+    how = (
+        "Mean: over the tasks of a data family, then over families. Trials are judged by this accuracy, at the best "
+        "round; it is no test figure, and the best of several is too high. Pruned and diverged trials have none."
     )
     columns = tuple(Column(str(trials), "trials") for trials in accuracies.columns)
     rows = tuple(
         (row, tuple(replace(number(value), derived=row in derived) for value in accuracies.T[row])) for row in order
     )
-    return Table("trials", "Validation accuracy by number of trials", caption, "Method", columns, rows)
+    return Table("trials", "Validation accuracy by number of trials", caption, "Method", columns, rows, how=how)
 
 
 def trials_picture(store: Store, accuracies: pd.DataFrame, chosen: str, method: str | None = None) -> Picture:
@@ -96,13 +98,16 @@ def trials_picture(store: Store, accuracies: pd.DataFrame, chosen: str, method: 
         without = len(store.rows) - len(accuracies)
         leading = sum(row not in (*REFERENCES, method) for row in shown)
         caption = (
-            "Best validation accuracy (PM) of the trials so far, in their order, mean over the tasks of a data family, "
-            f"then over families: the first {leading} by rank, and the references, of the {len(accuracies)} entries "
-            f"with tables of their trials{f' ({without} without them are left out)' if without else ''}. By this "
-            "accuracy tuning chooses; tests are not read. Where a line begins later, on some task no trial before "
-            "had come to its end. [ ]: generic models."
+            f"Best validation accuracy (PM) of the trials so far, mean over tasks: the first {leading} by rank, and "
+            f"the references, of the {len(accuracies)} entries with tables of their "
+            f"trials{f' ({without} without them are left out)' if without else ''}. [ ]: generic models."
         )
-        return finish(canvas, "trials", "Accuracy against trials", caption)
+        how = (
+            "Trials are in their order; the mean is over the tasks of a data family, then over families. By this "
+            "accuracy tuning chooses; tests are not read. Where a line begins later, on some task no trial before had "
+            "come to its end."
+        )
+        return finish(canvas, "trials", "Accuracy against trials", caption, how)
 
 
 def _shown(store: Store, accuracies: pd.DataFrame, chosen: str, method: str | None) -> Sequence[str]:

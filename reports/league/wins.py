@@ -60,8 +60,11 @@ def wins(store: Store, figure: Figure, chosen: str, method: str | None = None) -
 def win_matrix(store: Store, counts: pd.DataFrame, figure: Figure) -> Picture:
     """A heat map of `wins`."""
     caption = (
-        f"{figure.text}: on how many of {len(store.tasks)} tasks the method on the left is surely better than the one "
-        f"below; the first {min(_LEADING, len(counts))} by rank{', and the one asked for' * (len(counts) > _LEADING)}. "
+        f"On how many of {len(store.tasks)} tasks the method on the left is surely better than the one below; the "
+        f"first {min(_LEADING, len(counts))} by rank{', and the one asked for' * (len(counts) > _LEADING)}. "
+        f"{figure.text}."
+    )
+    how = (
         f"{outcome_text(store.margin)} Corrected for the {_pairs(len(counts))} pairs, task by task. The tasks that are "
         "missing in a pair's two numbers are ties or not decided."
     )
@@ -74,7 +77,7 @@ def win_matrix(store: Store, counts: pd.DataFrame, figure: Figure) -> Picture:
         axes[0].set_xticks(range(len(counts)), counts.columns, rotation=40, ha="right", rotation_mode="anchor")
         axes[0].set_yticks(range(len(counts)), counts.index)
         axes[0].grid(visible=False)
-        return finish(canvas, f"wins_{figure.name.lower()}", f"{figure.name}: who beats whom", caption)
+        return finish(canvas, f"wins_{figure.name.lower()}", f"{figure.name}: who beats whom", caption, how)
 
 
 def outcome_text(margin: float) -> str:

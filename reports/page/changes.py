@@ -128,8 +128,11 @@ def change_table(store: Store, changed: pd.DataFrame) -> Table:
         if any(map(len, parts)):
             rows.append((row, tuple(_entry(part, head) for part in parts for head in _HEADS)))
     caption = (
-        "Personalized models, accuracy in percent on the clients' own tests, mean over clients weighted by training "
-        "size; mean ± standard deviation (ddof 1) over seeds. before: the models of the round on the tests before the "
+        "Accuracy in percent of personalized models on their clients' own tests, before and after each change of the "
+        "data; mean ± standard deviation over seeds."
+    )
+    how = (
+        "Means over clients are weighted by training size. before: the models of the round on the tests before the "
         "change; after: the same models on those after it; recovery: rounds until an evaluation with "
         f"{100 * RECOVERED:g} % of the accuracy before (in brackets how many seeds get there before the next change or "
         "the end, and the mean is of those); forgotten: how far the last models are below the best at the end of a "
@@ -137,7 +140,7 @@ def change_table(store: Store, changed: pd.DataFrame) -> Table:
         "is not known (n=)."
     )
     heads = tuple(Column(f"{head}, round {number}", task) for task, number in places for head in _HEADS)
-    return Table("changes", "Changes of the data", caption, "Method", heads, tuple(rows))
+    return Table("changes", "Changes of the data", caption, "Method", heads, tuple(rows), how=how)
 
 
 def _entry(part: pd.DataFrame, head: str) -> TableEntry:

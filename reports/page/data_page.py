@@ -92,12 +92,14 @@ def _sites_table(described: Description) -> Table:
         rows.append((str(site["name"]), (*entries, *(number(count, decimals=0) for count in held))))
     caption = (
         "± points: a site's test tells an accuracy of 50 % within so many points (95 %); where it is more than "
-        f"{described['coarse']:g}, the site is too small to test. Of training samples: label distance is the total "
-        "variation between the shares of classes at a site and at all others, 0 as there, 1 no class in common; "
-        "feature score is how well a linear model tells a site's inputs from the others' (area under the ROC curve), "
-        "0.5 not at all, 1 always. A dash: too few samples to say."
+        f"{described['coarse']:g}, the site is too small to test. A dash: too few samples to say."
     )
-    return Table("site_table", "Sites", caption, "Site", tuple(heads), tuple(rows))
+    how = (
+        "Of training samples: label distance is the total variation between the shares of classes at a site and at all "
+        "others, 0 as there, 1 no class in common; feature score is how well a linear model tells a site's inputs from "
+        "the others' (area under the ROC curve), 0.5 not at all, 1 always."
+    )
+    return Table("site_table", "Sites", caption, "Site", tuple(heads), tuple(rows), how=how)
 
 
 def _sizes(described: Description) -> Picture:

@@ -118,15 +118,18 @@ def further_table(store: Store, tested: pd.DataFrame) -> Table:
         if (tested["row"] == row).any()
     ]
     caption = (
-        "Accuracy in percent of the models of the reported round, mean ± standard deviation (ddof 1) over seeds. PM: "
-        "personalized models, mean over clients weighted by training size; GM: the generic model. own: the clients' "
-        "own tests (GM: the common test set); global: the common test set; others: the tests of all other clients; "
-        "corrupted with a severity: own tests, mean over the corruptions; triggered: the benign clients' own tests of "
-        "other classes than an attack's target, with its trigger, and how many of them are taken for the target. A "
-        "diverged cell counts at chance level."
+        "Accuracy in percent of the models of the reported round on other tests than their own, mean ± standard "
+        "deviation over seeds. PM: personalized models, mean over clients weighted by training size; GM: the generic "
+        "model."
+    )
+    how = (
+        "own: the clients' own tests (GM: the common test set); global: the common test set; others: the tests of all "
+        "other clients; corrupted with a severity: own tests, mean over the corruptions; triggered: the benign "
+        "clients' own tests of other classes than an attack's target, with its trigger, and how many of them are taken "
+        "for the target. A diverged cell counts at chance level."
     )
     heads = tuple(Column(f"{_KINDS[metric]} {test}", task) for task, metric, test in columns)
-    return Table("further_tests", "Further tests", caption, "Method", heads, tuple(rows))
+    return Table("further_tests", "Further tests", caption, "Method", heads, tuple(rows), how=how)
 
 
 def reversals(store: Store, tested: pd.DataFrame) -> list[str]:

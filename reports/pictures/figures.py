@@ -182,10 +182,11 @@ def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
             axis.set(title=task, xlabel="training samples of a client", ylabel="gain over local (points)")
         legend(canvas, lines)
         caption = (
-            "Gain of the personalized model over training alone, in percentage points: mean over fifths of the clients "
-            "(all seeds together), from those with the least to those with the most training data."
+            "Gain of the personalized model over training alone, in percentage points, by how much training data a "
+            "client has: mean over fifths of the clients."
         )
-        return finish(canvas, "gain", "Who gains from joining", caption)
+        how = "The clients of all seeds together, from those with the least to those with the most training data."
+        return finish(canvas, "gain", "Who gains from joining", caption, how)
 
 
 def varied(store: Store) -> list[str]:
@@ -247,10 +248,14 @@ def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
         axis.spines[["left", "bottom"]].set_visible(False)
         axis.spines["top"].set_visible(True)
         caption = (
-            f"Average rank over {result.tasks} tasks ({figure.text}; 1 is best; Friedman p = {result.friedman_p:.2g}). "
-            "A bar joins methods that Wilcoxon's signed-rank test with Holm's correction cannot tell apart at 5 %."
+            f"Average rank over {result.tasks} tasks ({figure.text}; 1 is best). A bar joins methods that cannot be "
+            "told apart."
         )
-        return finish(canvas, f"ranks_{figure.name.lower()}", f"Ranks, {figure.name}", caption)
+        how = (
+            f"Friedman's p = {result.friedman_p:.2g}. Told apart: by Wilcoxon's signed-rank test with Holm's "
+            "correction, at 5 %."
+        )
+        return finish(canvas, f"ranks_{figure.name.lower()}", f"Ranks, {figure.name}", caption, how)
 
 
 def _panels(figures: Sequence[Figure], tasks: Sequence[str]) -> list[tuple[Figure, str]]:

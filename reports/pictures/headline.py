@@ -34,13 +34,15 @@ def headline(store: Store, chosen: str) -> Picture | None:
             axis.set(title=f"{figure.name}: {models}", xlabel="test accuracy (%)")
         legend(canvas, {task: {"color": colour, "marker": "o", "ls": "-", "ms": 4} for task, colour in colours.items()})
         caption = (
-            f"{described(store)}. {'; '.join(figure.text for figure in panels)}. Dots: mean over seeds; lines: "
-            "Student's 95 % intervals (on the logit scale, cut at the panel's edge); black marks: mean over tasks, by "
-            "which methods are ordered; those that lack a task have none and stand below. Hollow: derived, not trained "
-            "by the method. Arrows: below the panel. "
-            f"{SELECTION_TEXT[chosen].capitalize()}."
+            "A dot is a method's mean over seeds on a task with its 95 % interval, hollow where the model is derived "
+            "and not trained by the method; a black mark is its mean over tasks, by which methods are ordered."
         )
-        return finish(canvas, "headline", "Accuracy of all methods", caption)
+        how = (
+            f"{described(store)}. {'; '.join(figure.text for figure in panels)}. Intervals are Student's on the logit "
+            "scale, cut at the panel's edge; arrows are below the panel. Methods that lack a task have no mean over "
+            f"tasks and stand below. Reported is {SELECTION_TEXT[chosen]}."
+        )
+        return finish(canvas, "headline", "Accuracy of all methods", caption, how)
 
 
 def _measured(store: Store, figure: Figure, chosen: str) -> dict[str, dict[str, inference.Summary]]:

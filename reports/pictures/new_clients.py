@@ -49,11 +49,15 @@ def newcomer_table(store: Store, accuracies: pd.DataFrame) -> Table:
         for row in store.rows
     )
     caption = (
-        "Test accuracy in percent of the clients held out of training, weighted by training size, after the last round "
-        "and some epochs of adapting as the method does; mean ± standard deviation over seeds; a diverged cell counts "
-        "as chance level. [ ]: methods that train no personalized models, so that what adapts is a generic one."
+        "Test accuracy in percent of the clients held out of training, after some epochs of adapting as the method "
+        "does; mean ± standard deviation over seeds. [ ]: what adapts is a generic model, as the method trains no "
+        "personalized ones."
     )
-    return Table("newcomers", "New clients", caption, "Method", columns, rows)
+    how = (
+        "After the last round; means over clients are weighted by training size. A diverged cell counts as chance "
+        "level."
+    )
+    return Table("newcomers", "New clients", caption, "Method", columns, rows, how=how)
 
 
 def _with_new(store: Store, accuracies: pd.DataFrame) -> list[str]:

@@ -52,12 +52,14 @@ def performance_profiles(store: Store, chosen: str) -> Picture | None:
             axis.set(xlabel=f"{figure.name} accuracy τ (%)", ylabel="runs above τ (%)", ylim=(0, 102))
         legend(canvas, {row: style for row, style in lines.items() if any(row in rows for rows in shown.values())})
         caption = (
-            f"Share of all runs ({len(store.tasks)} tasks with their seeds, every task counting the same) with more "
-            "than an accuracy τ, of the methods that train the model; bands: pointwise 95 % percentile bootstrap of "
-            "seeds within tasks (Agarwal et al. 2021), with few seeds too narrow. A curve above another at every τ "
-            "dominates it."
+            "Share of all runs with more than an accuracy τ, of the methods that train the model, with 95 % bands. A "
+            "curve above another at every τ dominates it."
         )
-        return finish(canvas, "profiles", "Performance profiles", caption)
+        how = (
+            f"{len(store.tasks)} tasks with their seeds, every task counting the same; the bands are a pointwise "
+            "percentile bootstrap of seeds within tasks (Agarwal et al. 2021), with few seeds too narrow."
+        )
+        return finish(canvas, "profiles", "Performance profiles", caption, how)
 
 
 def share_above(tasks: list[Floats], across: Floats) -> Floats:
@@ -110,7 +112,7 @@ def interval_estimates(store: Store, chosen: str) -> Picture | None:
             better.set(title=f"{figure.name}: P(better than {base})", xlabel="probability", xlim=(0, 1))
             better.axvline(0.5, color="#777777", linewidth=0.8)
         caption = (
-            f"Over {len(store.tasks)} tasks, with 95 % intervals as in the table of aggregates: mean of the middle "
+            f"Over {len(store.tasks)} task{'s' * (len(store.tasks) != 1)}, with 95 % intervals: mean of the middle "
             f"half of all runs; probability of beating {base} on the same task and seed."
         )
         return finish(canvas, "intervals", "Intervals over all tasks", caption)

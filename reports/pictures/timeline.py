@@ -31,6 +31,9 @@ def timelines(store: Store) -> Picture | None:
     panels = {row: spans for row, spans in _first_cells(store) if len(spans)}
     if not panels:
         return None
+    everyone = max(cell.view.settings.clients for cell in store.cells if cell.task == store.tasks[0])
+    shown = min(CLIENTS, max(spans["client"].nunique() for spans in panels.values()))
+    counted = f"all {everyone} clients" if shown == everyone else f"{shown} of {everyone} clients"
     end = max(float(spans["end"].max()) for spans in panels.values())
     with drawing(list(panels), 1) as (canvas, axes):
         for axis, (row, spans) in zip(axes, panels.items(), strict=False):
@@ -39,15 +42,15 @@ def timelines(store: Store) -> Picture | None:
                 _bars(axis, place, spans[spans["client"] == client])
             versions = spans.groupby("round")["start"].min().iloc[1:]
             for start in versions:  # when the next model was sent
-                axis.axvline(start, color="black", linewidth=0.6, linestyle=":")
+                axis.axvline(start, color="black", linewidth=1.2, linestyle=(0, (1, 2)))
             axis.set(title=row, xlabel="simulated seconds", ylabel="client", xlim=(0, end))
             axis.set_yticks(range(len(clients)), [str(client) for client in clients])
             axis.set_ylim(len(clients) - 0.4, -0.6)
             axis.grid(visible=False)
         legend(canvas, {kind: {"color": colour, "linewidth": 6} for kind, colour in KINDS.items()})
         caption = (
-            "What clients did until the first versions were done; white: idle; dotted: the server sends a new version. "
-            "Communication of a client is drawn below its computing."
+            f"What {counted} did until the first versions were done, communication below computing; "
+            "white: idle. A dotted line: the server sends a new version."
         )
         return finish(canvas, "timeline", "Timeline", caption)
 

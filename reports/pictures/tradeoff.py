@@ -43,11 +43,14 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
             axis.margins(0.08)
         legend(canvas, drawn)
         caption = (
-            "Mean accuracy over tasks, every task counting the same, against what a round takes of all clients "
-            "together, of the methods that train this model and have a figure on every task: bytes (every receiver of "
-            "a download counts) and steps (batches trained on). The upper left is best."
+            "Mean accuracy over tasks against what a round takes of all clients together: bytes, and steps. The upper "
+            "left is best."
         )
-        return finish(canvas, "tradeoff", "Accuracy against bytes and steps", caption)
+        how = (
+            "Methods that train this model and have a figure on every task; every task counts the same. Every receiver "
+            "of a download counts its bytes; steps are batches trained on."
+        )
+        return finish(canvas, "tradeoff", "Accuracy against bytes and steps", caption, how)
 
 
 def _mean_costs(store: Store, costs: pd.DataFrame) -> pd.DataFrame:

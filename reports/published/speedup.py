@@ -48,15 +48,18 @@ def speedup_table(
                 paper = factors.get((data, cell.view.label, cell.flat.get("hp.personal_epochs"), target))
                 rows.append((row, tuple(_line(curve, task, row, base, target, paper))))
     caption = (
-        f"Until the first of two evaluations in a row at or above the target ({PM.text}): the waiting method's rounds, "
-        "seconds per round and seconds, each divided by those of the method in this row; geometric mean, factor of one "
-        "standard deviation, and n: the seeds in which both got there; the figure is about those only. Seconds are "
-        "simulated."
+        "How much faster a method that does not wait reaches the target than the one in this row: rounds, seconds per "
+        "round and their product, the speed-up, with n seeds in which both got there."
+    )
+    how = (
+        f"Until the first of two evaluations in a row at or above the target ({PM.text}). The waiting method's rounds, "
+        "seconds per round and seconds are divided by those of the method in this row: geometric mean, and the factor "
+        "of one standard deviation. Seconds are simulated."
     )
     heads = ("task", "compared with", "target %", "rounds", "seconds per round", "speed-up", "paper")
     notes = tuple(dict.fromkeys(note for table in of_speed for note in setting_differences(store, table)))
     title, columns = "Speed-up by not waiting", tuple(map(Column, heads))
-    return Table("speedup", title, caption, "Method", columns, tuple(rows), notes=notes)
+    return Table("speedup", title, caption, "Method", columns, tuple(rows), notes=notes, how=how)
 
 
 def _pairs(store: Store) -> Iterator[tuple[Cell, Cell]]:

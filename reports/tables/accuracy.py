@@ -14,12 +14,12 @@ from reports.reading.load import HEADLINE, Figure, Store
 from reports.reading.names import setting_text
 from reports.statistics import inference
 from reports.tables.standings import by_unit, column_marks, derived_rows, family
-from reports.tables.table import LEGEND, Column, Table, TableEntry, mean_entry, number, probability, words
+from reports.tables.table import LEGEND, MARKED, Column, Table, TableEntry, mean_entry, number, probability, words
 
 EPSILON = "ε"
 """How columns begin that say what noise is worth."""
 
-_EPSILON = "ε: the largest of the runs; smaller is more private, and the remarks say what it covers. "
+_EPSILON = " ε: the largest of the runs; smaller is more private, and the remarks say what it covers."
 
 SELECTION = {"honest": "validation", "paper": "best"}
 """Round that a protocol reports."""
@@ -76,15 +76,17 @@ def main_table(
         by_column |= {column: entries for column, entries in noise.items() if column.group == task}
     rows = tuple((row, tuple(entries[row] for entries in by_column.values())) for row in store.rows)
     caption = (
-        f"Test accuracy in percent, mean ± standard deviation (ddof 1) over {_units(store, usual, tasks)} unless "
-        "another n is printed; a diverged cell counts as chance level. "
-        f"{'; '.join(figure.text for figure in figures)}. {_EPSILON if noise else ''}"
-        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}{_exceptions(store, chosen, tasks)}. Data and "
-        f"settings: {described(store)}."
+        f"Test accuracy in percent, mean ± standard deviation over {_units(store, usual, tasks)}; "
+        f"{'; '.join(figure.text for figure in figures)}.{_EPSILON if noise else ''}"
+    )
+    how = (
+        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}{_exceptions(store, chosen, tasks)}. The standard "
+        "deviation has n - 1 in its denominator; n is printed where it is another. A diverged cell counts as chance "
+        f"level. {MARKED} Data and settings: {described(store)}."
     )
     note = f"Tuned for {' and '.join(metric.upper() for metric in tuned)}: only these are marked."
     notes = (LEGEND, *_spelled_out(store), *([note] if tuned else []))
-    return Table(name, title, caption, "Method", tuple(by_column), rows, notes)
+    return Table(name, title, caption, "Method", tuple(by_column), rows, notes, how=how)
 
 
 def _spelled_out(store: Store) -> list[str]:
@@ -119,12 +121,13 @@ def all_figures_table(store: Store) -> Table:
         numbers = (summary.mean, summary.std, *interval)
         entries = (words(task), *(words(part or "–") for part in (*figure, chosen)), TableEntry(summary.n, decimals=0))
         rows.append((row, (*entries, *map(number, numbers))))
-    caption = (
-        "Accuracy in percent, mean, standard deviation (ddof 1) and Student's 95 % interval over seeds (over draws of "
-        "tuning or partitions where seeds share them), taken on the logit scale, from a spread of half a test sample "
-        "at least; a diverged cell counts as chance level."
+    caption = "Accuracy in percent with its standard deviation and Student's 95 % interval over seeds."
+    how = (
+        "Where seeds share a draw of tuning or a partition, over these. Intervals are taken on the logit scale, from a "
+        "spread of half a test sample at least. A diverged cell counts as chance level."
     )
-    return Table("figures", "All figures with intervals", caption, "Method", tuple(map(Column, names)), tuple(rows))
+    columns = tuple(map(Column, names))
+    return Table("figures", "All figures with intervals", caption, "Method", columns, tuple(rows), how=how)
 
 
 def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADLINE) -> Table:
@@ -152,15 +155,16 @@ def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEAD
                 verdict = words(_verdict(result, p, store.margin))
                 rows.append((row, (*head, *points, probability(p), verdict, *effect)))
     caption = (
-        f"Difference from {base} in percentage points, paired by seed (methods of one seed share partition, initial "
-        "weights, client sampling and batches): mean, Student's 95 % interval, p value of the paired t test with "
-        "Holm's correction over the methods of a task and figure, verdict (better or worse: p below 5 %; equivalent: "
-        f"the interval lies within {store.margin:g} points of 0; else undecided), and the effect size d_z (mean over "
-        "standard deviation of the differences) with its 95 % interval. Differences are taken to spread by half a test "
-        "sample at least."
+        f"Difference from {base} in percentage points, paired by seed, with Student's 95 % interval. Better or worse: "
+        f"p below 5 %; equivalent: the interval lies within {store.margin:g} points of 0; else undecided."
+    )
+    how = (
+        "Methods of one seed share partition, initial weights, client sampling and batches. p: of the paired t test, "
+        "with Holm's correction over the methods of a task and figure. d_z: mean over standard deviation of the "
+        "differences, with its 95 % interval. Differences are taken to spread by half a test sample at least."
     )
     heads = tuple(map(Column, ("case" if store.cases else "task", "figure", *names)))
-    return Table("comparisons", f"Differences from {base}", caption, "Method", heads, tuple(rows))
+    return Table("comparisons", f"Differences from {base}", caption, "Method", heads, tuple(rows), how=how)
 
 
 def _verdict(difference: inference.Comparison, p: float, margin: float) -> str:
@@ -184,13 +188,16 @@ def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADL
     rows = [row for row in store.rows if any(row in part for part in parts)]
     blank = (words("–"),) * len(names)
     caption = (
-        f"Tasks (data set and partition): {len(store.tasks)}; methods without a gap only, ranks of those that trained "
-        "the model. Rank 1 is best. IQM: mean of the middle half of all runs, percent; its 95 % interval is Student's "
-        f"t with the error of a bootstrap of seeds within each task. P: probability of beating {base} on the same task "
-        "and seed, ties counting half, with Clopper and Pearson's interval."
+        f"Over {len(store.tasks)} task{'s' * (len(store.tasks) != 1)}: mean rank (1 is best), mean of the middle half "
+        f"of all runs in percent (IQM), and the probability of beating {base} on the same task and seed (P)."
+    )
+    how = (
+        "A task is a data set and a partition. Methods without a gap only; ranks of those that trained the model. The "
+        "IQM's 95 % interval is Student's t with the error of a bootstrap of seeds within each task. P counts ties "
+        "half, with Clopper and Pearson's interval."
     )
     body = tuple((row, tuple(entry for part in parts for entry in part.get(row, blank))) for row in rows)
-    return Table("aggregates", "Over all tasks", caption, "Method", columns, body)
+    return Table("aggregates", "Over all tasks", caption, "Method", columns, body, how=how)
 
 
 def ranking(store: Store, figure: Figure, chosen: str) -> inference.CriticalDifference:

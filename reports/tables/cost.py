@@ -100,17 +100,20 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, goals: Ma
             rounds, megabytes, seconds = (_running(runs, goals.get(task, 0.0), k, diverged) for k in range(3))
             rows.append((row, (words(task), mean_entry(traffic, decimals=2), target, rounds, megabytes, seconds)))
     caption = (
+        f"What each method takes to reach a target accuracy ({PM.text}): rounds, megabytes of all clients together and "
+        "simulated seconds, mean ± standard deviation over seeds. (2/3): so many seeds reach it; a dash: none does."
+    )
+    how = (
         "MB per client: megabytes (10⁶ bytes) sent and received over the whole run, buffers included, by the number of "
-        "clients that train (with samples, and not held out as new ones). Target: given with "
-        f"--target, else the highest multiple of {_STEP:.0f} % that {reference(store)} holds in the mean of its last "
-        f"{WINDOW} evaluations ({PM.text}), whoever else is in the table. Rounds, megabytes (all clients together) and "
-        "simulated seconds until the first of two evaluations in a row at or above the target; mean ± standard "
-        "deviation over seeds. Where some seeds miss it, (2/3) says how many reach it, and the figure is the expected "
-        "running time: what all seeds spent, those that miss it to their end, by the number that reach it. Diverged "
-        "seeds miss it; what they spent is not counted. A dash: none does."
+        "clients that train (with samples, and not held out as new ones). Target: given with --target, else the "
+        f"highest multiple of {_STEP:.0f} % that {reference(store)} holds in the mean of its last {WINDOW} "
+        "evaluations, whoever else is in the table. It is reached at the first of two evaluations in a row at or above "
+        "it. Where some seeds miss it, the figure is the expected running time: what all seeds spent, those that miss "
+        "it to their end, by the number that reach it. Diverged seeds miss it; what they spent is not counted."
     )
     heads = ("task", "MB per client", "target %", "rounds", "MB to target", "seconds to target")
-    return Table("costs", "What an accuracy costs", caption, "Method", tuple(map(Column, heads)), tuple(rows))
+    columns = tuple(map(Column, heads))
+    return Table("costs", "What an accuracy costs", caption, "Method", columns, tuple(rows), how=how)
 
 
 def budget_table(store: Store, chosen: str, costs: pd.DataFrame) -> Table:
@@ -137,14 +140,18 @@ def budget_table(store: Store, chosen: str, costs: pd.DataFrame) -> Table:
             entries += [mean_entry(means[name], decimals=1) for name in _WORK]
             rows.append((row, (words(task), *entries, mean_entry(megabytes, decimals=2))))
     caption = (
-        f"{GM.text}; {PM.text}, in percent ({SELECTION_TEXT[chosen]}). Per round, the mean over all rounds and of all "
-        "clients together: steps (batches trained on), samples read (as often as a gradient or a look at the data "
-        "read them, so several gradients of one batch count several times), the server's own steps, and megabytes "
-        "(10⁶ bytes) sent and received, buffers included. Evaluation, and what a method trains for it, does not count. "
-        "Mean ± standard deviation over seeds; a dash: not recorded."
+        "What all clients together do in a round, mean over all rounds and ± standard deviation over seeds, beside the "
+        f"accuracy that it buys ({GM.text}; {PM.text}, in percent). A dash: not recorded."
+    )
+    how = (
+        "Steps: batches trained on. Samples: as often as a gradient or a look at the data read them, so several "
+        "gradients of one batch count several times. Server steps: the server's own. MB: 10⁶ bytes sent and received, "
+        "buffers included. Evaluation, and what a method trains for it, does not count. Accuracies: "
+        f"{SELECTION_TEXT[chosen]}."
     )
     heads = ("task", "GM", "PM", "steps", "samples", "server steps", "MB")
-    return Table("budgets", "What a round takes", caption, "Method", tuple(map(Column, heads)), tuple(rows))
+    columns = tuple(map(Column, heads))
+    return Table("budgets", "What a round takes", caption, "Method", columns, tuple(rows), how=how)
 
 
 def reached(curve: pd.DataFrame, target: float) -> tuple[float, float, float]:

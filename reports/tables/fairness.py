@@ -152,22 +152,25 @@ def fairness_table(store: Store, clients: pd.DataFrame) -> Table:
         related = rank.get((row, task), np.nan)
         rows.append((row, (words(task), *entries, number(related, signed=True))))
     caption = (
-        "Personalized models client by client, test accuracy in percent, every client counting the same; mean ± "
-        "standard deviation over seeds; n: those that came to their end, where others did not. Worst decile: nine "
-        "clients in ten do better. Bottom 10 %: mean of the worst "
-        f"tenth. Spread: standard deviation over clients. These three are of the clients with at least {LEAST} test "
-        "samples (tested). Seen: of the accuracies as measured. Equal clients: what the same test sizes would show if "
-        "all clients had the same accuracy (binomial null, simulated); where seen is no different, it is chance. "
-        "Shrunk: of accuracies drawn towards the mean by as much as they are chance (beta-binomial). "
-        "Worse than local: share of clients (percent) that training alone serves better. "
-        "ρ: Spearman's correlation of the gain over local with the amount of training data."
+        "How evenly the personalized models serve the clients: test accuracy in percent, every client counting the "
+        "same, mean ± standard deviation over seeds. Where seen is no different from equal clients, the difference is "
+        "chance."
+    )
+    how = (
+        f"n: seeds that came to their end, where others did not. Tested: clients with at least {LEAST} test samples, "
+        "of which the next three are. Worst decile: nine clients in ten do better. Bottom 10 %: mean of the worst "
+        "tenth. Spread: standard deviation over clients. Seen: of the accuracies as measured. Equal clients: what the "
+        "same test sizes would show if all clients had the same accuracy (binomial null, simulated). Shrunk: of "
+        "accuracies drawn towards the mean by as much as they are chance (beta-binomial). Worse than local: share of "
+        "clients (percent) that training alone serves better. ρ: Spearman's correlation of the gain over local with "
+        "the amount of training data."
     )
     heads = (
         *(Column(name) for name in ("task", "mean", "tested")),
         *(Column(reading, measure) for measure in MEASURES for reading in _READINGS),
         *(Column(name) for name in ("worse than local", "ρ(gain, size)")),
     )
-    return Table("fairness", "Client by client", caption, "Method", heads, tuple(rows))
+    return Table("fairness", "Client by client", caption, "Method", heads, tuple(rows), how=how)
 
 
 def _readings(tested: pd.DataFrame, *address: str) -> list[float]:

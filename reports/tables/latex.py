@@ -98,5 +98,5 @@ def _transposed(table: Table) -> Table:
     labels = [f"{column.group}, {column.name}" if column.group else column.name for column in table.columns]
     rows = tuple((label, tuple(entries[at] for _, entries in table.rows)) for at, label in enumerate(labels))
     columns = tuple(Column(row) for row, _ in table.rows)
-    notes = tuple(note.replace("mean of the column", "mean of the row") for note in table.notes)
+    notes = tuple(note.replace("best of its column", "best of its row") for note in table.notes)
     return replace(table, corner="Task", columns=columns, rows=rows, notes=notes)

@@ -34,9 +34,8 @@ def pool_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table | 
             entries += [number(value) for value in errors[row]] if row in errors else [words("–")] * len(names)
         rows.append((row, tuple(entries)))
     caption = (
-        "Standard error, in percentage points, from the test samples alone, with seeds and models as they are: of a "
-        "method's accuracy, and of how far it is behind the task's best method on the same samples. More seeds do not "
-        "make it smaller; it comes on top of what the intervals over seeds say."
+        "Standard error, in percentage points, from the test samples alone: of a method's accuracy, and of how far it "
+        "is behind the task's best. More seeds do not make it smaller; it comes on top of the intervals over seeds."
     )
     return Table("pool_error", "What other test samples could change", caption, "Method", columns, tuple(rows))
 

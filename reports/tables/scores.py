@@ -72,16 +72,19 @@ def _table(store: Store, chosen: str, name: str, scored: _Scored) -> Table:
         rows.append((row, tuple(entries)))
     better = "smaller" if name in COSTS else "larger"
     caption = (
-        f"On test samples, mean ± standard deviation (ddof 1) over seeds; {better} is better; means over clients are "
-        f"of those that have it. {'; '.join(figure.text for figure in HEADLINE)}. Protocol: {store.protocols[0]}; "
-        f"{SELECTION_TEXT[chosen]}. No method is marked: comparisons are of accuracies."
+        f"Mean ± standard deviation over seeds, on test samples; {better} is better. "
+        f"{'; '.join(figure.text for figure in HEADLINE)}."
+    )
+    how = (
+        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}. Means over clients are of those that have the "
+        "score. No method is marked: comparisons are of accuracies."
     )
     notes: tuple[str, ...] = ()
     if without["missing"]:
         share = f"{without['missing']} of {without['clients']} clients' values"
         notes = (f"Missing: {share} of personalized models, as the client's test samples do not define the score.",)
     heads = tuple(Column(figure.name, task) for task, figure in columns)
-    return Table(f"score_{name}", name, caption, "Method", heads, tuple(rows), notes)
+    return Table(f"score_{name}", name, caption, "Method", heads, tuple(rows), notes, how=how)
 
 
 def _entry(

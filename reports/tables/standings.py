@@ -152,14 +152,17 @@ def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Tab
         rows += [(row, (*head, *(entry for by_row in by_figure for entry in by_row[row]))) for row in part.rows]
     which = "all tasks of a case" if store.cases else "all tasks"
     caption = (
-        f"Each method against the best of the others, mean over {which}: difference in percentage points at the best "
-        "one's level with simultaneous 95 % intervals (logits of accuracies, differences paired by seed, moderated "
-        "variances, comparisons with the best). Better: than every other. Worse: than the best. Equivalent: at "
-        f"most {store.margin:g} points below the best. Undecided: neither; this is no sign of equality. Seeds for 1 "
-        "point: how many per task would show one point four times in five, from the spread seen here. "
-        "Methods that did not train the model, have its very figures, or lack a cell are not compared."
+        f"Each method against the best of the others, mean over {which}: difference in percentage points with "
+        f"simultaneous 95 % intervals. Equivalent: at most {store.margin:g} points below the best; undecided: neither "
+        "worse nor equivalent, which is no sign of equality."
     )
-    return Table("standings", "What the data say", caption, "Method", columns, tuple(rows))
+    how = (
+        "Logits of accuracies, at the best one's level; differences paired by seed, moderated variances, comparisons "
+        "with the best. Better: than every other. Worse: than the best. Seeds for 1 point: how many per task would "
+        "show one point four times in five, from the spread seen here. Methods that did not train the model, have its "
+        "very figures, or lack a cell are not compared."
+    )
+    return Table("standings", "What the data say", caption, "Method", columns, tuple(rows), how=how)
 
 
 def _part(store: Store, figure: Figure, chosen: str) -> dict[str, tuple[TableEntry, ...]]:

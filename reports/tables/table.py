@@ -16,11 +16,12 @@ from reports.statistics.inference import summarise
 Mark = Literal["", "best", "equal", "near"]
 
 SYMBOLS: dict[Mark, str] = {"equal": "≈", "near": "†"}
-LEGEND = (
-    "Bold: highest mean of the column. ≈: equivalent to the best (simultaneous 95 % interval within the margin). †: "
-    "undecided, neither worse nor equivalent. No sign: worse than the best, or not compared. [ ]: derived, not trained "
-    "by the method (SCD, Remark 4.1), or a bound that no method may reach for; shown, not compared; "
-    "a dash where a mean of models has a larger loss than any guess."
+LEGEND = "Bold: best of its column; ≈: equivalent to the best; †: undecided; [ ]: derived, not trained by the method."
+MARKED = (
+    "Best: the highest mean. Equivalent: the simultaneous 95 % interval of the difference from the best lies within "
+    "the margin. Undecided: neither worse nor equivalent. No sign: worse than the best, or not compared. Derived "
+    "models (SCD, Remark 4.1), and a bound that no method may reach for, are shown and not compared; a dash where a "
+    "mean of models has a larger loss than any guess."
 )
 
 
@@ -143,6 +144,11 @@ def number(value: float, *, decimals: int = 2, signed: bool = False) -> TableEnt
     return words("–") if math.isnan(value) else TableEntry(float(value), decimals=decimals, signed=signed)
 
 
+def amount(value: float) -> TableEntry:
+    """An entry of what is spent, with two digits of what is small: 0.0028 hours are not none."""
+    return number(value, decimals=max(2, 1 - math.floor(math.log10(value))) if value > 0 else 2)
+
+
 def mean_entry(values: Iterable[float], *, decimals: int = 2, note: str = "", derived: bool = False) -> TableEntry:
     """An entry of the mean of runs with their standard deviation (ddof 1); a dash without runs, or where one is nan."""
     summary = summarise(np.array([*values], dtype=float))
@@ -235,7 +241,7 @@ def _escaped(text: str) -> str:
     return re.sub(_MARKUP, lambda sign: "\\" + sign[0], text)
 
 
-_MARKUP = re.compile(r"^[#>+=-](?=\s|#)|(?<![^\W_])_|_(?![^\W_])|[\\`*|]|~(?=~)|!(?=\[)|\](?=[(\[:])")
+_MARKUP = re.compile(r"^[#>+=-](?=\s|#)|(?<![^\W_])_|_(?![^\W_])|[\\`*|$]|~(?=~)|!(?=\[)|\](?=[(\[])|(?<!\[ )\](?=:)")
 """Signs that Markdown would interpret, each where it would."""
 
 

@@ -123,8 +123,8 @@ def test_a_task_without_validation_data_beside_one_that_has_some(store_writer, t
     without = (figures["task"] == "digits, α=0.1") & (figures["selection"] == "validation")
     mixed = replace(store, figures=figures[~without])
     table = accuracy.main_table(mixed, accuracy.selection(mixed))
-    assert "the last round on digits, α=0.1: no validation data" in table.caption
-    assert "no validation data" not in accuracy.main_table(mixed, "validation", tasks=["digits, α=1"]).caption
+    assert "the last round on digits, α=0.1: no validation data" in table.how
+    assert "no validation data" not in accuracy.main_table(mixed, "validation", tasks=["digits, α=1"]).how
     last = mixed.scores("scd", "digits, α=0.1", PM, "last")
     assert _row(table, "scd")[3].value == pytest.approx(np.mean(list(last.values())))
     assert len(accuracy.aggregate_table(mixed, "validation").rows) == 5
@@ -140,12 +140,13 @@ def test_equal_methods_are_both_best(store_writer, tmp_path):
 
 
 def test_caption_says_which_figure_it_is(store):
-    caption = accuracy.main_table(store, "validation").caption
+    table = accuracy.main_table(store, "validation")
+    caption = f"{table.caption} {table.how}"
     for words in ("over 3 seeds", "weighted by training size", "Protocol: honest", "chosen on validation data"):
         assert words in caption
-    equal = accuracy.main_table(store, "last", (PM_EQUAL,)).caption
-    assert "every client counting the same" in equal
-    assert "the last round" in equal
+    equal = accuracy.main_table(store, "last", (PM_EQUAL,))
+    assert "every client counting the same" in equal.caption
+    assert "the last round" in equal.how
 
 
 def test_comparisons_are_paired_by_seed(store):

@@ -27,8 +27,8 @@ def test_transposed_every_number_stays(main):
     assert [label for label, _ in table.rows] == ["digits, α=0.1, GM", "digits, α=0.1, PM"]
     assert [column.name for column in table.columns] == [row for row, _ in main.rows]
     assert list(table.rows[1][1]) == [entries[3] for _, entries in main.rows]
-    assert "Bold: highest mean of the column" in main.notes[0]
-    assert "Bold: highest mean of the row" in table.notes[0]
+    assert "Bold: best of its column" in main.notes[0]
+    assert "Bold: best of its row" in table.notes[0]
 
 
 def test_columns_that_no_task_has_are_refused(store):
@@ -48,7 +48,7 @@ def test_the_caption_names_data_clients_alpha_model_and_rounds(store_writer, tmp
 
     one = load([store_writer(tmp_path, seeds=2, alphas=(0.1,), methods=("fedavg", "scd"), model="mlp")])
     table = accuracy.main_table(one, "validation")
-    assert "digits, dirichlet α=0.1, 20 clients, model mlp, 12 rounds, 2 seeds" in table.caption
+    assert "digits, dirichlet α=0.1, 20 clients, model mlp, 12 rounds, 2 seeds" in table.how
     assert table.columns[0].group == "digits, α=0.1"
     assert r"$\alpha$=0.1" in to_latex(table)
 

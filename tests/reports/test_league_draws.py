@@ -167,11 +167,11 @@ def test_what_is_said_of_gains_is_what_was_done(tuned: Path) -> None:
     assert (measured.low, measured.high) == pytest.approx((expected.low, expected.high))
     assert "fedavg" not in comparison.gain.corrected
     [table] = gain_section(store, comparison).tables
-    assert "all methods with a corrected interval determine together; of other rows Student's" in table.caption
-    assert "each with the same budget of tuning." in table.caption
+    assert "all methods with a corrected interval determine together; of other rows Student's" in table.how
+    assert "each with the same budget of tuning." in table.how
     (tuned / "tuning.csv").unlink()
     [table] = gain_section(store, comparison).tables
-    assert "each with its defaults and one learning rate, untuned." in table.caption
+    assert "each with its defaults and one learning rate, untuned." in table.how
 
 
 def test_without_room_below_the_bound_a_sentence_stands_for_the_table(

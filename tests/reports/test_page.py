@@ -115,6 +115,14 @@ def test_a_run_without_a_finished_cell_is_refused(store_writer, tmp_path):
         write_report([run])
 
 
+def test_captions_have_two_sentences_at_most(report):
+    """How something was computed opens on a click."""
+    text = report.read_text(encoding="utf-8")
+    captions = [html.unescape(re.sub("<[^>]*>", "", part)) for part in re.findall(r"</b> (.*?)</figcaption>", text)]
+    assert len(captions) > 20
+    assert [text for text in captions if len(re.findall(r"[.?!](?= [A-Z\[ρ±–]|$)", text)) > 2] == []
+
+
 @needs_browser
 @pytest.mark.parametrize("size", ["1280,900", "390,800"])
 def test_in_a_browser(report, tmp_path, size):

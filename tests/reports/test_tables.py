@@ -10,7 +10,18 @@ import pytest
 from markdown_it import MarkdownIt
 
 from reports.page.section import Section, rendered
-from reports.tables.table import Column, Table, TableEntry, number, to_csv, to_latex, to_markdown, words
+from reports.tables.table import (
+    Column,
+    Table,
+    TableEntry,
+    amount,
+    markdown_text,
+    number,
+    to_csv,
+    to_latex,
+    to_markdown,
+    words,
+)
 
 TABLE = Table(
     "main",
@@ -122,6 +133,8 @@ def _numbers(text: str) -> list[str]:
         "``<b>`x`",
         "&lt;b&gt; &#60;i&#62;",
         "[x]: https://example.org",
+        "[ ]: derived",
+        "from $5 to $10",
         "~~struck~~",
     ],
 )
@@ -135,6 +148,22 @@ def test_markdown_shows_a_label_as_it_is(label):
     shown = unescape(re.sub(r"</?[a-z]+[^>]*>", "", page))
     assert max(shown.count(plain), shown.count(plain.replace("`", ""))) >= 6
     assert page.count("<strong>") == 1
+
+
+def test_markdown_is_read_as_it_is_written_too():
+    """Brackets without a label need no escape; a dollar does, as two of them are a formula on many sites."""
+    assert markdown_text("[ ]: derived") == "[ ]: derived"
+    assert markdown_text("$5 and $6") == r"\$5 and \$6"
+
+
+def test_what_is_small_is_not_printed_as_nothing():
+    assert [amount(value).number for value in (0.0, 0.00281, 0.04, 1.2345, 120)] == [
+        "0.00",
+        "0.0028",
+        "0.040",
+        "1.23",
+        "120.00",
+    ]
 
 
 def test_no_spreadsheet_takes_a_label_for_a_formula():

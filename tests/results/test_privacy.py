@@ -35,6 +35,10 @@ def test_rows_of_one_promise_share_a_note() -> None:
     notes = privacy_notes([("fedavg", [statement]), ("ditto", [{**statement, "delta": 1e-6}]), ("fedper", [statement])])
     text = "ε protects a client (a client, or another, δ = 1e-05, accountant 1.6.0). Not protected: this; that"
     assert notes == [f"fedavg, fedper: {text}", f"ditto: {text.replace('1e-05', '1e-06')}"]
+    more = {**statement, "unprotected": ["this", "personal models", "that"]}
+    assert privacy_notes([("fedavg", [statement]), ("ditto", [more])]) == [
+        f"fedavg, ditto: {text}. In ditto not either: personal models"
+    ]
 
 
 @pytest.mark.long
