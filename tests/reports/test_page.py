@@ -157,7 +157,7 @@ def test_a_run_of_one_seed_and_one_method_without_a_generic_model(store_writer, 
     main = write_report([run]).with_name("main.md").read_text(encoding="utf-8")
     row = next(line for line in main.splitlines() if line.startswith("| local"))
     assert re.fullmatch(r"\| local \| – \| \*\*\d+\.\d\d\*\* \|", row), row
-    assert "over 1 seed " in main
+    assert "over 1 seed;" in main
 
 
 @pytest.mark.long
