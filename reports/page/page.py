@@ -19,6 +19,7 @@ from bench.store import inside
 from reports.page import client_relations
 from reports.page.cells import cells_section
 from reports.page.changes import change_section
+from reports.page.first_screen import answers
 from reports.page.further_tests import TRIGGERED, further_section, further_tests
 from reports.page.method_portraits import portraits
 from reports.page.section import Section, rendered
@@ -200,7 +201,8 @@ def _section(
 def _headline_section(part: _Compared) -> Section:
     store, chosen = part.store, part.chosen
     pictures = heat_maps(store, chosen, part.success) if store.cases else filter(None, [headline(store, chosen)])
-    return Section("headline", "At a glance", pictures=(*pictures, *trends(store, chosen, part.success)))
+    points = answers(store, chosen, part.costs, part.tuned)
+    return Section("headline", "At a glance", pictures=(*pictures, *trends(store, chosen, part.success)), points=points)
 
 
 def _accuracy_section(part: _Compared) -> Section:

@@ -23,7 +23,7 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
         costs: `reports.tables.cost.totals`.
         chosen: which round is reported.
     """
-    means = _mean_costs(store, costs)
+    means = mean_costs(store, costs)
     shown = [name for name in _COSTS if means[name].notna().any()]
     if not shown:
         return None
@@ -53,7 +53,7 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
         return finish(canvas, "tradeoff", "Accuracy against bytes and steps", caption, how)
 
 
-def _mean_costs(store: Store, costs: pd.DataFrame) -> pd.DataFrame:
+def mean_costs(store: Store, costs: pd.DataFrame) -> pd.DataFrame:
     """Average each row's megabytes and steps of a round over seeds, then over tasks."""
     last = costs.groupby(["row", "task", "seed"]).agg(megabytes=("megabytes", "max"), rounds=("round", "max"))
     sent = (last["megabytes"] / last["rounds"]).groupby(["row", "task"]).mean().groupby("row").mean()

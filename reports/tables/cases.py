@@ -47,12 +47,19 @@ def effects(store: Store, figure: Figure, chosen: str) -> list[Effect]:
         for pair in pairs_of_cases(store):
             bases = [base for case, base in tasks if case == pair[0] and (pair[1], base) in tasks]
             of_case, against = ([tasks[case, base] for base in bases] for case in pair)
-            scores, reference = (mean_scores(store, row, places, figure, chosen) for places in (of_case, against))
-            least = math.sqrt(sum(store.least(task, figure.on) ** 2 for task in of_case)) / max(1, len(bases))
-            paired = [scores[unit] - reference[unit] for unit in scores if unit in reference]
-            if paired:
-                found.append(Effect(row, *pair, inference.summarise(paired, least=least)))
+            if (of_pair := difference(store, (row, of_case), (row, against), figure, chosen)).n:
+                found.append(Effect(row, *pair, of_pair))
     return found
+
+
+def difference(
+    store: Store, first: tuple[str, list[str]], other: tuple[str, list[str]], figure: Figure, chosen: str
+) -> inference.Summary:
+    """Difference of two rows in percentage points, each on as many tasks: means over tasks, paired by unit."""
+    scores, reference = (mean_scores(store, *entry, figure, chosen) for entry in (first, other))
+    paired = [scores[unit] - reference[unit] for unit in scores if unit in reference]
+    least = math.sqrt(sum(store.least(task, figure.on) ** 2 for task in first[1])) / max(1, len(first[1]))
+    return inference.summarise(paired, least=least)
 
 
 def mean_scores(store: Store, row: str, tasks: Sequence[str], figure: Figure, chosen: str) -> dict[str, float]:

@@ -66,6 +66,30 @@ def write_store(
     return run
 
 
+ATTACK = {"name": "sign_flip", "share": 0.2, "factor": 1.0}
+CASES = {
+    "plain": {},
+    "attacked": {"attack": ATTACK},
+    "robust": {"attack": ATTACK, "server": {"name": "trimmed_mean", "share": 0.2}},
+}
+CASE_METHODS = ("fedavg", "fedper", "ditto")
+
+
+def write_cases(folder, *, seeds=4, alphas=(1.0,), settings=CASES, **info):
+    """Runs of one grid with named cases, a run folder for each case."""
+    runs = []
+    for name, of_case in settings.items():
+        run = write_store(folder / name, seeds=seeds, alphas=alphas, methods=CASE_METHODS, case=name, **of_case)
+        content = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        for cell in content["cells"]:
+            before, cell["id"] = cell["id"], cell_id(f"{cell['id']} {name}")
+            (run / before).rename(run / cell["id"])
+        (run / "run.json").write_text(json.dumps(content | {"cases": list(settings)} | info), encoding="utf-8")
+        copy_settings(run)
+        runs.append(run)
+    return runs
+
+
 def name_cases(run: Path) -> None:
     """Make a league's tasks of the alphas: below 1 cases of `digits`, else of `synthetic`."""
     info = json.loads((run / "run.json").read_text(encoding="utf-8"))

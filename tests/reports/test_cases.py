@@ -17,16 +17,9 @@ from reports.pictures.canvas import finish
 from reports.reading.load import PM, load
 from reports.tables import accuracy, cases
 from reports.tables.standings import standings_table
-from tests.reports.conftest import cell_id, copy_settings, write_store
+from tests.reports.conftest import CASE_METHODS, write_cases, write_store
 
 NAMES = ["plain", "attacked", "robust"]
-ATTACK = {"name": "sign_flip", "share": 0.2, "factor": 1.0}
-SETTINGS = {
-    "plain": {},
-    "attacked": {"attack": ATTACK},
-    "robust": {"attack": ATTACK, "server": {"name": "trimmed_mean", "share": 0.2}},
-}
-METHODS = ("fedavg", "fedper", "ditto")
 
 
 @pytest.fixture
@@ -43,21 +36,6 @@ def drawn(monkeypatch):
 
 
 PLACE = (PM, "validation")
-
-
-def write_cases(folder, *, seeds=4, alphas=(1.0,), settings=SETTINGS, **info):
-    """Runs of one grid with named cases, a run folder for each case."""
-    runs = []
-    for name, of_case in settings.items():
-        run = write_store(folder / name, seeds=seeds, alphas=alphas, methods=METHODS, case=name, **of_case)
-        content = json.loads((run / "run.json").read_text(encoding="utf-8"))
-        for cell in content["cells"]:
-            before, cell["id"] = cell["id"], cell_id(f"{cell['id']} {name}")
-            (run / before).rename(run / cell["id"])
-        (run / "run.json").write_text(json.dumps(content | {"cases": list(settings)} | info), encoding="utf-8")
-        copy_settings(run)
-        runs.append(run)
-    return runs
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +56,7 @@ def _shaken(store):
 
 
 def test_cases_are_columns_by_their_names_and_their_settings_make_no_rows(store, two_tasks):
-    assert (store.rows, store.tasks, list(store.cases)) == (list(METHODS), NAMES, NAMES)
+    assert (store.rows, store.tasks, list(store.cases)) == (list(CASE_METHODS), NAMES, NAMES)
     assert "3 methods, 1 task in 3 cases, 36 cells" in _summary(store)
     assert two_tasks.tasks[:3] == ["digits, α=1, plain", "digits, α=0.1, plain", "digits, α=1, attacked"]
     assert "3 methods, 2 tasks in 3 cases, 72 cells" in _summary(two_tasks)
@@ -88,7 +66,7 @@ def test_cases_are_columns_by_their_names_and_their_settings_make_no_rows(store,
 
 def test_methods_are_compared_within_each_case(store):
     rows = standings_table(store, "validation", (PM,)).rows
-    assert [(row, entries[0].note) for row, entries in rows] == [(row, case) for case in NAMES for row in METHODS]
+    assert [(row, entries[0].note) for row, entries in rows] == [(row, case) for case in NAMES for row in CASE_METHODS]
     verdicts = {entries[1].note for row, entries in rows if row in ("fedper", "ditto")}
     assert verdicts <= {"better", "worse", "undecided", "equivalent"}
     compared = accuracy.comparison_table(store, "validation").rows

@@ -1,0 +1,211 @@
+"""The first answers of a page: who is best where, how sure that is, by how much over what is simple, at what cost, and
+what the run cannot say. One sentence each."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from reports.pictures.tradeoff import mean_costs
+from reports.reading.load import GM, PM, Figure, Store
+from reports.statistics import inference
+from reports.tables.cases import difference, effects, interval_text
+from reports.tables.standings import Family, by_unit, derived_rows, each_once, erratic_rows
+
+_SIMPLE = {"fedavg": "FedAvg", "finetune": "fine-tuning", "local": "training alone"}
+"""What a method should beat to be worth its trouble."""
+_NAMED = 3
+"""So many names stand in a sentence; of more, their number."""
+
+
+def answers(store: Store, chosen: str, costs: pd.DataFrame, tuned: Sequence[str]) -> tuple[str, ...]:
+    """Answer the questions; figures that a method derives count too, since somebody may deploy them.
+
+    Args:
+        store: cells of one protocol.
+        chosen: which round is reported.
+        costs: `reports.tables.cost.totals`.
+        tuned: what a study tuned for; empty: nothing was tuned.
+    """
+    figure = PM if _complete(store, PM, chosen) else GM
+    rows = _complete(store, figure, chosen)
+    if not rows:
+        return ("No method has a figure on every task, so that none can be called best.",)
+    places = {case: part.tasks for case, part in store.cases.items()} or {task: [task] for task in store.tasks}
+    winners = _winners(store, figure, chosen, places)
+    whole = {row: np.mean([units.mean() for units in by_unit(store, row, store.tasks, figure, chosen)]) for row in rows}
+    wins = list(winners.values())
+    leader = max(rows, key=lambda row: (wins.count(row) if store.cases else 0, whole[row]))
+    sentences = [
+        _who(store, chosen, places),
+        _how_sure(store, figure, chosen, leader),
+        _gains(store, figure, chosen, leader),
+        *([_of_cases(store, figure, chosen, leader)] if store.cases else []),
+        _cost(store.cases.get(store.reference_case, store), costs, leader),
+        _unsaid(store, figure, chosen, leader, tuned),
+    ]
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def _complete(store: Store, figure: Figure, chosen: str) -> list[str]:
+    """The rows with this figure in all cells of all tasks."""
+    return [row for row in store.rows if all(store.complete(row, task, figure, chosen) for task in store.tasks)]
+
+
+def _winners(store: Store, figure: Figure, chosen: str, places: dict[str, list[str]]) -> dict[str, str]:
+    """The row with the highest mean in each place; places are cases, or tasks where there are none."""
+    winners = {}
+    for place, tasks in places.items():
+        means = {
+            row: sum(units.mean() for units in by_unit(store, row, tasks, figure, chosen))
+            for row in store.rows
+            if all(store.complete(row, task, figure, chosen) for task in tasks)
+        }
+        if means:
+            winners[place] = max(means, key=lambda row: means[row])
+    return winners
+
+
+def _who(store: Store, chosen: str, places: dict[str, list[str]]) -> str:
+    parts = []
+    for figure, models in ((PM, "personalized models"), (GM, "generic model")):
+        winners = _winners(store, figure, chosen, places)
+        derived = derived_rows(store, store.tasks, figure)
+        of_row: dict[str, list[str]] = {}
+        for place, row in winners.items():
+            of_row.setdefault(row, []).append(place)
+        names = [
+            f"`{row}`{' (derived)' if row in derived else ''} {_where(won, len(places), bool(store.cases))}"
+            for row, won in sorted(of_row.items(), key=lambda entry: -len(entry[1]))
+        ]
+        parts += [f"best {models}: {', '.join(names)}"] if names else []
+    return f"{_capital('; '.join(parts))}."
+
+
+def _where(places: Sequence[str], of: int, cases: bool) -> str:
+    preposition, kind = ("in", "cases") if cases else ("on", "tasks")
+    if len(places) == of > 1:
+        return f"{preposition} {'both' if of == 2 else f'all {of}'} {kind}"
+    if cases:
+        return f"in {_quoted(places)}"
+    if len(places) <= _NAMED:
+        return f"on {' and '.join(places)}"
+    return f"{preposition} {len(places)} of {of} {kind}"
+
+
+def _family(store: Store, figure: Figure, chosen: str) -> Family:
+    """All rows with the figure on all tasks, each model once."""
+    rows = {row: by_unit(store, row, store.tasks, figure, chosen) for row in _complete(store, figure, chosen)}
+    least = tuple(store.least(task, figure.on) for task in store.tasks)
+    return Family(*each_once(rows), {}, erratic_rows(store, store.tasks), least)
+
+
+def _how_sure(store: Store, figure: Figure, chosen: str, leader: str) -> str:
+    if store.cases:
+        by_verdict: dict[str, list[str]] = {}
+        for case, part in store.cases.items():
+            standings = _family(part, figure, chosen).standings(store.margin)
+            sure = any(standing.verdict == "better" for standing in standings.values())
+            by_verdict.setdefault("sure" if sure else "unsure" if standings else "", []).append(case)
+        texts = {
+            "sure": "the best is shown to be better than every other method in {}",
+            "unsure": "no method is shown to be best in {}",
+            "": "nothing can be compared in {}",
+        }
+        return f"{_capital('; '.join(texts[kind].format(_quoted(cases)) for kind, cases in by_verdict.items()))}."
+    group = _family(store, figure, chosen)
+    standings = group.standings(store.margin)
+    if leader not in standings:
+        one = "one seed shows no spread" if len(group.scores) > 1 else "there is no other model to compare with"
+        return f"How sure that is cannot be said: {one}."
+    over = f"over {len(store.tasks)} tasks" if len(store.tasks) > 1 else f"on {store.tasks[0]}"
+    first = standings[leader]
+    if first.verdict == "better":
+        ends = f"{first.difference:+.2f} [{first.low:+.2f}, {first.high:+.2f}]"
+        return f"`{leader}` is shown to be better than every other method {over}, than the next best by {ends} points."
+    others = {row: standing.verdict for row, standing in standings.items() if row != leader}
+    worse = sum(verdict == "worse" for verdict in others.values())
+    shown = [f"{worse} of {len(others)} others are shown to be worse"]
+    for verdict, text in (("undecided", "undecided"), ("equivalent", f"equivalent within {store.margin:g} points")):
+        if rows := [row for row, of_row in others.items() if of_row == verdict]:
+            shown.append(f"{_list([f'`{row}`' for row in rows]) if len(rows) <= _NAMED else len(rows)} {text}")
+    return f"`{leader}` has the highest mean {over}: {', '.join(shown)}."
+
+
+def _gains(store: Store, figure: Figure, chosen: str, leader: str) -> str:
+    """By how much the leader is above what is simple, mean over tasks, or case by case."""
+    rows = {cell.view.settings.method: cell.row for cell in reversed(store.cells)}
+    texts, lacking = [], []
+    for method, name in _SIMPLE.items():
+        if (row := rows.get(method)) is None:
+            lacking.append(name)
+        elif row != leader:
+            blocks = store.cases or {"": store}
+            gains = {
+                case: difference(store, (leader, part.tasks), (row, part.tasks), figure, chosen)
+                for case, part in blocks.items()
+            }
+            listed = [f"{_points(gain)}{case and f' in {_quoted([case])}'}" for case, gain in gains.items() if gain.n]
+            texts += [f"against {name} {', '.join(listed)}"] if listed else []
+    missing = f" ({' and '.join(lacking)}: not in the grid)" if lacking else ""
+    return f"`{leader}`, in points: {'; '.join(texts)}{missing}." if texts else ""
+
+
+def _of_cases(store: Store, figure: Figure, chosen: str, leader: str) -> str:
+    """What each case changes for the leader."""
+    against: dict[str, list[str]] = {}
+    for effect in effects(store, figure, chosen):
+        if effect.row == leader:
+            against.setdefault(effect.against, []).append(f'"{effect.case}" {_points(effect.difference)}')
+    texts = [f'against "{other}": {", ".join(changes)}' for other, changes in against.items()]
+    return f"What cases change for `{leader}`, in points: {'; '.join(texts)}." if texts else ""
+
+
+def _cost(store: Store, costs: pd.DataFrame, leader: str) -> str:
+    means = mean_costs(store, costs)
+    base = next((cell.row for cell in store.cells if cell.view.settings.method == "fedavg"), "")
+    taken, beside = [], []
+    for name, unit in (("steps", "steps"), ("megabytes", "MB")):
+        cost = float(means[name].get(leader, math.nan))
+        factor = cost / float(means[name].get(base, math.nan) or math.nan)
+        taken += [] if math.isnan(cost) else [f"{cost:.3g} {unit}"]
+        beside += [] if math.isnan(factor) or base == leader else [f"{factor:.2g} times its {name}"]
+    against = f"; against FedAvg, {_list(beside)}" if beside else ""
+    return f"A round of `{leader}` takes {_list(taken)} of all clients together{against}." if taken else ""
+
+
+def _unsaid(store: Store, figure: Figure, chosen: str, leader: str, tuned: Sequence[str]) -> str:
+    return f"The run cannot say {_list(list(_limits(store, figure, chosen, leader, tuned)), last='or')}."
+
+
+def _limits(store: Store, figure: Figure, chosen: str, leader: str, tuned: Sequence[str]) -> Iterator[str]:
+    seeds = len({cell.seed for cell in store.cells})
+    part = store.cases.get(store.reference_case, store)
+    standing = _family(part, figure, chosen).standings(store.margin).get(leader)
+    if seeds == 1:
+        yield "how much of a difference is the luck of its one seed"
+    elif standing is not None and not 0 < standing.seeds <= seeds:
+        needed = f"about {standing.seeds}" if standing.seeds else "more than 10,000"
+        yield f"which method is ahead where it is by one point ({seeds} seeds; {needed} would show it)"
+    if not tuned and not any(run.get("draws") for run in store.runs):
+        yield "what tuning would change (no setting was tuned)"
+    if undone := sum(cell.state != "done" for cell in store.cells):
+        yield f"what the {undone} of {len(store.cells)} cells that are not done would show"
+    yield f"how it is on other data than {_list(list(dict.fromkeys(cell.flat['dataset'] for cell in store.cells)))}"
+
+
+def _points(summary: inference.Summary) -> str:
+    return f"{summary.mean:+.2f} {interval_text(summary)}".strip()
+
+
+def _list(names: Sequence[str], last: str = "and") -> str:
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def _quoted(cases: Sequence[str]) -> str:
+    return _list([f'"{case}"' for case in cases])
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
