@@ -20,7 +20,9 @@ def alone(value: Any) -> Any:
     return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
 
 
-class _Part(BaseModel):
+class Strict(BaseModel):
+    """A model that names the known keys where it refuses an unknown one."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="before")
@@ -34,7 +36,7 @@ class _Part(BaseModel):
         return value
 
 
-class Spread(_Part):
+class Spread(Strict):
     """A lognormal distribution over clients."""
 
     median: Rate
@@ -57,7 +59,7 @@ Amount = Annotated[
 """One value for all clients, a list of values that clients take in turn, or a distribution."""
 
 
-class SlowClients(_Part):
+class SlowClients(Strict):
     """A fixed set of slow clients: the listed `clients`, or a `share` of all clients, drawn once."""
 
     clients: Annotated[tuple[int, ...], Listed] = ()
@@ -65,14 +67,14 @@ class SlowClients(_Part):
     factor: float = Field(ge=1, description="how many times longer they compute")
 
 
-class SlowRounds(_Part):
+class SlowRounds(Strict):
     """Slow-downs that may hit any client, drawn anew in each round."""
 
     probability: float = Field(ge=0, le=1)
     factor: float = Field(ge=1, description="how many times longer the round's computing takes")
 
 
-class Profile(_Part):
+class Profile(Strict):
     """Speeds of clients and of their connections.
 
     Attributes:

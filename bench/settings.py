@@ -4,10 +4,21 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
+from typing_extensions import TypeAliasType
 
 from bench.plugin import ATTACKS, CHANNELS, DATASETS, SERVER_RULES, SHIFTS, Registry
-from bench.profiles import Listed, Profile, alone, resolve
+from bench.profiles import Listed, Profile, Strict, alone, resolve
 
 DEFAULT_SELECTION = "uniform"
 POISSON = "poisson"
@@ -132,20 +143,24 @@ class ModelsBySize(BaseModel):
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class OptimizerSettings(BaseModel):
-    """The optimizer of local training; learning rate, weight decay and momentum are separate settings of the cell."""
+class SgdSettings(Strict):
+    """Stochastic gradient descent, whose `momentum` and `nesterov` are separate settings of the cell."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: Literal["sgd"] = "sgd"
 
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
-    betas: Annotated[tuple[_Decay, _Decay] | None, Listed] = None
-    eps: float | None = Field(None, gt=0)
 
-    @model_validator(mode="after")
-    def _refuse_options_of_adam(self) -> "OptimizerSettings":
-        if self.name == "sgd" and (self.betas is not None or self.eps is not None):
-            raise ValueError("sgd has no `betas` and no `eps`; its settings are `momentum` and `nesterov`")
-        return self
+class AdamSettings(Strict):
+    """Adam, or AdamW, whose weight decay is apart from the gradient."""
+
+    name: Literal["adam", "adamw"]
+    betas: Annotated[tuple[_Decay, _Decay], Listed] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+
+
+OptimizerSettings = TypeAliasType(
+    "OptimizerSettings", Annotated[SgdSettings | AdamSettings, Field(discriminator="name")]
+)
+"""The optimizer of local training; learning rate and weight decay are separate settings of the cell."""
 
 
 class PrivateTraining(BaseModel):
@@ -198,29 +213,10 @@ class FurtherTest(BaseModel):
 NO_TRIGGER = "tests: triggered needs a cell with an attack that has a trigger, such as `attack: backdoor`"
 
 
-def _optimizer(value: Any) -> Any:
-    """Turn a bare name into a mapping with Adam's defaults, so that spelling out a default makes no other cell."""
-    value = _named(value)
-    if isinstance(value, dict) and value.get("name") in ("adam", "adamw"):
-        return {"betas": (0.9, 0.999), "eps": 1e-8, **value}
-    return value
+class Adapters(Strict):
+    """Adapters in layers of a model. Beside them only the layers of `train` are trained; all others are frozen."""
 
-
-_OF_KIND: dict[str, dict[str, Any]] = {"lora": {"rank": 8, "alpha": 16.0}, "adapter": {"rank": 64}}
-"""Defaults of the kinds of adapters that have these options."""
-
-
-class AdapterSettings(BaseModel):
-    """Adapters in layers of a model. Beside them only the layers of `train` are trained; all others are frozen.
-
-    `bench/models/adapters.py` has the kinds: `lora`, `ia3`, `bias_only` and `adapter`, a bottleneck.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: Literal["lora", "ia3", "bias_only", "adapter"]
-    rank: int | None = Field(None, ge=1, description="of lora's matrices; width of the bottleneck of `adapter`")
-    alpha: float | None = Field(None, gt=0, description="lora adds alpha / rank B A to a weight")
+    name: str
     layers: Annotated[tuple[str, ...], Listed] = Field(
         (), description="by the last part of their names or their beginning, e.g. [qkv]; empty: all that can have one"
     )
@@ -229,24 +225,37 @@ class AdapterSettings(BaseModel):
     )
     dropout: float = Field(0.0, description="of an adapter's input; 0 is the only value so far")
 
-    @model_validator(mode="before")
+    @field_validator("dropout")
     @classmethod
-    def _complete(cls, value: Any) -> Any:
-        """Turn a bare name into a mapping, and fill in the kind's defaults: spelling one out makes no other cell."""
-        value = _named(value)
-        if isinstance(value, dict) and isinstance(name := value.get("name"), str):
-            return {**_OF_KIND.get(name, {}), **value}
+    def _refuse_dropout(cls, value: float) -> float:
+        if value != 0:
+            raise ValueError("draws of dropout would depend on which clients are computed together; leave it at 0")
         return value
 
-    @model_validator(mode="after")
-    def _refuse_options_of_others(self) -> "AdapterSettings":
-        if self.rank is not None and self.name not in _OF_KIND:
-            raise ValueError(f"{self.name} has no `rank`; take it out, or take lora or adapter")
-        if self.alpha is not None and self.name != "lora":
-            raise ValueError(f"{self.name} has no `alpha`, which is lora's; take it out")
-        if self.dropout != 0:
-            raise ValueError("draws of dropout would depend on which clients are computed together; leave it at 0")
-        return self
+
+class LoraSettings(Adapters):
+    """Low-rank adaptation: alpha / rank B A is added to a weight."""
+
+    name: Literal["lora"] = "lora"
+    rank: int = Field(8, ge=1, description="of its two matrices")
+    alpha: float = Field(16.0, gt=0)
+
+
+class BottleneckSettings(Adapters):
+    """A bottleneck after a layer."""
+
+    name: Literal["adapter"] = "adapter"
+    rank: int = Field(64, ge=1, description="its width")
+
+
+class PlainAdapters(Adapters):
+    """Adapters without a size: a factor for each output, or biases that are trained."""
+
+    name: Literal["ia3", "bias_only"]
+
+
+AdapterSettings = LoraSettings | BottleneckSettings | PlainAdapters
+"""Kinds of adapters; `bench/models/adapters.py` has them."""
 
 
 NotNegative = Annotated[int, Field(ge=0)]
@@ -362,8 +371,11 @@ class Settings(BaseModel):
     frozen: tuple[str, ...] = Field(
         (), description="layers that nothing trains or sends, by the beginning of their names, e.g. [body]; held once"
     )
-    adapters: AdapterSettings | None = Field(
-        None, description="small trained parts of a frozen model, e.g. {name: lora, rank: 8, alpha: 16, layers: [qkv]}"
+    adapters: Annotated[Annotated[AdapterSettings, Field(discriminator="name")] | None, BeforeValidator(_named)] = (
+        Field(
+            None,
+            description="small trained parts of a frozen model, e.g. {name: lora, rank: 8, alpha: 16, layers: [qkv]}",
+        )
     )
     augment: Literal["none", "crop_flip"] = Field("none", description="of training images: 4-pixel crops and mirroring")
     batchnorm: Literal["aggregate", "local"] = Field("aggregate", description="what happens to running statistics")
@@ -402,8 +414,8 @@ class Settings(BaseModel):
     batch_size: int = Field(10, ge=1)
     lr: float = Field(0.01, gt=0)
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after each round")
-    optimizer: Annotated[OptimizerSettings, BeforeValidator(_optimizer)] = Field(
-        OptimizerSettings(), description="of local training: sgd, adam, adamw, or {name: adam, betas: [...], eps: ...}"
+    optimizer: Annotated[OptimizerSettings, BeforeValidator(_named)] = Field(
+        SgdSettings(), description="of local training: sgd, adam, adamw, or {name: adam, betas: [...], eps: ...}"
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
     nesterov: bool = Field(False, description="of sgd")

@@ -78,7 +78,7 @@ _FLOATING = ("har", "motion", "pamap2", "watch")
 """Built-in data sets with floating inputs, besides `npz`, which may have some, and `synthetic`, whose inputs stay."""
 
 _ABSENT: dict[str, Any] = {
-    "optimizer": {"name": "sgd", "betas": None, "eps": None},
+    "optimizer": {"name": "sgd"},
     "pretrained": None,
     "frozen": [],
     "adapters": None,

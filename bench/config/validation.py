@@ -32,11 +32,14 @@ _IN_WORDS_OF_YAML = {
     "list_type": "should be a list",
     "dict_type": "should be a mapping",
     "model_type": "should be a mapping",
+    "model_attributes_type": "should be a name or a mapping",
     "dataclass_type": "should be a mapping",
     "json_invalid": "is not text in UTF-8",  # of a value that was written as JSON: it holds half a letter
     "extra_forbidden": "is no key that can stand here",
     "too_short": "should have {min_length} or more values",
     "too_long": "should have {max_length} values at most",
+    "union_tag_invalid": "has the name {tag!r}; there are {expected_tags}",
+    "union_tag_not_found": "needs {discriminator}",
     "value_error": "{error}",
 }
 

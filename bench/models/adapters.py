@@ -19,7 +19,7 @@ from torch.nn import functional
 from bench.data import Floats
 from bench.errors import UserError
 from bench.model_call import Composed
-from bench.settings import AdapterSettings
+from bench.settings import AdapterSettings, BottleneckSettings, LoraSettings, PlainAdapters
 from bench.tensors import statistics
 
 _CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
@@ -269,18 +269,13 @@ def merged(network: nn.Module) -> nn.Module:
 
 
 def _adapter(settings: AdapterSettings) -> Adapter:
-    match settings.name:
-        case "lora":
-            assert settings.rank
-            assert settings.alpha
+    match settings:
+        case LoraSettings():
             return Lora(settings.rank, settings.alpha / settings.rank)
-        case "ia3":
-            return Ia3()
-        case "bias_only":
-            return BiasOnly()
-        case "adapter":
-            assert settings.rank
+        case BottleneckSettings():
             return Bottleneck(settings.rank)
+        case PlainAdapters():
+            return Ia3() if settings.name == "ia3" else BiasOnly()
 
 
 def _chosen(net: nn.Module, adapter: Adapter, settings: AdapterSettings, name: str) -> list[str]:

@@ -18,7 +18,7 @@ from bench.settings import AdapterSettings, PublicSet, Settings
 from tests.conftest import ROOT
 
 OTHERS = {DATA_SET: DATASETS, "attack:": ATTACKS, "server:": SERVER_RULES, "channel:": CHANNELS}
-ADAPTERS = get_args(AdapterSettings.model_fields["name"].annotation)
+ADAPTERS = [name for kind in get_args(AdapterSettings) for name in get_args(kind.model_fields["name"].annotation)]
 REGISTERED = {
     *("adapter:" + name for name in ADAPTERS),
     *(

@@ -94,7 +94,7 @@ BAD = [  # the file, and the message after its name; lists of known names are le
         GOOD + "precision: bf16\ndtype: float64",
         "3: precision bf16 is for float32; take out `dtype: float64` or `precision`",
     ),
-    (GOOD + "optimizer: adm", "3: optimizer = \"adm\" should be 'sgd', 'adam' or 'adamw'"),
+    (GOOD + "optimizer: adm", "3: optimizer = \"adm\" has the name 'adm'; there are 'sgd', 'adam', 'adamw'"),
     (GOOD + "optimizer: {name: adam, betas: [0.9, 1]}", "3: optimizer.betas[1] = 1 should be less than 1"),
     (
         GOOD + "optimizer: adam\nmomentum: 0.5",

@@ -19,7 +19,7 @@ from bench.method import Message, Params
 from bench.model_call import Forward
 from bench.models import adapters
 from bench.params import Spec
-from bench.settings import AdapterSettings, Settings
+from bench.settings import LoraSettings, Settings
 from methods.feddpa import by_sample, mixed, mixed_loss
 from methods.lora import product, replaced
 from tests.engine.problems import METHOD_NAMES, QUICK, linear, remarks, run, toy, toy_partition
@@ -189,7 +189,7 @@ def test_feddpa_replays_the_authors_code() -> None:
     """
     with torch.device("meta"):
         module = linear((4,), 3)
-    adapters.insert(module, AdapterSettings(name="lora", rank=2, alpha=6.0, train=()), "test_linear")
+    adapters.insert(module, LoraSettings(rank=2, alpha=6.0, train=()), "test_linear")
     values = {W: wave(3, 4, start=0), HEAD: wave(3, 3, start=200)}
     spec = Spec.of("replay", module, values)
     pieces = [wave(*e.shape, start=at + 200 * ("head" in e.name))

@@ -30,7 +30,7 @@ from bench.params import Prefixes, Spec
 from bench.plugin import CHANNELS, METHODS
 from bench.rng import generator
 from bench.runs.forecast.kept import keep, method_key, read_kept
-from bench.settings import AdapterSettings, Settings
+from bench.settings import AdapterSettings, LoraSettings, Settings
 
 STAND_IN = ("comet_cnn", (1, 28, 28), 10, "{}")  # model, shape of a sample, classes, options: quick, and small
 _SHARE = 0.5  # of a GPU's memory; the rest is for data, activations and what lies between tensors
@@ -227,9 +227,7 @@ def _small(
     n_train = 2 * clients
     data = replace(noise(shape, classes, n_train + 4, rng), n_train=n_train)
     # Counts are in units of what is trained, so that the rank is no matter but to methods with ranks of their own.
-    adapters = (
-        AdapterSettings.model_validate({"name": kind, "rank": 256}) if (kind := METHODS.get(method).adapter) else None
-    )
+    adapters = LoraSettings(rank=256) if METHODS.get(method).adapter == "lora" else None
     settings = Settings(
         method=method,
         hp=_fewest(method, json.loads(hp), steps),
