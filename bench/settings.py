@@ -173,42 +173,67 @@ class PrivateTraining(BaseModel):
     delta: float = Field(1e-5, gt=0, lt=1, description="of epsilon")
 
 
-class FurtherTest(BaseModel):
+class FurtherTest(Strict):
     """Further test samples for a cell's models (docs/scores.md)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: Literal["global", "others", "corrupted", "shifted", "file", "triggered"]
-    severity: int | None = Field(None, ge=1, le=5, description="of `corrupted`; empty: all five")
-    kinds: Annotated[tuple[str, ...], Listed] = Field((), description="of `corrupted`; empty: all fifteen")
-    shifts: Shifts = Field((), description="of `shifted`, as a cell's")
-    path: str | None = Field(None, description="of `file`: an .npz file")
-
-    @model_validator(mode="after")
-    def _check_options(self) -> "FurtherTest":
-        of = {"severity": "corrupted", "kinds": "corrupted", "shifts": "shifted", "path": "file"}
-        for option, name in of.items():
-            if getattr(self, option) and self.name != name:
-                raise ValueError(f"{self.name!r} has no `{option}`")
-        for option in ("shifts", "path"):
-            if self.name == of[option] and not getattr(self, option):
-                raise ValueError(f"{self.name!r} needs `{option}`")
-        return self
+    name: str
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of its rows in tables: each corruption at each severity has one, such as `corrupted fog 3`."""
-        if self.name == "corrupted":
-            severities = range(1, 6) if self.severity is None else (self.severity,)
-            return tuple(f"corrupted {kind} {severity}" for kind in self.kinds for severity in severities)
-        if self.name == "shifted":
-            texts = (
-                " ".join([shift.name, *(f"{key}={value}" for key, value in shift.options.items())])
-                for shift in self.shifts
-            )
-            return (f"shifted {' + '.join(texts)}",)
-        return (f"file {PurePath(str(self.path)).stem}",) if self.name == "file" else (self.name,)
+        """The names of its rows in tables."""
+        return (self.name,)
 
+
+class PlainTest(FurtherTest):
+    """Samples of all clients or of the others, or the cell's own with the trigger of its attack."""
+
+    name: Literal["global", "others", "triggered"]
+
+
+class CorruptedTest(FurtherTest):
+    """The test samples with corruptions."""
+
+    name: Literal["corrupted"]
+    severity: int | None = Field(None, ge=1, le=5, description="empty: all five")
+    kinds: Annotated[tuple[str, ...], Listed] = Field((), description="empty: all fifteen")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Each corruption at each severity has a name, such as `corrupted fog 3`."""
+        severities = range(1, 6) if self.severity is None else (self.severity,)
+        return tuple(f"corrupted {kind} {severity}" for kind in self.kinds for severity in severities)
+
+
+class ShiftedTest(FurtherTest):
+    """The test samples with other shifts than the cell's."""
+
+    name: Literal["shifted"]
+    shifts: Shifts = Field(min_length=1, description="as a cell's")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The shifts with their options."""
+        texts = (
+            " ".join([shift.name, *(f"{key}={value}" for key, value in shift.options.items())]) for shift in self.shifts
+        )
+        return (f"shifted {' + '.join(texts)}",)
+
+
+class FileTest(FurtherTest):
+    """Samples of an .npz file."""
+
+    name: Literal["file"]
+    path: str = Field(min_length=1)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The file's name without its ending."""
+        return (f"file {PurePath(self.path).stem}",)
+
+
+KindOfTest = TypeAliasType(
+    "KindOfTest", Annotated[PlainTest | CorruptedTest | ShiftedTest | FileTest, Field(discriminator="name")]
+)
 
 NO_TRIGGER = "tests: triggered needs a cell with an attack that has a trigger, such as `attack: backdoor`"
 
@@ -236,7 +261,7 @@ class Adapters(Strict):
 class LoraSettings(Adapters):
     """Low-rank adaptation: alpha / rank B A is added to a weight."""
 
-    name: Literal["lora"] = "lora"
+    name: Literal["lora"]
     rank: int = Field(8, ge=1, description="of its two matrices")
     alpha: float = Field(16.0, gt=0)
 
@@ -244,7 +269,7 @@ class LoraSettings(Adapters):
 class BottleneckSettings(Adapters):
     """A bottleneck after a layer."""
 
-    name: Literal["adapter"] = "adapter"
+    name: Literal["adapter"]
     rank: int = Field(64, ge=1, description="its width")
 
 
@@ -445,7 +470,7 @@ class Settings(BaseModel):
         (), description="scores beside accuracy and loss, e.g. [auroc, ece], or one's own (docs/scores.md)"
     )
     select_by: str = Field("accuracy", description="the validation score by which the reported round is chosen")
-    tests: tuple[Annotated[FurtherTest, BeforeValidator(_named)], ...] = Field(
+    tests: tuple[Annotated[KindOfTest, BeforeValidator(_named)], ...] = Field(
         (), description="further tests of the reported models, e.g. [global, {name: corrupted, severity: 3}]"
     )
 
@@ -501,7 +526,7 @@ class Settings(BaseModel):
         if self.protocol == "tuning":
             return ()
         missing = self.has_trigger and not any(test.name == "triggered" for test in self.tests)
-        return (*self.tests, FurtherTest(name="triggered")) if missing else self.tests
+        return (*self.tests, PlainTest(name="triggered")) if missing else self.tests
 
     def selected(self, clients: int) -> int:
         """Count the clients that a round selects from those that train, unless the method needs all of them."""

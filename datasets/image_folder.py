@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -97,23 +97,6 @@ def load(
     else:
         notes += subject_notes(subjects, groups_of_pictures if groups else None, "picture")
     return replace(data, notes=tuple(f"{name}: {note}" for note in notes))
-
-
-def reading(options: dict[str, Any]) -> str:
-    """Describe what `load` reads otherwise than its first version did, for the ids of cells; empty if nothing.
-
-    The first version knew three endings, left out the validation part, took 255 for white in pictures of 16 bits, and
-    dropped alpha.
-    """
-    train, test, _ = _listed(Path(options["path"]), bool(options.get("groups")))
-    tones = survey(picture.file for picture in train + test)
-    changes = {
-        "alpha": tones.transparent,
-        "depth": tones.deep,
-        "endings": any(picture.file.suffix.lower() not in _FIRST for picture in train + test),
-        "validation": any(picture.part == "val" for picture in train),
-    }
-    return " ".join(change for change, applies in changes.items() if applies)
 
 
 def _check_spellings(folder: Path, alike: list[str], pictures: "Sequence[_Picture]") -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from bench.errors import UserError
 from bench.plugin import DATASETS
 from bench.samples.subjects import subject_notes
 from datasets.arrays import read_npz
-from datasets.assemble import assemble, held_out_order, occurring
+from datasets.assemble import assemble, held_out_order
 from datasets.copies import copies_of
 
 _PARTS = ("train", "val", "test")
@@ -74,16 +73,6 @@ def load(
     if "subjects" in owners:
         notes += subject_notes(owners["subjects"], owners.get("groups"), "sample")
     return replace(data, notes=(*data.notes, *(f"{data.name}: {note}" for note in notes)))
-
-
-def reading(options: dict[str, Any]) -> str:
-    """Describe what `load` reads otherwise than its first version did, for the ids of cells; empty if nothing.
-
-    The first version took numbers without samples for classes where labels have gaps or do not start from 0.
-    """
-    arrays = read_npz(Path(options["path"]), {f"{part}_labels" for part in _PARTS})
-    _, names = occurring(np.concatenate([labels.ravel() for labels in arrays.values()]))
-    return "labels that occur" if names else ""
 
 
 @DATASETS.offer("npz", "samples")

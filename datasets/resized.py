@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.config.file_digests import digest, version
+from bench.config.digests import digest, version
 from bench.data import Array, Dataset, Indices
 from bench.errors import UserError
 from bench.samples.normalising import channel_statistics

@@ -92,14 +92,6 @@ def load_parquet(
     return _load(path, ".parquet", _read_parquet, name, **columns, leave_out=leave_out, categories=categories)
 
 
-def reading(options: dict[str, Any]) -> str:
-    """Describe what is read otherwise than in the first version, for the ids of cells.
-
-    The first version rounded numbers to float32 before it took their means, and names that are numbers were numbers.
-    """
-    return "float64, names"
-
-
 def table(
     frame: "pd.DataFrame",
     *,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.config.identity import partition_options
+from bench.config.identity import differing
 from bench.config.validation import complete, shown
 from bench.errors import UserError
 from bench.plugin import METHODS
@@ -74,9 +74,7 @@ class Admission:
         self._seeds = {arm: sorted(of_arm) for arm, of_arm in seeds.items()}
         self._tasks = {_task(arm.cells[0]): arm.task for arm in arms}
         self._arms = {(_task(arm.cells[0]), seed): arm for arm in arms for seed in seeds[arm]}
-        self._cells = {
-            (_task(cell), cell.seed): self._fixed(cell) for arm in arms for cell in arm.reported({}, seeds[arm])
-        }
+        self._cells = {(_task(cell), cell.seed): cell for arm in arms for cell in arm.reported({}, seeds[arm])}
         self._files = dict(names)
 
     @property
@@ -181,12 +179,14 @@ class Admission:
         if _task(settings) not in self._tasks:
             tasks = ", ".join(self._tasks.values())
             raise UserError(f"{where}: {self._name} has no such task. Its tasks: {tasks}")
-        defined, fixed = self._cells.get((_task(settings), settings.seed)), self._fixed(settings)
+        defined = self._cells.get((_task(settings), settings.seed))
         if defined is None:
             seeds = sorted({seed for task, seed in self._cells if task == _task(settings)})
             raise UserError(f"{where}: {self._name} has the seeds {_list(seeds)} only")
-        if different := [name for name in defined if fixed[name] != defined[name]]:
-            values = "; ".join(f"{name} is {shown(fixed[name])}, not {shown(defined[name])}" for name in different)
+        found, due = self._fixed(settings), self._fixed(defined)
+        if different := [name for name in Settings.model_fields if found.get(name) != due.get(name)]:
+            here, there = settings.model_dump(mode="json"), defined.model_dump(mode="json")
+            values = "; ".join(f"{name} is {shown(here[name])}, not {shown(there[name])}" for name in different)
             raise UserError(f"{where}: not a cell of {self._name}: {values}")
         for dimension in self._searched:
             if not dimension.has(value := getattr(settings, dimension.key)):
@@ -288,9 +288,9 @@ class Admission:
             raise UserError(f"{file}: {failed[0].cell.name} is wrong: {failed[0].text}{more}")
 
     def _fixed(self, settings: Settings) -> dict[str, Any]:
-        """The settings that every entry has in common."""
-        fixed = settings.model_dump(exclude={"method", "label", "hp", *(dimension.key for dimension in self._searched)})
-        return {**fixed, "partition_options": partition_options(settings)}
+        """The settings that every entry has in common, where they differ from their defaults."""
+        own = {"method", "label", "hp", *(dimension.key for dimension in self._searched)}
+        return {name: value for name, value in differing(settings).items() if name not in own}
 
 
 def _task(settings: Settings) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from bench.config.file_digests import digest
+from bench.config.digests import digest
 from bench.config.identity import description
 from bench.federation.cell_identity import Identities
 from bench.results.reported_round import table_of

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from bench.api import refuse_text
 from bench.config.validation import complete_setting, shown
@@ -15,7 +15,7 @@ from bench.plugin import METRICS
 from bench.results.results import CellView, RunView, damaged, load_run
 from bench.runs.plan import select
 from bench.runs.session_options import check_device_name
-from bench.settings import FurtherTest, Settings
+from bench.settings import FileTest, FurtherTest, KindOfTest, Settings
 from bench.store.documents import first_error
 from bench.store.store import BusyError
 
@@ -104,11 +104,14 @@ def chosen_cells(view: RunView, only: str | Sequence[str]) -> list[CellView]:
 def _notes(settings: Settings, tests: Sequence[FurtherTest], data_root: Path, said: set[str]) -> tuple[str, ...]:
     """Notes on the files of a cell's further tests, unless they were said of another cell."""
     key = cell_data.tested(settings, tests)
-    if key in said or not any(test.path for test in tests):
+    if key in said or not any(isinstance(test, FileTest) for test in tests):
         return ()
     said.add(key)
     dataset = cell_data.load_dataset(settings, data_root)
     return cell_data.check_tests(tests, dataset, cell_data.load_partition(settings, dataset))
+
+
+_KINDS: TypeAdapter[FurtherTest] = TypeAdapter(KindOfTest)
 
 
 def _tests(tests: Sequence[str | Mapping[str, Any]]) -> tuple[FurtherTest, ...]:
@@ -120,7 +123,7 @@ def _tests(tests: Sequence[str | Mapping[str, Any]]) -> tuple[FurtherTest, ...]:
     checked = []
     for test in tests:
         try:
-            checked.append(FurtherTest.model_validate({"name": test} if isinstance(test, str) else test))
+            checked.append(_KINDS.validate_python({"name": test} if isinstance(test, str) else test))
         except ValidationError as error:
             raise UserError(f"tests: {shown(test)}: {first_error(error)}") from None
     return tuple(complete_setting("tests", tuple(checked)))

@@ -58,7 +58,7 @@ class Needs:
         versions: result of `versions()` where the command was given.
         harness: result of `harness_code()` there.
         plugins: plug-ins to load.
-        code: digests of `bench.config.code_digests.used_code`.
+        code: digests of what the cells use of the user's own (`bench.config.digests.own_code`).
         data: checksums of data sets, by name and options (`bench.federation.cell_data.data_of`).
         files: digests, by path, of the files that cells read beside their data: partitions and weights.
         weights: digests of what models' constructors read (`bench.federation.cell_identity.Identities.constructed`).
@@ -89,8 +89,7 @@ def versions() -> dict[str, str]:
 
 def needs_of(cells: "Collection[Settings]", data_root: Path) -> Needs:
     """Collect what cells require on every node, in the versions of the machine where the command was given."""
-    from bench.config.code_digests import used_code
-    from bench.config.file_digests import content
+    from bench.config.digests import content, own_code, used_items
     from bench.federation.cell_data import data_of, read_data
     from bench.federation.cell_identity import Identities
     from bench.plugin import loaded_modules
@@ -107,7 +106,7 @@ def needs_of(cells: "Collection[Settings]", data_root: Path) -> Needs:
     code: dict[tuple[str, str], str] = {}
     identities = Identities(data_root)
     for settings in cells:
-        code |= used_code(settings)
+        code |= own_code(used_items(settings))
         identities.weights(settings)
     return Needs(
         cwd=str(Path.cwd()),
@@ -124,7 +123,7 @@ def needs_of(cells: "Collection[Settings]", data_root: Path) -> Needs:
 
 def _plugin(module: str, path: Path) -> Plugin:
     """A plug-in's files, as they are here."""
-    from bench.config.code_digests import sources
+    from bench.config.digests import sources
 
     beside = (file for file in sources(module, path).values() if file.is_relative_to(path.parent))
     files = tuple((file.relative_to(path.parent).as_posix(), file.read_bytes()) for file in beside)
@@ -178,11 +177,13 @@ def _load(plugin: Plugin) -> None:
 
 
 def _same_code(needs: Needs) -> None:
-    from bench.config.code_digests import code_of
+    from bench.config.digests import code_digest
+    from bench.plugin import REGISTRIES
 
+    registries = {registry.kind: registry for registry in REGISTRIES}
     for (kind, name), digest in needs.code.items():
         try:
-            same = code_of(kind, name) == digest
+            same = code_digest(registries[kind], name) == digest
         except UserError:
             raise UserError(f"{kind} {name!r} is not known here: install its package on this node, too") from None
         if not same:
@@ -198,7 +199,7 @@ def _same_weights(needs: Needs) -> None:
 
 
 def _missing_data(needs: Needs) -> list[tuple[str, str]]:
-    from bench.config.file_digests import content
+    from bench.config.digests import content
     from bench.federation.cell_data import read_data
 
     for path, digest in needs.files.items():

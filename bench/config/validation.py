@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 from bench.errors import UserError, did_you_mean, to_install
 from bench.plugin import CHANNELS, METHODS, METRICS, SELECTIONS, Registry
 from bench.samples.corruptions import KINDS
-from bench.settings import DataChange, FurtherTest, OperationPart, PublicSet, RegisteredPart, Settings
+from bench.settings import CorruptedTest, DataChange, OperationPart, RegisteredPart, Settings, ShiftedTest
 
 Problems = dict[str, str]  # messages by key; the key "" is for problems that belong to no single key
 
@@ -147,17 +147,17 @@ def _complete(value: Any) -> Any:
     match value:
         case tuple():
             return tuple(map(_complete, value))
-        case PublicSet():  # a default that is not written stays so: ids rest on that
-            options = completed_part(value.registry, value.name, value.options)
-            return value.model_copy(update={key: options[key] for key in value.options})
         case RegisteredPart():
-            return type(value)(name=value.name, **completed_part(value.registry, value.name, value.options))
-        case FurtherTest(name="corrupted"):
-            for kind in value.kinds:
-                if kind not in KINDS:
-                    raise UserError(unknown("corruption", kind, list(KINDS)))
+            options = completed_part(value.registry, value.name, value.options)
+            kind = type(value)
+            settings = {key: getattr(value, key) for key in kind.model_fields}  # not of the part: `size` of public data
+            return kind(**settings, **{key: option for key, option in options.items() if key not in settings})
+        case CorruptedTest():
+            for corruption in value.kinds:
+                if corruption not in KINDS:
+                    raise UserError(unknown("corruption", corruption, list(KINDS)))
             return value.model_copy(update={"kinds": value.kinds or tuple(KINDS)})
-        case FurtherTest() | DataChange():
+        case ShiftedTest() | DataChange():
             return value.model_copy(update={"shifts": _complete(value.shifts)})
     return value
 

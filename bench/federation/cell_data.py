@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from bench.config.file_digests import digest, versions
-from bench.config.identity import UNVERIFIED, partition_options
+from bench.config.digests import digest, versions
+from bench.config.identity import UNVERIFIED
 from bench.data import Dataset, Indices, Partition, without_tests
 from bench.errors import UserError
 from bench.plugin import DATASETS, call_factory
 from bench.rng import generator
 from bench.samples import changes, corruptions, normalising, shifts
 from bench.samples.division import make_partition
-from bench.settings import FurtherTest, Settings, noise_of
+from bench.settings import CorruptedTest, FileTest, FurtherTest, Settings, noise_of
 
 CellData = tuple[Dataset, Partition, Dataset | None]
 """What a cell works on: the clients' samples, who has which, and the public samples, if there are any."""
@@ -226,7 +226,7 @@ def load_partition(settings: Settings, dataset: Dataset) -> Partition:
         seed=settings.seed if settings.partition_seed is None else settings.partition_seed,
         protocol=settings.protocol,
         validation_share=settings.validation_share,
-        options=partition_options(settings),
+        options=settings.partition_options,
     )
     if partition.new and len(partition.new) != settings.new_clients:
         raise UserError(
@@ -285,9 +285,9 @@ def check_tests(tests: Iterable[FurtherTest], dataset: Dataset, partition: Parti
     """
     notes = []
     for test in tests:
-        if test.name == "corrupted":
+        if isinstance(test, CorruptedTest):
             corruptions.check(dataset.x)
-        elif test.path:
+        elif isinstance(test, FileTest):
             samples = file_samples(test.path, dataset)
             of_both = any(at.max(initial=-1) >= dataset.n_train for at in partition.train)
             if count := _shared(samples, dataset if of_both else dataset.training_part()):

@@ -8,21 +8,13 @@ have no published checksum. So are weights that a model's constructor reads.
 import json
 from pathlib import Path
 
-from bench.config.code_digests import is_own
-from bench.config.file_digests import digest
-from bench.config.identity import (
-    NORMALISED,
-    UNVERIFIED,
-    cell_id,
-    changes_inputs,
-    declared_checksum,
-    partition_options,
-)
+from bench.config.digests import digest, is_own
+from bench.config.identity import UNVERIFIED, cell_id, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.federation.cell_data import data_of, load_dataset, load_partition, read_data
 from bench.plugin import DATASETS, MODELS, PARTITIONS
-from bench.settings import BY_GROUPS, Settings
+from bench.settings import Settings
 
 DATA_FIELDS = (
     "dataset",
@@ -58,9 +50,8 @@ class Identities:
     def __init__(self, data_root: Path, *, download: bool = False) -> None:
         self._data_root = data_root
         self._download = download
-        self._samples: dict[tuple[str, str], list[str]] = {}  # by name and options of a data set
+        self._samples: dict[tuple[str, str], str] = {}  # by name and options of a data set
         self._partitions: dict[str, str] = {}
-        self._drawn_once: dict[str, bool] = {}
         self.constructed: dict[tuple[str, tuple[int, ...], int, str], str] = {}
 
     def of(self, settings: Settings, partition_hash: str = "") -> str:
@@ -80,13 +71,13 @@ class Identities:
 
         The arguments and errors are those of `of`.
         """
-        sets = data_of(settings)
-        texts = self._content_of(*sets[0])
-        texts += [f"public {text}" for public in sets[1:] for text in self._content_of(*public)]
+        texts = [
+            f"{place} {self._samples_of(name, options)}"
+            for place, (name, options) in zip(("clients", "public"), data_of(settings), strict=False)
+            if is_own(DATASETS, name) or name in UNVERIFIED
+        ]
         if is_own(PARTITIONS, settings.partition):
-            texts.append(partition_hash or self._partition_hash(settings))
-        if settings.partition in BY_GROUPS and settings.clients != "all" and self._draws_once(settings):
-            texts.append("groups drawn once for all seeds")
+            texts.append(partition_hash or self._partition_of(settings))
         return texts + self.weights(settings)
 
     def weights(self, settings: Settings) -> list[str]:
@@ -108,30 +99,24 @@ class Identities:
                 texts.append(f"weights of {name} {self.constructed[at]}")
         return texts
 
-    def _draws_once(self, settings: Settings) -> bool:
-        """Whether the same groups take part for every seed, and not all of them."""
-        if partition_options(settings)["redraw"]:
-            return False
-        fields = settings.model_dump_json(include=set(DATA_FIELDS).difference(("seed", "partition_seed")))
-        if fields not in self._drawn_once:
-            dataset = load_dataset(settings, self._data_root, download=self._download)
-            self._drawn_once[fields] = bool(load_partition(settings, dataset).left_out)
-        return self._drawn_once[fields]
-
-    def _content_of(self, name: str, options: str) -> list[str]:
-        if not is_own(DATASETS, name) and name not in UNVERIFIED:
-            return []
+    def _samples_of(self, name: str, options: str) -> str:
         if (name, options) not in self._samples:
             dataset = read_data(name, options, self._data_root, download=self._download)
-            self._samples[name, options] = _texts(dataset, built_in=not is_own(DATASETS, name))
+            self._samples[name, options] = _checksum(dataset)
         return self._samples[name, options]
 
-    def _partition_hash(self, settings: Settings) -> str:
+    def _partition_of(self, settings: Settings) -> str:
         fields = json.dumps(settings.model_dump(include=set(DATA_FIELDS)), sort_keys=True)
         if fields not in self._partitions:
             dataset = load_dataset(settings, self._data_root, download=self._download)
             self._partitions[fields] = load_partition(settings, dataset).hash
         return self._partitions[fields]
+
+
+def _checksum(dataset: Dataset) -> str:
+    """Checksum of the samples, and of what that may leave out: groups, subjects, and labels of pictures on disk."""
+    groups, subjects = (None if of is None else of.tolist() for of in (dataset.groups, dataset.subjects))
+    return f"{dataset.checksum} {digest(json.dumps([dataset.y.tolist(), groups, dataset.group_names, subjects]))}"
 
 
 def read_by_constructor(name: str, shape: tuple[int, ...], classes: int, options: str) -> str:
@@ -153,21 +138,3 @@ def read_by_constructor(name: str, shape: tuple[int, ...], classes: int, options
         raise
     except Exception:
         return ""
-
-
-def _texts(dataset: Dataset, *, built_in: bool) -> list[str]:
-    """Checksum of the samples, and digests of what it leaves out: groups, subjects, and labels of pictures that stay on
-    disk.
-
-    For the user's own sets the mark `NORMALISED` follows where it applies; `declared_checksum` has it for the others.
-    """
-    texts = [dataset.checksum]
-    if dataset.groups is not None:
-        texts.append(f"groups {digest(json.dumps([dataset.group_names, dataset.groups.tolist()]))}")
-    if dataset.subjects is not None:
-        texts.append(f"subjects {digest(json.dumps(dataset.subjects.tolist()))}")
-    if built_in:
-        texts.append(f"labels {digest(json.dumps(dataset.y.tolist()))}")
-    elif dataset.floating and changes_inputs(dataset.mean, dataset.std):
-        texts.append(NORMALISED)
-    return texts

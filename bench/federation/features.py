@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.config.code_digests import sources
+from bench.config.digests import sources
 from bench.data import Array, Dataset, TokenShape
 from bench.engine.device import cpu_kernels
 from bench.engine.device_data import Pool, home_of

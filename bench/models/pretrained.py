@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.config.file_digests import versions
+from bench.config.digests import versions
 from bench.errors import UserError, optional
 from bench.models.adapters import tensors_of_adapters
 from bench.places import check_file

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.config.code_digests import own_code
+from bench.config.digests import data_and_models, own_code
 from bench.data import Dataset, Indices, Partition
 from bench.engine.device_data import Pool
 from bench.engine.predict import outputs
@@ -30,7 +30,7 @@ from bench.params import Params
 from bench.results.figures import ALL, ReadCell, missing_scores
 from bench.results.saved_models import ReportedModels, reported_models
 from bench.samples.corruptions import corrupt
-from bench.settings import NO_TRIGGER, FurtherTest, Settings
+from bench.settings import NO_TRIGGER, CorruptedTest, FileTest, FurtherTest, Settings, ShiftedTest
 from bench.store import inside, store
 from bench.store.features import FeatureFiles
 
@@ -68,7 +68,7 @@ def evaluate_cell(
     if data[1].hash != cell.status.partition.get("hash"):
         raise UserError(f"{cell.name}: its data or partition are others here than those that it was run with")
     dataset, partition, public = data
-    features = FeatureFiles(cell.folder, own_code(cell.settings))
+    features = FeatureFiles(cell.folder, own_code(data_and_models(cell.settings)).values())
     federation = Federation(
         cell.settings, dataset=dataset, partition=partition, public=public, device=device, features=features
     )
@@ -129,11 +129,11 @@ class _Scoring:
         """Score all models on one test."""
         test = next((test for test in tests if label in test.labels), None)
         further = FurtherScores(quantities)
-        kind = "test" if test is None else test.name
+        kind = None if test is None else test.name
         if kind == "global":
             return self._elsewhere(label, self._dataset, {None: self._common_test()}, "global", further)
-        if kind == "file" and test is not None:
-            dataset = file_samples(str(test.path), self._dataset)
+        if isinstance(test, FileTest):
+            dataset = file_samples(test.path, self._dataset)
             return self._elsewhere(label, dataset, {None: np.arange(len(dataset.y))}, "global", further)
         if kind == "others":
             tests_of: dict[int | None, Indices] = {
@@ -141,11 +141,11 @@ class _Scoring:
             }
             return self._elsewhere(label, self._dataset, tests_of, "local", further)
         dataset, partition = self._dataset, self._partition
-        if kind == "corrupted":
+        if isinstance(test, CorruptedTest):
             dataset = self._corrupted(label)
         elif kind == "triggered":
             dataset, partition = self._triggered()
-        elif test is not None:
+        elif isinstance(test, ShiftedTest):
             dataset, partition = self._shifted(test)
         return self._local(label, dataset, partition, quantities)
 
@@ -162,7 +162,7 @@ class _Scoring:
         x[at] = corrupt(self._dataset.x[at], kind, int(severity), at, seed)
         return replace(self._dataset, x=x)
 
-    def _shifted(self, test: FurtherTest) -> tuple[Dataset, Partition]:
+    def _shifted(self, test: ShiftedTest) -> tuple[Dataset, Partition]:
         """Samples and partition after the test's shifts, which come after those of the cell."""
         settings = self._settings.model_copy(update={"shifts": test.shifts, "timeline": ()})
         return apply_shifts(settings, self._dataset, self._partition)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.config.code_digests import own_code
+from bench.config.digests import data_and_models, own_code
 from bench.data import Dataset
 from bench.engine.device_data import Normalisation
 from bench.errors import UserError
@@ -169,7 +169,7 @@ class SavedModels:
         self.cell = cell
         self.raw = load_dataset(cell.settings, Path(data_root))
         self.dataset, self.partition, public = load_all(cell.settings, Path(data_root))
-        features = FeatureFiles(cell.folder, own_code(cell.settings))
+        features = FeatureFiles(cell.folder, own_code(data_and_models(cell.settings)).values())
         self._federation = Federation(
             cell.settings, dataset=self.dataset, partition=self.partition, public=public, features=features
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bench.config.code_digests import own_code
+from bench.config.digests import data_and_models, own_code
 from bench.engine.backends.backends import WrongRecordingError
 from bench.engine.team import Helpers
 from bench.errors import Lost, UserError, in_words, refusing_exits, shortage
@@ -127,7 +127,8 @@ class Attempt:
 
     def _train(self) -> tuple[store.CellState, str]:
         data = blind.read_data(self.folder) if self.options.blind else load_all(self.settings, self.options.data_root)
-        federation = build(self.settings, self.options, data, FeatureFiles(self.folder, own_code(self.settings)))
+        features = FeatureFiles(self.folder, own_code(data_and_models(self.settings)).values())
+        federation = build(self.settings, self.options, data, features)
         dataset, partition, _ = data
         store.write_json(self.folder / "partition.json", partition_record(dataset, partition, federation.malicious))
         store.write_json(self.folder / "tests.json", tests_record(partition, federation.clients.ids))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from bench.config.code_digests import is_own
-from bench.config.file_digests import versions
+from bench.config.digests import is_own, versions
 from bench.config.identity import description
 from bench.config.yaml_lines import parse
 from bench.data import Dataset, Partition

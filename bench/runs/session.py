@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from bench.config.code_digests import used_items
+from bench.config.digests import used_items
 from bench.config.grid import Grid
 from bench.engine.device import check_lane_kernels
 from bench.federation.setup import degenerate, make_method
@@ -150,7 +150,8 @@ class Session:
         Raises:
             UserError: a file cannot hold one of them.
         """
-        for file in interactive.save(self.folder, {item for cell in self.grid.cells for item in used_items(cell)}):
+        used = {(part.kind, name) for cell in self.grid.cells for part, name in used_items(cell)}
+        for file in interactive.save(self.folder, used):
             if not self.options.quiet:
                 print_notes([f"{file} is code of this notebook or script; --plugin or bench.load_file takes it later"])
 

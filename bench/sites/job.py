@@ -11,8 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bench import __version__
-from bench.config.code_digests import code_digest
-from bench.config.file_digests import digest
+from bench.config.digests import code_digest, digest
 from bench.config.identity import RESULT_VERSION, scientific
 from bench.data import Array, Dataset, Partition
 from bench.errors import UserError

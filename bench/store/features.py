@@ -5,7 +5,7 @@ import hashlib
 import io
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import IO
 
@@ -31,10 +31,10 @@ class FeatureFiles:
         code: digests of the user's own code that computes them: of another one, the same values give other features.
     """
 
-    def __init__(self, cell: Path, code: Mapping[str, str] | None = None) -> None:
+    def __init__(self, cell: Path, code: Iterable[str] = ()) -> None:
         self._run = cell.parent
         self._cell = cell.name
-        self._code = "".join(f"-{digest}" for _, digest in sorted((code or {}).items()))
+        self._code = "".join(f"-{digest}" for digest in sorted(code))
 
     def __call__(self, key: str, shape: tuple[int, int], compute: Callable[[], Array]) -> Array:
         """The features of a key, `[n, width]`, as a view of their file; the first to ask computes them, others wait."""
@@ -71,7 +71,7 @@ class FeatureFiles:
 
 
 def unused_files(run: Path, cells: Collection[str]) -> list[Path]:
-    """List the files of features that none of these cells uses, those of earlier versions included, who noted no cell.
+    """List the files of features that none of these cells uses, those that no cell noted included.
 
     Args:
         run: the run's folder.

@@ -53,17 +53,16 @@ COLUMNS = {
     "work": ("round", "steps", "samples", "server_steps", "server_samples"),
     "timeline": ("round", "client", "kind", "start", "end"),
 }
-"""The tables of a cell: `RUN/<cell id>/<name>.csv`. `hits` has which test samples a model classified correctly, as bits
-(cells from before it was kept have none), `scores` and `client_scores` the scores that the grid's `metrics` ask for
-(other cells have none), `changes` accuracies on the tests before and after a change of the data (cells whose data stay
-have none), `ledger` bytes and simulated seconds (`seconds`: when a version was there,
-`settled`: when its personalized models were, too), `work` the batches trained on and the samples read (cells from
-before it was kept have none), `timeline` what clients did in the first versions, in simulated seconds; none has
-wall time."""
+"""The tables of a cell: `RUN/<cell id>/<name>.csv`. `hits` has which test samples a model classified correctly, as
+bits, `scores` and `client_scores` the scores that the grid's `metrics` ask for (other cells have none), `changes`
+accuracies on the tests before and after a change of the data (cells whose data stay have none), `ledger` bytes and
+simulated seconds (`seconds`: when a version was there, `settled`: when its personalized models were, too), `work` the
+batches trained on and the samples read, `timeline` what clients did in the first versions, in simulated seconds; none
+has wall time."""
 
 RECORDS = ("settings.json", "partition.json", "tests.json", "samples.json", "relations.json", "privacy.json")
-"""Files of a cell that its checksums cover beside the tables, where it has them (cells from before that have none of
-them). How long it took, `timing.json`, is no result and differs after an interruption."""
+"""Files of a cell that its checksums cover beside the tables, where it has them. How long it took,
+`timing.json`, is no result and differs after an interruption."""
 
 EVALUATED = ("round", "metric", "on", "mean", "client", "split", "quantity", "value")
 """Columns of `evaluated.csv`, which `bench evaluate` adds rows to after a cell has finished: no checksum covers it."""
@@ -117,7 +116,8 @@ class Status:
         derived: metrics derived by SCD's Remark 4.1; tables print them in brackets.
         partition: `hash` and `summary`.
         checksums: of the tables of a finished cell by name, and of `RECORDS` by file name.
-        cell: id of the cell, so that a copied folder is told from the cell whose name it has; empty in older cells.
+        cell: id of the cell, so that a copied folder is told from the cell whose name it has; empty where its
+            folder is named otherwise.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")

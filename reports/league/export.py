@@ -11,7 +11,7 @@ import jinja2
 import yaml
 
 from bench.citations import cite
-from bench.config.code_digests import sources
+from bench.config.digests import sources
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.plugin import FILE_MODULE, METHODS, OURS

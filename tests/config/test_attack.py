@@ -38,7 +38,7 @@ class Half(Attack):
 '''
 
 
-def test_no_attack_is_no_part_of_the_id_and_the_share_is() -> None:
+def test_the_attack_and_its_share_are_parts_of_the_id() -> None:
     attacks = [None, "honest", "sign_flip", {"name": "sign_flip", "share": 0.4}]
     cells = load_grid({**GRID, "vary": {"attack": attacks}}).cells
     ids = [cell_id(cell, "data") for cell in cells]

@@ -36,7 +36,7 @@ class Halve(ChannelOperation):
 '''
 
 
-def test_an_empty_channel_is_no_part_of_the_id_and_the_order_of_operations_is() -> None:
+def test_the_operations_of_the_channel_are_part_of_the_id() -> None:
     grid = {**GRID, "vary": {"channel": [[], ["cast"], ["top_k", "cast"]]}}
     cells = load_grid(grid).cells
     ids = [cell_id(cell, "data") for cell in cells]

@@ -1,6 +1,7 @@
 """What a cell's identity depends on, and what it does not."""
 
 import hashlib
+import itertools
 import json
 import os
 import subprocess
@@ -11,18 +12,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, create_model
 
-from bench.config import code_digests, identity
-from bench.config.code_digests import code_digest
-from bench.config.file_digests import content
+from bench.config import identity
+from bench.config.checked import CheckedSettings
+from bench.config.digests import code_digest
 from bench.config.identity import cell_id, declared_checksum
-from bench.config.model_marks import model_marks
 from bench.data import Split
 from bench.errors import UserError
 from bench.federation import cell_data
-from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SELECTIONS, SERVER_RULES
+from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SERVER_RULES, SHIFTS
+from bench.profiles import Profile
 from bench.runs.plan import plan
-from bench.settings import PublicSet, ServerPart, Settings
+from bench.settings import (
+    AdamSettings,
+    DataChange,
+    LoraSettings,
+    ModelsBySize,
+    PrivateTraining,
+    ServerPart,
+    Settings,
+    ShiftPart,
+)
 
 CELL = Settings(method="plain", alpha=0.5)
 
@@ -121,73 +134,6 @@ def test_data_and_result_version_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cell_id(CELL, "data") != before
 
 
-def test_a_version_of_one_precision_counts_for_its_cells_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = {p: CELL.model_copy(update={"precision": p}) for p in ("fp32", "tf32", "bf16")}
-    before = {p: cell_id(one, "data") for p, one in cells.items()}
-    monkeypatch.setattr(identity, "_PRECISION_VERSIONS", {})
-    assert {p for p, one in cells.items() if cell_id(one, "data") != before[p]} == {"bf16"}
-
-
-@pytest.mark.parametrize(
-    ("versions", "change", "method"),
-    [
-        ("_TIMELINE_VERSIONS", {"timeline": CHANGED["timeline"]}, "fedah"),
-        ("_LOCAL_VERSIONS", {"batchnorm": "local"}, "fedadmm"),
-        ("_WHOLE_VERSIONS", {"model": "resnet18"}, "pgfed"),
-    ],
-)
-def test_a_version_of_a_methods_results_counts_for_its_cells_only(
-    versions: str, change: dict[str, Any], method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`plain` is a method of a user's, whose results may have changed as well."""
-    cells = {
-        (name, bool(more)): Settings(method=name, alpha=0.5, **more)
-        for name in ("fedavg", method, "plain")
-        for more in ({}, change)
-    }
-    with monkeypatch.context() as before:
-        before.setattr(identity, versions, {})
-        earlier = {name: cell_id(one, "data") for name, one in cells.items()}
-    assert {name for name, one in cells.items() if cell_id(one, "data") != earlier[name]} == {
-        (method, True),
-        ("plain", True),
-    }
-
-
-def test_a_version_of_late_models_counts_where_data_change_and_models_leap_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    late, changing = {"stragglers": {0: 1}}, {"timeline": CHANGED["timeline"]}
-    settings: dict[str, dict[str, Any]] = {
-        "both": late | changing,
-        "another name": late | changing | {"method": "fedavg_async", "hp": {"late": "leap"}},
-        "interpolated": late | changing | {"hp": {"late": "drop", "interpolate": True}},
-        "as it is": late | changing | {"method": "fedavg_async", "hp": {"late": "as_is", "interpolate": False}},
-        "late": late,
-        "changing": changing,
-    }
-    leaps = {"method": "lga", "alpha": 0.5, "hp": {"late": "leap", "interpolate": False}}
-    cells = {name: Settings.model_validate(leaps | more) for name, more in settings.items()}
-    before = {name: cell_id(one, "data") for name, one in cells.items()}
-    monkeypatch.setattr(identity, "_LEAP_VERSION", 1)
-    changed = {name for name, one in cells.items() if cell_id(one, "data") != before[name]}
-    assert changed == {"both", "another name", "interpolated"}
-
-
-def test_a_version_of_privacy_counts_where_there_is_noise_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    noise = {"name": "gaussian", "noise": 1.0, "on": "sum", "delta": 1e-5}
-    clip = {"name": "clip", "norm": 1.0}
-    kinds: dict[str, dict[str, Any]] = {
-        "sum": {"channel": [clip, noise]}, "each": {"channel": [clip, {**noise, "on": "each"}]},
-        "training": {"dp_sgd": {}}, "clipped": {"channel": [clip]}, "plain": {},
-    }  # fmt: skip
-    cells = {name: Settings.model_validate({"method": "fedavg", **of}) for name, of in kinds.items()}
-    before = {name: cell_id(one, "data") for name, one in cells.items()}
-    monkeypatch.setattr(identity, "_PRIVACY_VERSION", 1)
-    changed = {name for name, one in cells.items() if cell_id(one, "data") != before[name]}
-    assert changed == {"sum", "each", "training"}
-
-
 @pytest.mark.parametrize("spelled", [{"name": "gaussian"}, {"name": "gaussian", "on": "sum", "noise": 2.0}])
 def test_poisson_is_the_default_where_noise_is_on_a_sum_of_some_clients(spelled: dict[str, Any]) -> None:
     """It stands in the settings, so that a cell that names it is the same, and one that names another is another."""
@@ -212,7 +158,7 @@ def test_identity_is_the_same_in_every_process() -> None:
     program = """
 import json, sys
 from bench.config.identity import cell_id
-from bench.settings import PublicSet, Settings
+from bench.settings import Settings
 print(cell_id(Settings.model_validate(json.loads(sys.argv[1])), "data"))
 """
     cell = CELL.model_copy(update={"method": "fedavg"})
@@ -375,32 +321,6 @@ def test_code_of_own_data_sets_partitions_and_models_counts(own: Path, key: str,
     assert cell_id(CELL, "data") == other
 
 
-MARKED: dict[str, list[str]] = {
-    "net.register_buffer('mean', 0)": ["statistics"],
-    "net.register_buffer('table', 0, persistent=False)": [],
-    "nn.InstanceNorm2d(4, track_running_stats=True)": ["statistics"],
-    "nn.BatchNorm2d(4, track_running_stats=False)": [],
-    "nn.Embedding(9, 4, padding_idx=0)": ["padding"],
-    "nn.Embedding(9, 4, 0)": ["padding"],
-    "nn.Embedding(9, 4)": [],
-}
-
-
-@pytest.mark.parametrize("call", MARKED)
-def test_own_models_whose_numbers_changed_have_new_ids_and_no_others(
-    own: Path, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where a file that the model's imports makes the call; models of the package have no such marks."""
-    (own.parent / "helper.py").write_text(f"def double(net, nn):\n    return {call}\n")
-    cell = CELL.model_copy(update={"model": "own"})
-    assert model_marks(cell) == MARKED[call]
-    assert model_marks(CELL) == []
-    now = cell_id(cell, "data"), cell_id(CELL, "data")
-    monkeypatch.setattr(identity, "model_marks", lambda settings: [])
-    assert (cell_id(cell, "data") == now[0]) == (not MARKED[call])
-    assert cell_id(CELL, "data") == now[1]
-
-
 def test_samples_and_lists_of_own_data_sets_and_partitions_count(
     own: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -423,36 +343,146 @@ def test_samples_and_lists_of_own_data_sets_and_partitions_count(
     assert planned() == before
 
 
-def test_a_cell_without_a_server_rule_has_no_code_of_one() -> None:
-    unchosen = {*identity._ABSENT}
-    settings = CELL.model_dump(mode="json", exclude={*PRESENTATION, *unchosen})
-    settings |= {"partition_seed": CELL.seed}
+def test_an_id_holds_what_differs_from_the_defaults_and_no_code_of_a_rule_that_is_not_there() -> None:
     data = declared_checksum(CELL)
     whole = {
-        "settings": settings,
+        "settings": {"method": "plain", "alpha": 0.5, "clients": 20},  # 20 where the partition needs a number
         "data": data,
-        "code": code_digest(METHODS, "plain"),
+        "code": {"method plain": code_digest(METHODS, "plain")},
+        "packages": {},
         "version": identity.RESULT_VERSION,
     }
     by_hand = hashlib.blake2b(json.dumps(whole, sort_keys=True).encode(), digest_size=8).hexdigest()
     assert cell_id(CELL, data) == by_hand
 
 
-def test_settings_that_came_later_are_left_out_at_their_defaults() -> None:
-    """A part that one of them gets, such as another number of an optimizer, must not give all old cells new ids."""
-    defaults = Settings(method="plain").model_dump(mode="json")
-    assert {name: defaults[name] for name in identity._ABSENT} == identity._ABSENT
+RANDOM: dict[str, list[Any]] = {
+    "method": ["ditto", "fedavg"],
+    "label": ["", "mine"],
+    "server": [None, "fedbuff", {"name": "fedbuff", "buffer": 2}],
+    "dataset_options": [{}, {"mean": None}, {"mean": [0.5]}],
+    "public": [None, "digits", {"name": "digits", "std": None}, {"name": "digits", "size": 9}],
+    "partition": ["dirichlet", "iid"],
+    "shifts": [[], ["rotation"], [{"name": "rotation", "groups": 4}], [{"name": "rotation", "groups": 3}]],
+    "timeline": [[], [{"round": 3, "shifts": []}], [{"round": 3, "shifts": ["rotation"]}]],
+    "attack": [None, "sign_flip", {"name": "sign_flip", "factor": 1}, {"name": "scale"}],
+    "clients": [20, 10],
+    "seed": [0, 1],
+    "partition_seed": [None, 0, 1],
+    "model_options": [{}, {"hidden": 200}, {"hidden": 20}],
+    "adapters": [
+        None,
+        "lora",
+        {"name": "lora", "rank": 8, "alpha": 16},
+        "adapter",
+        "ia3",
+        {"name": "ia3", "train": []},
+    ],
+    "rounds": [30, 31],
+    "participation": [1, 0.5],
+    "selection": ["uniform", "poisson"],
+    "channel": [[], ["clip"], [{"name": "clip", "norm": 1}, "gaussian"], ["clip", {"name": "gaussian", "noise": 2}]],
+    "optimizer": [
+        "sgd",
+        {"name": "sgd"},
+        "adam",
+        {"name": "adam", "eps": 1e-8},
+        {"name": "adamw", "betas": [0.9, 0.9]},
+    ],
+    "dp_sgd": [None, {}, {"norm": 1}, {"norm": 2}],
+    "clock": ["uniform", {"uplink": 1e6}, {"uplink": [1e6, 1e6]}, {"uplink": {"median": 1e6}}, "mobile"],
+    "stragglers": [{}, {"0": 1}, {"0": [1, 1]}, {"0": [1, 2]}],
+    "new_client_epochs": [[0, 1, 5, 10], [0, 1]],
+    "tests": [[], ["global"]],
+}
+"""Values, some of them the default that is spelled out, or another spelling of the one before."""
+
+
+def written(drawn: dict[str, Any]) -> CheckedSettings:
+    """A cell as a user writes it; the example is dropped where its settings do not go together."""
+    try:
+        alpha = {} if drawn.get("partition") == "iid" else {"alpha": 0.5}
+        return CheckedSettings.model_validate_json(json.dumps({"method": "fedavg"} | alpha | drawn))
+    except UserError:
+        return reject()
+
+
+@pytest.mark.parametrize("key", RANDOM)
+@given(st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in RANDOM.items()}))
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
+def test_ids_are_equal_if_and_only_if_the_complete_settings_are(key: str, drawn: dict[str, Any]) -> None:
+    """Whether a default is left out or written, and whichever way a value is spelled."""
+    cells = [written(values) for values in (drawn, *(drawn | {key: value} for value in RANDOM[key]))]
+    ids = [cell_id(cell, "data") for cell in cells]
+    whole = [
+        cell.model_dump(exclude={*PRESENTATION, "partition_seed"})
+        | {"partition_seed": cell.seed if cell.partition_seed is None else cell.partition_seed}
+        for cell in cells
+    ]
+    for one, other in itertools.combinations(range(len(cells)), 2):
+        assert (ids[one] == ids[other]) == (whole[one] == whole[other])
+
+
+def with_a_later_setting(value: BaseModel) -> BaseModel:
+    """The same settings, of a class that has one more."""
+    kind: type[BaseModel] = create_model("Later", __base__=type(value), later=(float, 0.5))
+    return kind.model_validate({key: getattr(value, key) for key in type(value).model_fields})
+
+
+LATER = CELL.model_copy(
+    update={
+        "adapters": LoraSettings(name="lora", rank=2),
+        "optimizer": AdamSettings(name="adam", eps=1e-7),
+        "clock": Profile(uplink=2e6),
+        "dp_sgd": PrivateTraining(noise=2.0),
+        "timeline": (DataChange(round=3, add_classes=1),),
+        "client_models": ModelsBySize(by="size", models=("mlp", "logistic")),
+    }
+)
+
+
+@pytest.mark.parametrize("key", ["", "adapters", "optimizer", "clock", "dp_sgd", "timeline", "client_models"])
+def test_a_setting_that_is_added_changes_no_id_but_of_cells_that_set_it(key: str) -> None:
+    before = cell_id(LATER, "data")
+    part = getattr(LATER, key) if key else LATER
+    (plain,) = part if key == "timeline" else (part,)
+
+    def identity_with(value: Any) -> str:
+        changed = {key: (value,) if key == "timeline" else value}
+        return cell_id(LATER.model_copy(update=changed) if key else value, "data")
+
+    later = with_a_later_setting(plain)
+    assert identity_with(later) == before
+    assert identity_with(later.model_copy(update={"later": 0.6})) != before
+
+
+def test_an_option_that_is_added_changes_no_id_but_of_cells_that_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what comes with the harness; options of the user's own parts all count, as nobody pins their defaults."""
+
+    def rotation(x: Any, groups: int = 4, later: float = 0.5) -> None: ...
+
+    plain, later, set_now, own = (
+        CELL.model_copy(update={"shifts": (ShiftPart.model_validate({"name": "rotation", **options}),)})
+        for options in ({"groups": 4}, {"groups": 4, "later": 0.5}, {"groups": 4, "later": 0.6}, {})
+    )
+    before = cell_id(plain, "data")
+    rotation.__module__ = SHIFTS.get("rotation").__module__
+    monkeypatch.setitem(SHIFTS._items, "rotation", rotation)
+    assert (
+        cell_id(plain, "data") == cell_id(later, "data") == cell_id(own, "data") == before != cell_id(set_now, "data")
+    )
+    monkeypatch.setitem(SHIFTS._items, "rotation", own_rotation)
+    assert len({cell_id(cell, "data") for cell in (plain, later, set_now, own)}) == 4
+
+
+def own_rotation(x: Any, groups: int = 4, later: float = 0.5) -> None:
+    """Stands for a shift of the user's own."""
 
 
 def test_methods_share_a_code_only_if_they_share_a_file() -> None:
     found = {(METHODS.get(name).__module__, code_digest(METHODS, name)) for name in METHODS.names()}
     modules, codes = zip(*found, strict=True)
     assert len(set(modules)) == len(set(codes)) == len(found)
-
-
-def test_code_that_only_moved_keeps_its_cells_and_none_is_remembered_that_has_changed_since() -> None:
-    used = {code_digest(METHODS, name) for name in METHODS.names()} | {code_digest(SELECTIONS, "by_size")}
-    assert set(code_digests._MOVED.values()) <= used
 
 
 def test_a_method_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -545,55 +575,3 @@ def test_a_split_file_counts_by_content(tmp_path: Path) -> None:
         return cell_id(CELL.model_copy(update={"partition": "file", "partition_options": options}), "data")
 
     assert identity_of("a.json", "[1]") == identity_of("b.json", "[1]") != identity_of("c.json", "[2]")
-
-
-Y = np.arange(4) % 2
-FLOATS, BYTES = np.ones((4, 3), np.float32), np.ones((4, 3, 3), np.uint8)
-STORED: dict[str, tuple[dict[str, Any], bool]] = {
-    "float images": ({"train_images": np.ones((4, 3, 3), np.float64)}, True),
-    "half-precision images": ({"train_images": np.ones((4, 3, 3), np.float16)}, True),
-    "features": ({"train_images": FLOATS}, True),
-    "series": ({"train_series": np.ones((4, 1, 9), np.float32), "test_series": np.ones((4, 1, 9), np.float32)}, True),
-    "byte images": ({"train_images": BYTES}, False),
-    "tokens": ({"train_tokens": np.ones((4, 9), int)}, False),
-}
-
-
-@pytest.mark.parametrize("case", STORED)
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_cells_on_floating_numbers_of_ones_own_have_new_ids_and_no_others(tmp_path: Path, case: str, save: Any) -> None:
-    """Their inputs were not normalised before. A header tells which they are, without the array."""
-    arrays, floating = STORED[case]
-    save(tmp_path / "own.npz", **arrays, train_labels=Y)
-    path = tmp_path / "own.npz"
-
-    def checksum(**options: Any) -> str:
-        options = {"path": str(path), "mean": None, "std": None, **options}
-        return declared_checksum(CELL.model_copy(update={"dataset": "npz", "dataset_options": options}))
-
-    digest = content(path)
-    changed = f"{digest} {identity.NORMALISED}" if floating else digest
-    assert checksum() == changed
-    assert checksum(mean=[0.0], std=[1.0]) == digest  # as they are: what cells saw before
-    assert checksum(mean=[0.0]) == changed
-    assert checksum(mean=[0.0], std=[2.0]) == changed
-    public = CELL.model_copy(update={"public": PublicSet(name="npz", path=str(path))})
-    assert declared_checksum(public) == f"declared:digits {changed}"
-
-
-@pytest.mark.parametrize("damage", [b"", b"no archive", b"PK\x03\x04 cut"])
-def test_a_damaged_file_has_an_id_until_its_loader_refuses_it(tmp_path: Path, damage: bytes) -> None:
-    path = tmp_path / "own.npz"
-    path.write_bytes(damage)
-    options = {"path": str(path)}
-    checksum = declared_checksum(CELL.model_copy(update={"dataset": "npz", "dataset_options": options}))
-    assert checksum == content(path)
-
-
-@pytest.mark.parametrize("name", ["digits", "synthetic", "markov", "motion"])
-def test_built_in_data_say_whether_their_floating_inputs_are_normalised(name: str) -> None:
-    data = DATASETS.get(name)(data_root=Path(), download=False)
-    normalised = data.floating and identity.changes_inputs(data.mean, data.std)
-    wanted = f"declared:{name}{f' {identity.NORMALISED}' if normalised else ''}"
-    assert declared_checksum(CELL.model_copy(update={"dataset": name})) == wanted
-    assert normalised == (name == "motion")

@@ -12,11 +12,9 @@ from PIL import Image
 
 import bench
 from bench.config.grid import grid_of
-from bench.config.identity import cell_id
 from bench.data import Dataset, Partition
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
-from bench.federation.cell_identity import Identities
 from bench.plugin import DATASETS
 from bench.results.data_description import describe
 from bench.results.remarks import _of_file
@@ -155,30 +153,6 @@ def npz_cell(path: Path, **changes: Any) -> Settings:
     )
 
 
-def test_ids_tell_who_takes_part(tmp_path: Path) -> None:
-    """A cell keeps its id where the same groups take part as before; `redraw` was not there then."""
-    np.savez(tmp_path / "a.npz", **arrays(np.arange(60) % 5))
-
-    def id_of(clients: int | str, **options: Any) -> str:
-        cell = npz_cell(tmp_path / "a.npz", clients=clients, partition_options=options)
-        return Identities(tmp_path).of(cell)
-
-    def id_before(clients: int) -> str:
-        cell = npz_cell(tmp_path / "a.npz", clients=clients)
-        options = {key: value for key, value in cell.partition_options.items() if key != "redraw"}
-        old = Settings(**{**cell.model_dump(), "partition_options": options})
-        assert (
-            load_partition(old, load_dataset(old)).hash
-            == load_partition(
-                npz_cell(tmp_path / "a.npz", clients=clients, partition_options={"redraw": True}), load_dataset(old)
-            ).hash
-        )
-        return Identities(tmp_path).of(old)
-
-    assert id_before(3) == id_of(3, redraw=True) != id_of(3)
-    assert id_before(5) == id_of(5, redraw=True) == id_of(5)
-
-
 def test_a_listed_grid_keeps_the_number_of_clients(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **arrays(np.arange(60) % 30))
     cells = [npz_cell(tmp_path / "a.npz", clients=clients) for clients in ("all", 20)]
@@ -287,19 +261,6 @@ def test_a_folder_level_of_groups(tmp_path: Path) -> None:
     assert [data.group_names[g] for g in data.groups] == ["cam10" if s <= 4 else "cam9" for s in shades]
     assert [data.classes[y] for y in data.y] == ["dog" if s <= 12 else "cat" for s in shades]
     assert make(data, 2).names == ("cam10", "cam9")
-
-
-@pytest.mark.parametrize(("option", "absent", "other"), [("groups", False, True), ("subject", "", "patient[0-9]+")])
-def test_options_of_pictures_leave_ids_of_other_folders_alone(
-    tmp_path: Path, option: str, absent: bool | str, other: bool | str
-) -> None:
-    before = {"path": str(tmp_path), "size": 8, "name": "", "mean": None, "std": None}
-    cell = Settings(method="fedavg", alpha=1, dataset="image_folder", dataset_options=before)
-    ids = {
-        cell_id(cell.model_copy(update={"dataset_options": before | options}), "data")
-        for options in ({}, {option: absent}, {option: other})
-    }
-    assert len(ids) == 2
 
 
 @pytest.mark.parametrize("new", [0, 1])

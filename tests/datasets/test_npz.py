@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from bench.samples.division import make_partition
-from bench.settings import Settings
 from datasets.assemble import assemble
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -223,16 +221,3 @@ def test_labels_that_are_no_whole_numbers_are_refused_of_whoever_assembles() -> 
     for bad in (0.5, np.nan):
         with pytest.raises(UserError, match="some labels are neither whole numbers nor texts"):
             assemble("any", np.zeros((2, 1), np.float32), np.array([0, bad]), 2, mean=[0], std=[1])
-
-
-def test_only_cells_whose_labels_have_gaps_get_new_ids(tmp_path: Path) -> None:
-    """The id of a file without gaps is that of its content alone, as it was."""
-
-    def declared(labels: list[int]) -> str:
-        options = {"path": str(labelled(tmp_path, np.array(labels)))}
-        cell = Settings(method="fedavg", dataset="npz", dataset_options=options)
-        assert cell_id(cell, declared_checksum(cell)) == cell_id(cell, declared_checksum(cell))
-        return declared_checksum(cell)
-
-    assert not any("labels" in declared(labels) for labels in ([0, 1, 0, 2], [1, 0], [0, 0]))
-    assert all("labels" in declared(labels) for labels in ([0, 2], [1, 2], [-1, 0]))

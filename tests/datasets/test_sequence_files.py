@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.config.identity import NORMALISED, declared_checksum
 from bench.data import Dataset, TokenShape
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from bench.samples.division import make_partition
-from bench.settings import Settings
 from datasets.har import SIGNALS
 from datasets.leaf import ALPHABET
 from datasets.pamap2 import CHANNELS
@@ -40,11 +38,6 @@ def write_har(root: Path, people: dict[str, list[int]], activities: dict[str, li
     return written
 
 
-def _says_normalised(name: str) -> bool:
-    """Whether ids of cells on a built-in data set say that its floating inputs are normalised."""
-    return NORMALISED in declared_checksum(Settings(method="fedavg", dataset=name))
-
-
 PEOPLE = {"train": [1, 1, 3, 3, 11], "test": [2, 2]}
 ACTIVITIES = {"train": [5, 1, 6, 2, 2], "test": [3, 4]}
 
@@ -53,7 +46,7 @@ def test_har_in_uci_s_files(tmp_path: Path) -> None:
     written = write_har(tmp_path, PEOPLE, ACTIVITIES)
     data = load("har", tmp_path)
     assert (data.shape, data.n_train, data.num_classes) == ((9, 128), 5, 6)
-    assert (data.floating, _says_normalised("har")) == (True, True)
+    assert data.floating
     assert "share half of their readings" in data.notes[0]
     np.testing.assert_allclose(data.x, np.concatenate([written["train"], written["test"]]), rtol=1e-6)
     assert [data.classes[label] for label in data.y[:3]] == ["standing", "walking", "laying"]
@@ -217,7 +210,7 @@ def test_pamap2_in_uci_s_files(tmp_path: Path) -> None:
     data = load("pamap2", tmp_path, window=2)
     assert (data.shape, len(data.y), data.n_train) == ((27, 2), 8, 8 - 4)  # half of two windows, rounded up, are tests
     assert (data.group_names, data.num_classes) == (("subject101", "subject102"), 12)
-    assert (data.floating, _says_normalised("pamap2")) == (True, True)
+    assert data.floating
     assert data.groups is not None
     found = {
         (data.group_names[g], data.classes[label], x[5].tolist()[0])

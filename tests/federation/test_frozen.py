@@ -11,8 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.config import identity
-from bench.config.identity import cell_id
 from bench.engine.backends import backends
 from bench.engine.step import has_batch_statistics
 from bench.errors import UserError
@@ -21,7 +19,6 @@ from bench.method import compose
 from bench.model_call import Forward
 from bench.params import NORMALISATION, Params, parts
 from bench.plugin import MODELS
-from bench.settings import Settings
 from tests.engine.problems import OF_ANY_MODEL, assert_same, everything, personal, run, toy, toy_data
 
 
@@ -238,12 +235,3 @@ def test_saved_values_of_another_frozen_body_are_refused() -> None:
     plain = packer.pack(toy("fedavg", **BODY).server.initial_model())
     with pytest.raises(UserError, match="the file that `pretrained` names, or the model's code, has changed"):
         unpack(plain, packer.tensors, toy("fedavg", seed=4, **BODY).server.specs)
-
-
-def test_cells_with_frozen_layers_have_new_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their traffic and statistics are others than those of earlier versions; cells without keep their ids."""
-    cells = Settings(method="fedavg"), Settings(method="fedavg", frozen=("body",))
-    now = [cell_id(cell, "") for cell in cells]
-    monkeypatch.setattr(identity, "_FROZEN_VERSION", 3)
-    later = [cell_id(cell, "") for cell in cells]
-    assert (now[0] == later[0], now[1] == later[1]) == (True, False)

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from tests.golden.pins import CELLS, DIGESTS, IDS, golden_id, grid_ids, read, run
+from tests.golden.pins import CELLS, DEFAULTS, DIGESTS, IDS, defaults, golden_id, grid_ids, read, run
 
 
 def main() -> int:
-    """Write both files, or say which numbers changed under an id that did not."""
+    """Write the files, or say which numbers changed under an id that did not."""
     torch.set_num_threads(1)  # as in the tests: the number is part of the recorded path
     known: dict[str, Any] = read(DIGESTS) if DIGESTS.exists() else {}
     pinned, refused = {}, []
@@ -28,7 +28,7 @@ def main() -> int:
         print(f"the numbers of {', '.join(refused)} changed and the ids did not: raise RESULT_VERSION in")
         print("bench/config/identity.py if that is meant, and run this again. Nothing was written.")
         return 1
-    for file, content in ((DIGESTS, pinned), (IDS, grid_ids())):
+    for file, content in ((DIGESTS, pinned), (IDS, grid_ids()), (DEFAULTS, defaults())):
         file.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return 0
 

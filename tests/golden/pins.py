@@ -1,4 +1,5 @@
-"""What is pinned: six tiny cells, one of each kind, and the ids of cells of the grids that come with the harness.
+"""What is pinned: six tiny cells, one of each kind, the ids of cells of the grids that come with the harness, and the
+defaults of settings and options, which ids leave out.
 
 A cell's numbers may change when its id does, and only then. So a digest belongs to an id. Two columns also depend on
 the recorded path, because other processors and other versions of torch round differently. All others are the same on
@@ -8,11 +9,17 @@ every path, so that they can be compared on a machine whose path is not pinned.
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 import tests.golden.models  # noqa: F401  # registers them
+from bench.config.digests import is_own
 from bench.config.grid import builtin_grids, load_grid
 from bench.config.identity import cell_id, declared_checksum
+from bench.plugin import ATTACKS, CHANNELS, DATASETS, MODELS, PARTITIONS, SHIFTS
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
 from bench.settings import Settings
@@ -20,7 +27,7 @@ from bench.store import store
 from bench.store.tables import read_table
 
 HERE = Path(__file__).parent
-DIGESTS, IDS = HERE / "digests.json", HERE / "ids.json"
+DIGESTS, IDS, DEFAULTS = HERE / "digests.json", HERE / "ids.json", HERE / "defaults.json"
 COMMAND = "python -m tests.golden"
 OPTIONS = Options(device="cpu")
 
@@ -96,6 +103,36 @@ def grid_ids() -> dict[str, dict[str, str]]:
                 if cell:
                     found.setdefault(grid, {})[f"{place} {method}"] = cell_id(cell[0], declared_checksum(cell[0]))
     return found
+
+
+def defaults() -> dict[str, dict[str, Any]]:
+    """The default of each setting, by the class of settings, and of each option of what comes with the harness.
+
+    Options of methods and server rules are not here: an id has their values, as it has their code.
+    """
+    found = {kind.__name__: _defaults(kind.model_fields) for kind in nested_settings(Settings)}
+    for registry in (DATASETS, PARTITIONS, SHIFTS, MODELS, CHANNELS, ATTACKS):
+        for name in registry.names():
+            if not is_own(registry, name) and (options := _defaults(registry.options(name).model_fields)):
+                found[f"{registry.kind} {name}"] = options
+    return found
+
+
+def nested_settings(kind: Any) -> list[type[BaseModel]]:
+    """A class of settings and, in the order of its fields, all classes of settings within it."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        parts = [field.annotation for field in kind.model_fields.values()]
+        return list(dict.fromkeys([kind, *(inner for part in parts for inner in nested_settings(part))]))
+    return [inner for part in get_args(getattr(kind, "__value__", kind)) for inner in nested_settings(part)]
+
+
+def _defaults(fields: dict[str, FieldInfo]) -> dict[str, Any]:
+    return {
+        field.alias or key: "needed"
+        if field.is_required()
+        else to_jsonable_python(field.get_default(call_default_factory=True))
+        for key, field in fields.items()
+    }
 
 
 def read(file: Path) -> dict[str, Any]:

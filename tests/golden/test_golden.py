@@ -12,10 +12,12 @@ from bench.runs.cell_federation import last_recordings, recordings_key
 from tests.golden.pins import (
     CELLS,
     COMMAND,
+    DEFAULTS,
     DIGESTS,
     IDS,
     OPTIONS,
     ROUNDED,
+    defaults,
     digests,
     golden_id,
     grid_ids,
@@ -30,7 +32,15 @@ RAISE = (
 )
 ORPHANED = (
     "Finished cells with these ids would be computed again. If their numbers are the same as before, keep their ids "
-    f"(leave a new setting at its default out of `cell_id`); if an id is to change, pin the new ones with `{COMMAND}`."
+    "(the default of a new setting should mean what happened without it); if an id is to change, pin the new ones with "
+    f"`{COMMAND}`."
+)
+ABSENT = object()
+PROMISE = (
+    "Ids leave defaults out, and finished cells rest on them. With another default the old ids would stand for other "
+    "numbers: keep it, or raise RESULT_VERSION in bench/config/identity.py, which changes all ids. With another name "
+    "the cells that set it would have other ids: keep the name. What is new, or meant, is pinned with "
+    f"`{COMMAND}` (docs/versions.md)."
 )
 FLIPPED = (
     "If only `clients correct` and `hits bits` differ, a sample so close to a class boundary that rounding decides may "
@@ -108,3 +118,14 @@ def test_one_unit_in_the_last_place_is_seen(
 def test_no_cell_of_a_grid_is_orphaned() -> None:
     pinned, found = read(IDS), grid_ids()
     assert [grid for grid in pinned if found.get(grid) != pinned[grid]] == [], ORPHANED
+
+
+def test_no_default_changes_and_no_setting_is_renamed_unseen() -> None:
+    pinned, found = read(DEFAULTS), defaults()
+    changes = [
+        f"{of}: {key}: {pinned.get(of, {}).get(key, 'absent')} -> {found.get(of, {}).get(key, 'absent')}"
+        for of in sorted(pinned.keys() | found.keys())
+        for key in sorted(pinned.get(of, {}).keys() | found.get(of, {}).keys())
+        if pinned.get(of, {}).get(key, ABSENT) != found.get(of, {}).get(key, ABSENT)
+    ]
+    assert changes == [], PROMISE

@@ -189,7 +189,7 @@ def test_feddpa_replays_the_authors_code() -> None:
     """
     with torch.device("meta"):
         module = linear((4,), 3)
-    adapters.insert(module, LoraSettings(rank=2, alpha=6.0, train=()), "test_linear")
+    adapters.insert(module, LoraSettings(name="lora", rank=2, alpha=6.0, train=()), "test_linear")
     values = {W: wave(3, 4, start=0), HEAD: wave(3, 3, start=200)}
     spec = Spec.of("replay", module, values)
     pieces = [wave(*e.shape, start=at + 200 * ("head" in e.name))

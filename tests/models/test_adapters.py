@@ -23,7 +23,7 @@ from bench.rng import generator
 from bench.settings import AdapterSettings, BottleneckSettings, LoraSettings, PlainAdapters, Settings
 
 KINDS: TypeAdapter[AdapterSettings] = TypeAdapter(Annotated[AdapterSettings, Field(discriminator="name")])
-LORA = LoraSettings(rank=2, alpha=6)
+LORA = LoraSettings(name="lora", rank=2, alpha=6)
 
 
 def filled(net: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -106,7 +106,7 @@ def test_a_lora_layer_adds_alpha_over_rank_times_b_a() -> None:
 def test_no_gradient_goes_back_through_detached_ranks_of_lora(layer: str) -> None:
     """The outputs stay as they are; the inputs' gradient is that of a layer whose B is zero there."""
     make, shape = LAYERS[layer]
-    net = filled(adapters.insert(Layers(make()).to("meta"), LoraSettings(), "mine"))
+    net = filled(adapters.insert(Layers(make()).to("meta"), LoraSettings(name="lora"), "mine"))
     x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     without_some = copy.deepcopy(net)
     with torch.no_grad():
@@ -122,7 +122,7 @@ def test_no_gradient_goes_back_through_detached_ranks_of_lora(layer: str) -> Non
 
 def test_an_ia3_layer_is_rescaled_and_a_bottleneck_follows_its_layer() -> None:
     x = torch.randn(7, 5, dtype=torch.float64)
-    for settings in (PlainAdapters(name="ia3"), BottleneckSettings(rank=2)):
+    for settings in (PlainAdapters(name="ia3"), BottleneckSettings(name="adapter", rank=2)):
         layer: Any = filled(build("mlp", (5,), 3, {"hidden": 4}, settings)).get_submodule("body.fc1")
         h = x @ layer.weight.T + layer.bias
         if settings.name == "ia3":
@@ -148,7 +148,10 @@ def test_a_network_starts_as_it_is_without_adapters(model: str, name: str) -> No
 
 
 def test_a_is_drawn_as_pytorch_draws_a_layer_and_the_same_whichever_other_layers_have_one() -> None:
-    nets = [build("mlp", (400,), 3, {"layers": 2}, LoraSettings(rank=50, layers=layers)) for layers in ((), ("fc2",))]
+    nets = [
+        build("mlp", (400,), 3, {"layers": 2}, LoraSettings(name="lora", rank=50, layers=layers))
+        for layers in ((), ("fc2",))
+    ]
     both, second = (initialise(net, generator("a", 1)) for net in nets)
     a = "body.fc2.lora_a"
     assert torch.equal(both[a], second[a])
@@ -293,7 +296,7 @@ def test_options_out_of_range_are_refused(written: dict[str, Any], words: str) -
 def test_a_bare_name_means_the_defaults() -> None:
     spelled = {"name": "lora", "rank": 8, "alpha": 16, "layers": [], "train": ["head"], "dropout": 0}
     assert Settings(method="fedavg", adapters="lora") == Settings(method="fedavg", adapters=spelled)  # type: ignore[arg-type]
-    assert BottleneckSettings().rank == 64
+    assert BottleneckSettings(name="adapter").rank == 64
 
 
 def test_everything_is_frozen_but_adapters_and_what_train_names() -> None:
@@ -330,7 +333,7 @@ def test_running_statistics_of_a_norm_whose_bias_is_trained_move() -> None:
 
 
 def test_a_bottleneck_cannot_be_merged() -> None:
-    net = filled(build("mlp", (5,), 3, {}, BottleneckSettings()))
+    net = filled(build("mlp", (5,), 3, {}, BottleneckSettings(name="adapter")))
     with pytest.raises(UserError, match="cannot be merged"):
         adapters.merged(net)
 

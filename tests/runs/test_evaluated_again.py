@@ -11,13 +11,13 @@ from bench.results.results import CellView
 from bench.runs.cell import run_cell
 from bench.runs.session_options import Options
 from bench.runs.verify.recomputed import compare, evaluated_tests, scores_of
-from bench.settings import FurtherTest
+from bench.settings import CorruptedTest, PlainTest, ShiftedTest
 from tests.runs.conftest import Bench, Cell
 from tests.runs.helpers import view
 
 DEVICE = Options(device="cpu", executor="sequential", keep="best")
-ADDED = [FurtherTest(name="global"), FurtherTest(name="corrupted", kinds=("fog",), severity=2)]
-SHIFTED = FurtherTest(name="shifted", shifts=({"name": "label_noise", "share": 0.3},))
+ADDED = [PlainTest(name="global"), CorruptedTest(name="corrupted", kinds=("fog",), severity=2)]
+SHIFTED = ShiftedTest(name="shifted", shifts=({"name": "label_noise", "share": 0.3},))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from bench.runs.cell import run_cell
 from bench.runs.plan import plan
 from bench.runs.session_options import Options
 from bench.samples.corruptions import corrupt
-from bench.settings import FurtherTest, Settings, ShiftPart
+from bench.settings import PlainTest, Settings, ShiftPart
 from bench.store import store
 from datasets.assemble import assemble
 from reports.page.further_tests import reversals
@@ -215,7 +215,7 @@ def test_models_of_an_earlier_attempt_are_not_scored(cell: Cell, tmp_path: Path)
     assert not has_reported(folder, settings)
     assert next(f["round"] for f in reported_figures(view) if f["metric"] == "gm") > 2
     with pytest.raises(UserError, match="no model of the reported round was kept"):
-        evaluate_cell(view, [FurtherTest(name="global")], ["auroc"])
+        evaluate_cell(view, [PlainTest(name="global")], ["auroc"])
     assert not (folder / "evaluated.csv").exists()
 
 
@@ -246,11 +246,11 @@ def test_what_cannot_be_is_refused(run: Path, bench_here: Bench, arrays: Path) -
         return str(error.value)
 
     assert "asks for no further tests and scores; name some by --tests and --metrics" in refused()
-    assert "'corrupted' has no `path`" in refused({"name": "corrupted", "path": "x.npz"})
-    assert "'shifted' needs `shifts`" in refused("shifted")
+    assert "unknown key 'path'" in refused({"name": "corrupted", "path": "x.npz"})
+    assert "needs 'shifts'" in refused("shifted")
     assert "unknown corruption 'fogg'. Did you mean 'fog'?" in refused({"name": "corrupted", "kinds": ["fogg"]})
     assert "unknown shift 'rotated'" in refused({"name": "shifted", "shifts": [{"name": "rotated"}]})
-    assert "should be 'global'" in refused("globe").replace("Input ", "")
+    assert "has the name 'globe'; there are 'global'" in refused("globe")
     assert "'global' stands there twice" in refused("global", "global")
     assert "unknown metric 'aurok'" in bench_here("evaluate", run, "--metrics", "aurok", code=2).stderr
     assert "is a file, not a run folder; `bench unpack" in bench_here("evaluate", arrays, code=2).stderr
@@ -282,7 +282,7 @@ def test_samples_of_a_file_on_which_clients_may_train_are_counted(
 def test_a_cell_without_the_tests_that_the_grid_asks_for_is_named(run: Path, bench_here: Bench) -> None:
     info = store.read_json(run / "run.json")
     for entry in info["cells"]:
-        settings = Settings(**entry["settings"]).model_copy(update={"tests": (FurtherTest(name="global"),)})
+        settings = Settings(**entry["settings"]).model_copy(update={"tests": (PlainTest(name="global"),)})
         entry["settings"] = settings.model_dump(mode="json")
     store.write_json(run / "run.json", info)
     assert "2 finished cells ran without the test global" in bench_here("status", run).stdout

@@ -8,17 +8,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bench.config.identity import NORMALISED, cell_id, declared_checksum
-from bench.data import Array, Dataset
+from bench.data import Array
 from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
-from bench.plugin import DATASETS
 from bench.results.results import CellView
 from bench.runs.cell import run_cell
-from bench.runs.plan import plan
 from bench.runs.session_options import Options
 from bench.settings import Settings
-from datasets.assemble import assemble
 from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -137,44 +133,3 @@ def test_a_kept_model_has_the_reported_accuracy_and_loss(
     for quantity, value in found.items():
         reported = rows[(rows["quantity"] == quantity) & (rows["on"] == "global")]["value"].item()
         assert value == pytest.approx(reported, rel=1e-5 if cell.precision == "fp32" else 1e-2), quantity
-
-
-@pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> dict[str, Dataset]:
-    """Data sets of one's own, by name."""
-    x, y = raw("features")
-    kinds: dict[str, Any] = {
-        "own_floats": {"x": x, "mean": None, "std": None},
-        "own_plain": {"x": x, "mean": [0.0] * 6, "std": [1.0] * 6},
-        "own_bytes": {"x": x.astype(np.uint8)[:, :, None, None], "mean": None, "std": None},
-    }
-    made = {name: assemble(name, k["x"], y, 90, mean=k["mean"], std=k["std"]) for name, k in kinds.items()}
-
-    def loader(name: str) -> Any:
-        def load(*, data_root: Path, download: bool) -> Dataset:
-            return made[name]
-
-        return load
-
-    for name in kinds:
-        monkeypatch.setitem(DATASETS._items, name, loader(name))
-    return made
-
-
-@pytest.mark.parametrize("name", ["own_floats", "own_plain", "own_bytes"])
-def test_own_data_whose_inputs_were_not_normalised_have_new_ids(name: str, own: dict[str, Dataset]) -> None:
-    """And no others: where the id was of other numbers it says so, else it is the one that it was."""
-    cell = Settings(**COMMON, dataset=name, model="logistic")
-    (planned,) = plan([cell], Path(), download=False)
-    before = f"{declared_checksum(cell)} {own[name].checksum}"
-    assert (planned.id == cell_id(cell, before)) == (name != "own_floats")
-    assert (planned.id == cell_id(cell, f"{before} {NORMALISED}")) == (name == "own_floats")
-
-
-@pytest.mark.parametrize("name", ["own_floats", "own_plain"])
-def test_so_have_own_public_samples(name: str, own: dict[str, Dataset]) -> None:
-    cell = Settings(**COMMON, dataset="own_plain", model="logistic", public={"name": name, "size": 5})  # type: ignore[arg-type]
-    (planned,) = plan([cell], Path(), download=False)
-    content = f"{declared_checksum(cell)} {own['own_plain'].checksum} public {own[name].checksum}"
-    assert (planned.id == cell_id(cell, content)) == (name == "own_plain")
-    assert (planned.id == cell_id(cell, f"{content} public {NORMALISED}")) == (name == "own_floats")

@@ -10,7 +10,7 @@ from bench.results.further_tests import evaluate_cell
 from bench.results.results import CellView, load_run
 from bench.runs.session_options import Options
 from bench.runs.tracking import mirror_run, reported_points
-from bench.settings import FurtherTest
+from bench.settings import PlainTest
 from bench.store import store
 from tests.runs.helpers import make_run
 
@@ -56,7 +56,7 @@ def test_later_scores_and_another_reported_round_reach_mlflow(
     first = copy().info.run_id
     assert "evaluated.csv" not in files()
 
-    evaluate_cell(cell, [FurtherTest(name="others")], ["auroc"])
+    evaluate_cell(cell, [PlainTest(name="others")], ["auroc"])
     after = mirrored()
     assert any(name.endswith("/auroc") for name in after)
     assert "evaluated.csv" in files()

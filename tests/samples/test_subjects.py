@@ -364,7 +364,7 @@ def test_other_names_are_not(tmp_path: Path, arguments: dict[str, Any]) -> None:
     assert not any("if they say of whom" in note for note in folder(tmp_path, **arguments).notes)
 
 
-def test_without_subjects_nothing_changes_and_with_them_the_cell_is_another(tmp_path: Path) -> None:
+def test_with_subjects_the_cell_is_another(tmp_path: Path) -> None:
     rows = frame()
     rows.to_csv(tmp_path / "t.csv", index=False)
 
@@ -375,12 +375,11 @@ def test_without_subjects_nothing_changes_and_with_them_the_cell_is_another(tmp_
     ids = {
         name: cell_id(settings, declared_checksum(settings))
         for name, settings in {
-            "former": cell(leave_out=["patient"]),
             "none": cell(leave_out=["patient"], subject_column=""),
             "subjects": cell(subject_column="patient"),
         }.items()
     }
-    assert ids["former"] == ids["none"] != ids["subjects"]
+    assert ids["none"] != ids["subjects"]
     dataset = load_dataset(cell(subject_column="patient"), tmp_path)
     trained, validated, tested = sides(dataset, load_partition(cell(subject_column="patient"), dataset))
     assert len(trained | validated | tested) == 90

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 import bench
-from bench.config.code_digests import code_digest
-from bench.config.file_digests import digest, versions
+from bench.config.digests import code_digest, digest, versions
 from bench.errors import UserError
 from bench.plugin import METHODS
 

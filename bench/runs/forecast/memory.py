@@ -227,7 +227,7 @@ def _small(
     n_train = 2 * clients
     data = replace(noise(shape, classes, n_train + 4, rng), n_train=n_train)
     # Counts are in units of what is trained, so that the rank is no matter but to methods with ranks of their own.
-    adapters = LoraSettings(rank=256) if METHODS.get(method).adapter == "lora" else None
+    adapters = LoraSettings(name="lora", rank=256) if METHODS.get(method).adapter == "lora" else None
     settings = Settings(
         method=method,
         hp=_fewest(method, json.loads(hp), steps),

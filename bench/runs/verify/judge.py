@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bench.config.code_digests import data_and_models, method_and_rules
+from bench.config.digests import data_and_models, method_and_rules
 from bench.errors import UserError
 from bench.federation.attacks import malicious_clients
 from bench.federation.cell_data import load_all

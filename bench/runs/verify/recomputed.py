@@ -20,7 +20,7 @@ from bench.results.figures import ALL
 from bench.results.results import CellView
 from bench.runs.verify.drift import STABLE, differences, scaled
 from bench.runs.verify.files import ROUNDING, Row, read_rows
-from bench.settings import RECORDED, FurtherTest
+from bench.settings import RECORDED, CorruptedTest, FurtherTest, PlainTest
 from bench.store.data_record import record_of
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS, FURTHER, read_status
@@ -306,16 +306,16 @@ def _not_evaluated(cell: CellView, folder: Path) -> list[str]:
 def evaluated_tests(cell: CellView) -> list[FurtherTest]:
     """The further tests that a cell has rows of, as far as their names, or its settings, say what they are."""
     known = {label: test for test in cell.settings.tests for label in test.labels}
-    tests = []
+    tests: list[FurtherTest] = []
     for label in dict.fromkeys(cell.table("evaluated")["split"]):
         kind, _, rest = label.partition(" ")
         corruption, _, severity = rest.rpartition(" ")
         if label in known:
             tests.append(known[label])
-        elif label in ("global", "others"):
-            tests.append(FurtherTest(name=label))
+        elif label == "global" or label == "others":
+            tests.append(PlainTest(name=label))
         elif kind == "corrupted" and corruption and severity in "12345":
-            tests.append(FurtherTest(name="corrupted", kinds=(corruption,), severity=int(severity)))
+            tests.append(CorruptedTest(name="corrupted", kinds=(corruption,), severity=int(severity)))
     return list({test.labels: test for test in tests}.values())
 
 

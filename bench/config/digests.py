@@ -1,14 +1,22 @@
-"""The code that a cell uses, and its digests: equal in every version of Python and wherever a package is installed."""
+"""Digests of what a cell uses of the user's: files by their content, code by its syntax.
+
+A file is read once for each of its versions on the disk. Digests of code are equal in every version of Python and
+wherever a package is installed.
+"""
 
 import ast
+import contextlib
 import functools
+import hashlib
 import importlib.util
 import inspect
 import json
+import math
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.config.file_digests import digest, version
 from bench.errors import UserError
 from bench.plugin import (
     ATTACKS,
@@ -19,7 +27,6 @@ from bench.plugin import (
     METRICS,
     MODELS,
     PARTITIONS,
-    REGISTRIES,
     SELECTIONS,
     SERVER_RULES,
     SHIFTS,
@@ -28,63 +35,28 @@ from bench.plugin import (
 from bench.settings import Settings
 
 _PACKAGES = ("bench", "methods", "datasets", "sweeps", "reports")
-_MOVED = {
-    "112334a27b096969": "950916c7ab487969",  # scd: transforms from spectrum.py to frequencies.py and bench/dft.py
-    "341d89427ce62b13": "c7211678b3dc013d",  # lga: to leaps.py; who comes back has _LEAP_VERSION (identity.py)
-    "c6be863e4b345c5c": "235376e276a478c5",  # spfl: the mixing of models to mixing.py
-    "08522d88fd0e301c": "4fe52c2c9cf9897e",  # fedrod: the losses to two_heads.py
-    "7f06a253bd89ba7b": "7b6cede4aa7fbdf8",  # knnper: a client's labels to labels.py
-    "2d5d3104880528d2": "d61d6c88ed9a8dde",  # pgfed: the expansions and steps to expansions.py
-    "76c246fb1e08c50a": "67b984c1efbaa3f6",  # selections: `poisson` has come to stand beside them
-    "fb1f097f53a23de4": "50244bcf0416fd10",  # fedmtl: the singular values of W in place of the roots of W W^T's
-    "a76c1be599b477f7": "2ca28f4de8c2906e",  # ccvr: eigenvectors on the processor, whose bytes are the same
-    "79cd7e4089e7a137": "4155d31748f959dd",  # fedala: the mixture is joined of its layers, with the same bytes
-    "e3774fffced9a642": "dc3c453884f3909d",  # fedas: the engine freezes statistics; with BatchNorm: _WHOLE_VERSIONS
-    "53b85fdc9fa09038": "8c0a4cb5bec31937",  # elastic: likewise
-    "a4aa5db0b869ef17": "f0319c556582eafc",  # fedselect: moves of rounding errors only are none
-    "260ae31e21f7e3ac": "c56506ffa781c2ed",  # floco: of equally large entries the first has the sign
-}
-"""Digests of code that only moved to another file, or computes the same bytes in another way, each with the digest from
-before, which its cells keep. If the code changes later, its digest changes too, and the entry has no effect then."""
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def used_code(settings: Settings) -> dict[tuple[str, str], str]:
-    """Digests of the code of all that a cell uses of the user's own, by kind and name. The rest is part of the harness,
-    which has a digest of its own (`bench.store.provenance.harness_code`).
-
-    Raises:
-        UserError: an item is unknown or has no source file.
-    """
-    return {
-        (registry.kind, name): code_digest(registry, name)
-        for registry, name in _used(settings)
-        if is_own(registry, name)
-    }
+Item = tuple[Registry[Any], str]
+"""A registered item: its registry and its name."""
 
 
-def used_items(settings: Settings) -> set[tuple[str, str]]:
-    """Kind and name of everything registered that a cell uses."""
-    return {(registry.kind, name) for registry, name in _used(settings)}
-
-
-def _used(settings: Settings) -> list[tuple[Registry[Any], str]]:
+def used_items(settings: Settings) -> list[Item]:
+    """Everything registered that a cell uses."""
     return [*method_and_rules(settings), *data_and_models(settings), *((METRICS, name) for name in settings.metrics)]
 
 
-def method_and_rules(settings: Settings) -> list[tuple[Registry[Any], str]]:
-    """A cell's method, selection, server rule and channel operations: each one's registry and name."""
+def method_and_rules(settings: Settings) -> list[Item]:
+    """A cell's method, selection, server rule and channel operations."""
     rules = [] if settings.server is None else [(SERVER_RULES, settings.server["name"])]
-    return [(METHODS, settings.method), (SELECTIONS, settings.selection), *rules, *_channel(settings)]
+    channel = [(CHANNELS, operation["name"]) for operation in settings.channel]
+    return [(METHODS, settings.method), (SELECTIONS, settings.selection), *rules, *channel]
 
 
-def _channel(settings: Settings) -> list[tuple[Registry[Any], str]]:
-    return [(CHANNELS, operation["name"]) for operation in settings.channel]
-
-
-def data_and_models(settings: Settings) -> list[tuple[Registry[Any], str]]:
-    """A cell's data sets, partition, shifts, attack, which may change data, and models: each registry and name."""
-    parts: list[tuple[Registry[Any], str]] = [(DATASETS, settings.dataset), (PARTITIONS, settings.partition)]
+def data_and_models(settings: Settings) -> list[Item]:
+    """A cell's data sets, partition, shifts, attack, which may change data, and models."""
+    parts: list[Item] = [(DATASETS, settings.dataset), (PARTITIONS, settings.partition)]
     if settings.public is not None:
         parts.append((DATASETS, settings.public.name))
     later = [shift for change in settings.timeline for shift in change.shifts or ()]
@@ -96,25 +68,16 @@ def data_and_models(settings: Settings) -> list[tuple[Registry[Any], str]]:
 
 def is_own(registry: Registry[Any], name: str) -> bool:
     """Whether a registered item comes from outside the harness, so that `RESULT_VERSION` does not cover it."""
-    return registry.get(name).__module__.partition(".")[0] not in _PACKAGES
+    return registry.declaration(name).__module__.partition(".")[0] not in _PACKAGES
 
 
-def own_code(settings: Settings) -> dict[str, str]:
-    """Digests of the code of the user's own data sets, partition, shifts, attack, models and channel operations, by
-    kind and name."""
-    parts = [*data_and_models(settings), *_channel(settings)]
-    return {
-        f"{registry.kind} {name}": code_digest(registry, name) for registry, name in parts if is_own(registry, name)
-    }
-
-
-def code_of(kind: str, name: str) -> str:
-    """Digest of the code of one item of `used_code`.
+def own_code(items: Iterable[Item]) -> dict[tuple[str, str], str]:
+    """Digests of the code of those items that are the user's own, by kind and name.
 
     Raises:
-        UserError: it is unknown or has no source file.
+        UserError: an item is unknown or has no source file.
     """
-    return code_digest(next(registry for registry in REGISTRIES if registry.kind == kind), name)
+    return {(registry.kind, name): code_digest(registry, name) for registry, name in items if is_own(registry, name)}
 
 
 def code_digest(registry: Registry[Any], name: str) -> str:
@@ -137,8 +100,7 @@ def code_digest(registry: Registry[Any], name: str) -> str:
         )
     files = sources(item.__module__, Path(file))
     # sorted by name but without the names, so that it has no effect where a package is installed or imported from
-    trees = digest(json.dumps([_tree(*version(files[module])) for module in sorted(files)]))
-    return _MOVED.get(trees, trees)
+    return digest(json.dumps([_tree(*version(files[module])) for module in sorted(files)]))
 
 
 def sources(module: str, file: Path) -> dict[str, Path]:
@@ -209,3 +171,52 @@ def _source(module: str) -> Path | None:
             if file.is_file():
                 return file
     return None
+
+
+def digest(text: str) -> str:
+    """Digest of a text, 16 hex digits."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def content(path: Path) -> str:
+    """Digest of a file, or of a folder's files and their names; if nothing is there, `absent:` with the path."""
+    if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+        return f"absent:{path}"
+    files = sorted(_files(path)) if path.is_dir() else [path]
+    names = [file.relative_to(path).as_posix() for file in files]
+    return digest(json.dumps([names, [_file_digest(*version(file)) for file in files]]))
+
+
+def versions(path: Path, depth: float = math.inf) -> tuple[tuple[Path, int, int], ...]:
+    """The versions of a file, or of all files below a folder down to `depth` levels; of nothing if none can be read."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a text that is no path
+        return tuple(map(version, _files(path, depth) if path.is_dir() else [path]))
+    return ()
+
+
+def version(path: Path) -> tuple[Path, int, int]:
+    """The place, time of the last change and size of a file, which distinguish its versions without reading it.
+
+    Tools that unpack or copy may set the time of modification back; that of the change of status they cannot.
+    """
+    stat = path.stat()
+    return path.absolute(), max(stat.st_mtime_ns, stat.st_ctime_ns), stat.st_size
+
+
+def _files(folder: Path, depth: float = math.inf, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """All files below a folder. Links are followed, as loaders do, except those that lead back to a folder above."""
+    place = folder.resolve()
+    if place in above or len(above) >= depth:
+        return
+    with os.scandir(folder) as entries:  # asks the system once for each entry, where a path would ask twice
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files(Path(entry.path), depth, (*above, place))
+            elif entry.is_file():
+                yield Path(entry.path)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _file_digest(path: Path, mtime: int, size: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
