@@ -203,7 +203,8 @@ def assert_complete(uri: str, run: Path, histories: int) -> None:
         }
         parent = client.get_run(runs[cell.id].data.tags["mlflow.parentRunId"])
         assert (parent.info.run_name, parent.data.tags["method"]) == (cell.label, cell.label)
-        lasted, longer = (each.info.end_time - each.info.start_time for each in (client.get_run(runs[cell.id]), parent))
+        mirrored = runs[cell.id]
+        lasted, longer = (each.info.end_time - each.info.start_time for each in (mirrored, parent))
         assert longer >= 0.5 * lasted, "a parent that ended as it began"
         own = {
             "settings.json",
