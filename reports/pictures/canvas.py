@@ -199,23 +199,25 @@ class Canvas(MatplotlibFigure):
         return list(short.values())
 
     def _write_words(self, room: float, height: float) -> float:
-        """Fold titles and labels, and cut names, to panels of a width; return the inches that folded titles take.
+        """Fold titles and labels, and cut names, to panels of a width; return the inches that folded ones take.
 
         Two neighbours' titles would run into each other, and long names leave no room for what is drawn.
         """
-        lines = 1
+        lines = below_lines = 1
         for axis, title, below, beside, ticks, names in self._given:
             short = self._name_ticks(axis.yaxis, names, _NAMES * room)
             inner = room - max([_TICKS, *(0.25 + inches(name) for name in short)])
             self._name_ticks(axis.xaxis, ticks, _SLANTED if _is_slanted(axis) else inner / max(1, len(ticks)))
             titles = self._folded(title, inner, _BOLD)
             lines = max(lines, len(titles))
-            axis.set(title="\n".join(titles), xlabel="\n".join(self._folded(below, inner)))
+            labels = self._folded(below, inner)
+            below_lines = max(below_lines, len(labels))
+            axis.set(title="\n".join(titles), xlabel="\n".join(labels))
             axis.set_ylabel("\n".join(self._folded(beside, max(1.2, height - 0.6))))
         for text, pattern, whole, share in self.named:
             most = (share * (room - _TICKS) - inches(pattern.replace("{}", ""), _SMALL)) / len(whole)
             text.set_text(pattern.format(*self._cut(whole, most, _SMALL)))
-        return 0.15 * (lines - 1)
+        return 0.15 * (lines + below_lines - 2)
 
     def _name_ticks(self, side: "Axis", names: list[str], room: float) -> list[str]:
         if not names:

@@ -143,7 +143,7 @@ def histograms(store: Store, clients: pd.DataFrame) -> Picture:
     lowest = 10 * math.floor(float(clients["accuracy"].quantile(0.01)) / 10)
     edges = np.linspace(min(lowest, 90), 100, 26)
     lines = styles(store)
-    with drawing(store.tasks, 1, panel=(3.1, 0.5 + 0.24 * len(rows))) as (canvas, axes):
+    with drawing(store.tasks, 1, panel=(3.1, 0.8 + 0.24 * len(rows))) as (canvas, axes):
         for axis, task in zip(axes, store.tasks, strict=True):
             for at, row in enumerate(reversed(rows)):
                 accuracies = clients[(clients["row"] == row) & (clients["task"] == task)]["accuracy"].to_numpy(float)

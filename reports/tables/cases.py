@@ -80,17 +80,16 @@ def effect_table(store: Store, chosen: str) -> Table:
             interval = interval_text(effect.difference)
             rows.setdefault((effect.row, effect.case, effect.against), {})[figure] = replace(entry, note=interval)
     caption = (
-        "Difference of a method between two cases in percentage points, paired by seed, with Student's 95 % interval, "
-        "not corrected for the number of intervals. Each case is compared with "
-        f"{store.reference_case}, and with the case that it adds most of its settings to. "
-        f"{'; '.join(figure.text for figure in shown)}."
+        "Difference of a method between two cases in percentage points, paired by seed, with Student's 95 % interval. "
+        f"Each case is compared with {store.reference_case}, and with the case that it adds most of its settings to."
     )
+    how = f"Not corrected for the number of intervals. {'; '.join(figure.text for figure in shown)}."
     heads = (Column("case"), Column("against"), *(Column(figure.name) for figure in shown))
     body = [
         (row, (words(case), words(against), *(by_figure.get(figure, words("–")) for figure in shown)))
         for (row, case, against), by_figure in sorted(rows.items(), key=lambda item: store.rows.index(item[0][0]))
     ]
-    return Table("cases", "What cases change", caption, "Method", heads, tuple(body))
+    return Table("cases", "What cases change", caption, "Method", heads, tuple(body), how=how)
 
 
 def interval_text(difference: inference.Summary) -> str:

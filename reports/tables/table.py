@@ -16,6 +16,7 @@ from reports.statistics.inference import summarise
 Mark = Literal["", "best", "equal", "near"]
 
 SYMBOLS: dict[Mark, str] = {"equal": "≈", "near": "†"}
+MEANINGS: dict[Mark, str] = {"best": "best", "equal": "equivalent to the best", "near": "undecided"}
 LEGEND = "Bold: best of its column; ≈: equivalent to the best; †: undecided; [ ]: derived, not trained by the method."
 MARKED = (
     "Best: the highest mean. Equivalent: the simultaneous 95 % interval of the difference from the best lies within "
@@ -73,6 +74,11 @@ class TableEntry:
     def symbol(self) -> str:
         """The mark's sign after the number; none for the best."""
         return SYMBOLS.get(self.mark, "")
+
+    @property
+    def meaning(self) -> str:
+        """The marks in words."""
+        return ", ".join(filter(None, [MEANINGS.get(self.mark, ""), "derived" if self.derived else ""]))
 
     def _digits(self, number: float, sign: str = "") -> str:
         text = f"{number:{sign}.{self.decimals}f}"

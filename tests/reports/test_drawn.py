@@ -96,8 +96,9 @@ FIGURES: dict[str, Callable[[Store], object]] = {
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> Store:
-    """Three methods on two tasks, of which each trains other models."""
-    return load([write_store(tmp_path_factory.mktemp("drawn"), seeds=2, methods=("fedavg", "local", "ditto"))])
+    """Three methods, of which each trains other models, on three tasks: two panels stand side by side on a phone."""
+    folder = tmp_path_factory.mktemp("drawn")
+    return load([write_store(folder, seeds=2, alphas=(1.0, 0.3, 0.1), methods=("fedavg", "local", "ditto"))])
 
 
 @pytest.fixture
@@ -140,7 +141,12 @@ def faults(page: canvas.Canvas) -> list[str]:
     return over + [f"{text!r} over the edge" for (text, _), fits in zip(texts, inside, strict=True) if not fits]
 
 
-QUICK = [("headline", 400, 10, True), ("tradeoff", 1000, 10, True), ("megabytes", 1000, 2, False)]
+QUICK = [
+    ("headline", 400, 10, True),
+    ("histograms", 400, 2, False),
+    ("tradeoff", 1000, 10, True),
+    ("megabytes", 1000, 2, False),
+]
 ALL = [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.long)
     for case in itertools.product(FIGURES, WIDTHS, (2, 10, 40), (False, True))
