@@ -49,6 +49,30 @@ def irfft(z: Tensor, d: int, norm: Literal["forward", "ortho"]) -> Tensor:
     return vectors
 
 
+def spectral_divergence(
+    x: Tensor, other: Tensor, often: Tensor, eps: Tensor, norm: Literal["backward", "ortho"], *rest: bool
+) -> Tensor:
+    """The sum over frequencies of `often * a log((a + eps) / (b + eps))`, `[]`, float64, in one pass over a spectrum.
+
+    Its gradient with respect to `x` is one more pass and an inverse transform.
+
+    Args:
+        x: the vector `[d]` whose magnitudes |rfft(x)| are `a`.
+        other: `[d // 2 + 1]`, which is `b`.
+        often: how often each frequency is counted, `[d // 2 + 1]`, the same for all clients.
+        eps: a small number, `[]`.
+        rest: whether `- a + b` is added to each logarithm's term (generalised KL), and whether the magnitudes are `a`;
+            otherwise they are `b`, and `other` is `a`.
+    """
+    total: Tensor = _Divergence.apply(x, other, often, eps, norm, *rest)[0]
+    return total
+
+
+def takes_one_pass(x: Tensor) -> bool:
+    """Whether `spectral_divergence` is to be taken: on a GPU, where memory's speed decides and bytes need not stay."""
+    return tensors.on_gpu(x)
+
+
 def takes_two_steps(d: int) -> bool:
     """Whether this length has a prime factor that GPU libraries have no transform for, and is not itself a prime."""
     primes = _primes(d)
@@ -94,6 +118,32 @@ class _Irfft(Function):
         return z * _multiplicity(ctx.d, z), None, None
 
 
+class _Divergence(Function):
+    """Returns the divergence and the spectrum of x."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor, other: Tensor, often: Tensor, eps: Tensor, norm: Literal["backward", "ortho"], *rest: bool
+    ) -> tuple[Tensor, Tensor]:
+        z = rfft(x, norm)
+        return _divergence(z, other, often, eps, *rest), z
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, *others, norm, generalised, first = inputs
+        ctx.d, ctx.norm, ctx.rest = x.shape[-1], norm, (generalised, first)
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1], *others)
+
+    @staticmethod
+    def backward(ctx: Any, up: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        slopes = _slopes(*ctx.saved_tensors, up, ctx.d, *ctx.rest)
+        of_x = irfft(slopes, ctx.d, "forward" if ctx.norm == "backward" else "ortho")
+        return of_x, None, None, None, None, None, None
+
+
 def _multiplicity(d: int, like: Tensor) -> Tensor:
     """Count how often each distinct frequency is among 0 to d - 1, itself or as its conjugate: `[d // 2 + 1]`."""
     counts = torch.full((d // 2 + 1,), 2.0, dtype=like.dtype.to_real(), device=like.device)
@@ -108,7 +158,7 @@ def _rfft(x: Tensor, norm: str) -> Tensor:
     flat = x.reshape(-1, x.shape[-1])
     spectrum = flat.new_empty(len(flat), x.shape[-1] // 2 + 1, dtype=x.dtype.to_complex())
     for part, place in zip(*(torch.split(t, _lanes(flat)) for t in (flat, spectrum)), strict=True):
-        place.copy_(_forward(part, norm))
+        _forward(part, norm, place)
     return spectrum.view(*x.shape[:-1], -1)
 
 
@@ -143,8 +193,73 @@ def _(info: Any, in_dims: tuple[int | None, ...], z: Tensor, d: int, norm: str) 
     return _irfft(z.movedim(in_dims[0], 0), d, norm), 0
 
 
-def _forward(x: Tensor, norm: str) -> Tensor:
-    """Transform vectors `[lanes, d]` in two steps.
+@custom_op("pfleague::spectral_divergence", mutates_args=())
+def _divergence(z: Tensor, other: Tensor, often: Tensor, eps: Tensor, generalised: bool, first: bool) -> Tensor:
+    """The divergence of spectra `[..., d // 2 + 1]`, with eps `[...]`."""
+    if kernels := tensors.triton_kernels("bench.dft_kernels", z, other):
+        flat = _flat(z), _flat(other), often, eps.reshape(-1)
+        sums: Tensor = kernels.divergence(*flat, generalised, first)
+        return sums.view(eps.shape)
+    a, b = (z.abs(), other) if first else (other, z.abs())
+    terms = a * torch.log((a + eps[..., None]) / (b + eps[..., None]))
+    return (often * (terms - a + b if generalised else terms)).sum(-1, dtype=torch.float64)
+
+
+@custom_op("pfleague::spectral_divergence_slopes", mutates_args=())
+def _slopes(
+    z: Tensor, other: Tensor, often: Tensor, eps: Tensor, up: Tensor, d: int, generalised: bool, first: bool
+) -> Tensor:
+    """The gradient with respect to the spectrum, of which the inverse transform gives that with respect to x."""
+    middle = d // 2 if d % 2 == 0 else 0
+    if kernels := tensors.triton_kernels("bench.dft_kernels", z, other):
+        flat = _flat(z), _flat(other), often, eps.reshape(-1), up.to(other.dtype).reshape(-1)
+        found: Tensor = kernels.slopes(*flat, middle, generalised, first)
+        return found.view(z.shape)
+    a, small = z.abs(), eps[..., None]
+    slope = torch.log((a + small) / (other + small)) + a / (a + small) if first else -other / (a + small)
+    slope = slope + (-1.0 if first else 1.0) if generalised else slope
+    # The inverse transform counts every frequency twice, except the first and (for even d) the middle one.
+    half = torch.full_like(often, 0.5)
+    half[0] = half[middle] = 1.0
+    share = torch.where(a > 0, up.to(other.dtype)[..., None] * often * half * slope / a, 0.0)
+    return z * share
+
+
+@_divergence.register_fake
+def _(z: Tensor, other: Tensor, often: Tensor, eps: Tensor, *_: bool) -> Tensor:
+    return eps.new_empty(eps.shape, dtype=torch.float64)
+
+
+@_slopes.register_fake
+def _(z: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(z)
+
+
+@_divergence.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+    return _divergence(*_lanes_first(info.batch_size, in_dims, args)), 0
+
+
+@_slopes.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+    return _slopes(*_lanes_first(info.batch_size, in_dims, args)), 0
+
+
+def _lanes_first(lanes: int, in_dims: tuple[int | None, ...], args: tuple[Any, ...]) -> list[Any]:
+    """The arguments of all lanes; the counts, which are third, are the same for all."""
+    assert in_dims[2] is None
+    return [
+        t if i == 2 or not isinstance(t, Tensor) else t.expand(lanes, *t.shape) if dim is None else t.movedim(dim, 0)
+        for i, (t, dim) in enumerate(zip(args, in_dims, strict=True))
+    ]
+
+
+def _flat(spectra: Tensor) -> Tensor:
+    return spectra.reshape(-1, spectra.shape[-1]).contiguous()
+
+
+def _forward(x: Tensor, norm: str, spectrum: Tensor) -> None:
+    """Transform vectors `[lanes, d]` in two steps and write their frequencies to `spectrum`.
 
     Entry `j1 * b + j2` of a vector adds to frequency `k2 * a + k1`. Only `k1` up to `a // 2` are computed, because the
     others are conjugates of these.
@@ -152,19 +267,26 @@ def _forward(x: Tensor, norm: str) -> Tensor:
     plan = _plan(x.shape[-1], x.device, x.dtype.to_complex())
     half = torch.fft.rfft(x.view(-1, plan.a, plan.b), dim=1, norm=norm).mul_(plan.roots)  # [lanes, k1, j2]
     whole: Tensor = torch.fft.fft(half, dim=2, norm=norm)  # [lanes, k1, k2]
-    spectrum = whole.flatten(1).index_select(1, plan.from_half)  # [lanes, frequency]
-    torch.view_as_real(spectrum)[..., 1].mul_(plan.sign)
-    return spectrum
+    _gather(whole.flatten(1), plan.from_half, plan.sign, spectrum)
 
 
 def _inverse(z: Tensor, d: int, norm: str) -> Tensor:
     """Invert `_forward`: the same steps in reverse order."""
     plan = _plan(d, z.device, z.dtype)
-    half = z.index_select(1, plan.to_half)
-    torch.view_as_real(half)[..., 1].mul_(plan.sign_of_half)
-    half = torch.fft.ifft(half.view(-1, plan.a // 2 + 1, plan.b), dim=2, norm=norm).mul_(plan.roots.conj_physical())
+    half = z.new_empty(len(z), len(plan.to_half))
+    _gather(z, plan.to_half, plan.sign_of_half, half)
+    half = torch.fft.ifft(half.view(-1, plan.a // 2 + 1, plan.b), dim=2, norm=norm).mul_(plan.roots_back)
     vectors: Tensor = torch.fft.irfft(half, n=plan.a, dim=1, norm=norm)
     return vectors.flatten(1)
+
+
+def _gather(source: Tensor, index: Tensor, sign: Tensor, out: Tensor) -> None:
+    """Write the numbers `source[:, index]` to `out`, conjugated where the sign is -1."""
+    if kernels := tensors.triton_kernels("bench.dft_kernels", source, out):
+        kernels.gather(source, index, sign, out)
+        return
+    torch.index_select(source, 1, index, out=out)
+    torch.view_as_real(out)[..., 1].mul_(sign)
 
 
 class _Plan:
@@ -172,7 +294,7 @@ class _Plan:
 
     Attributes:
         a, b: the two lengths.
-        roots: `[a // 2 + 1, b]`, `exp(-2 pi i k1 j2 / d)`.
+        roots, roots_back: `[a // 2 + 1, b]`, `exp(-2 pi i k1 j2 / d)` and its conjugate.
         from_half, sign: `[d // 2 + 1]`, where a frequency or its conjugate is among the `(k1, k2)`, and the sign of its
             imaginary part.
         to_half, sign_of_half: `[(a // 2 + 1) * b]`, the reverse.
@@ -184,6 +306,7 @@ class _Plan:
         angles = -2j * np.pi * (k1 * j2)  # of a large network 16 bytes for each of millions: no second one beside it
         angles /= d
         self.roots = torch.from_numpy(np.exp(angles, out=angles)).to(device, dtype)
+        self.roots_back = self.roots.conj_physical()
         del angles
 
         k = np.arange(d // 2 + 1)

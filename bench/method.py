@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 from torch import Tensor, nn
 
-from bench.dft import irfft, rfft
+from bench.dft import irfft, rfft, spectral_divergence, takes_one_pass
 from bench.errors import UserError
 from bench.model_call import Forward, compose
 from bench.optim import SGD, Adam
@@ -44,7 +44,7 @@ __all__ = [
     "ClassStats", "ClassSums", "Client", "Context", "Do", "Evaluate", "Everyone", "Exchange", "Feed", "Forward",
     "Gradient", "Hyperparameters", "Message", "Method", "Normal", "Params", "Predict", "Program", "Range", "Selection",
     "Server", "ServerRule", "State", "Tick", "Train", "Trained", "Upload", "Values", "compose", "cross_entropy", "hp",
-    "irfft", "join", "mean", "rfft",
+    "irfft", "join", "mean", "rfft", "spectral_divergence", "takes_one_pass",
 ]  # fmt: skip
 
 Program = Generator[Request, Any, Any]

@@ -27,28 +27,26 @@ class Arithmetic(NamedTuple):
     """The arithmetic of a cell's networks, in training and in evaluation.
 
     Attributes:
-        bf16: matrix products and convolutions are in bfloat16; outputs have the dtype of the weights.
-        lane_kernels: a GPU runs the package's own kernels (`bench/engine/lanes/`): convolutions, normalisation, SGD.
+        precision: as in a cell's settings. In `bf16`, matrix products and convolutions are in bfloat16, and outputs
+            have the dtype of the weights.
     """
 
-    bf16: bool = False
-    lane_kernels: bool = False
+    precision: str = "fp32"
+
+    @property
+    def bf16(self) -> bool:
+        """Whether products are in bfloat16."""
+        return self.precision == "bf16"
 
 
 PLAIN = Arithmetic()
 
 
-class GpuForm(Protocol):
-    """Replaces a network's layers in place by layers that a GPU runs faster."""
-
-    def __call__(self, net: nn.Module, /, *, convolutions: bool) -> nn.Module: ...
-
-
-def _unchanged(net: nn.Module, *, convolutions: bool) -> nn.Module:
+def _unchanged(net: nn.Module) -> nn.Module:
     return net
 
 
-_gpu_form: GpuForm = _unchanged
+_gpu_form: Callable[[nn.Module], nn.Module] = _unchanged
 
 
 class PaddingMask(Protocol):
@@ -84,7 +82,7 @@ class _Templates(threading.local):
                 keep_still(self.calls[at].net, {entry.name for entry in whole.frozen})
                 refuse_single_values(self.calls[at])
             if on_gpu:
-                _gpu_form(self.calls[at], convolutions=arithmetic.lane_kernels)
+                _gpu_form(self.calls[at])
             elif arithmetic.bf16:
                 batchnorm_in_float32(self.calls[at])
         return self.calls[at]
@@ -140,11 +138,11 @@ def forget_networks() -> None:
     _templates.calls.clear()
 
 
-def use_on_gpus(form: GpuForm) -> None:
+def use_on_gpus(form: Callable[[nn.Module], nn.Module]) -> None:
     """Give networks on a GPU another form, which the engine hands down: methods need not know its layers.
 
     Args:
-        form: called as `form(net, convolutions=...)`, replaces layers in place and keeps the names of tensors.
+        form: replaces layers of a network in place and keeps the names of tensors.
     """
     global _gpu_form
     _gpu_form = form
@@ -244,7 +242,7 @@ class Composed(nn.Module):
         """Logits `[samples, classes]`."""
         device = x.device.type
         bf16 = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-        model = Forward(frozen=not self.training, arithmetic=Arithmetic(bf16))
+        model = Forward(frozen=not self.training, arithmetic=Arithmetic("bf16" if bf16 else "fp32"))
         values = {name: self._value(name, kind) for name, kind in self.kinds.items()}
         logits = self.function(model, values, x)
         if self.training:

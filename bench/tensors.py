@@ -4,7 +4,9 @@ Buffers are statistics, which training moves, or constants, which are a part of 
 those that no training changes: all model values of an architecture share one copy of them.
 """
 
+import functools
 import hashlib
+import importlib
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -17,6 +19,28 @@ from torch import Tensor, nn
 def on_gpu(tensor: Tensor) -> bool:
     """Return whether faster forms that round differently may be used; on a CPU results must stay bitwise equal."""
     return tensor.device.type != "cpu"
+
+
+def triton_kernels(module: str, *tensors: Tensor) -> Any:
+    """The module of that name with Triton kernels, or None where they cannot take these tensors.
+
+    They index with 32 bits.
+    """
+    taken = torch.bfloat16, torch.float32, torch.complex64
+    if not all(t.device.type == "cuda" and t.dtype in taken and t.numel() < 2**31 for t in tensors):
+        return None
+    return importlib.import_module(module) if triton_works() else None
+
+
+@functools.cache
+def triton_works() -> bool:
+    """Whether Triton can run a kernel on this process's GPU: it may not be installed, and needs a C compiler."""
+    try:
+        one = torch.ones(1, 1, dtype=torch.complex64, device="cuda")
+        importlib.import_module("bench.dft_kernels").gather(one, one.int(), one.real, out := torch.zeros_like(one))
+        return bool(out.real == 1)
+    except Exception:  # whatever is wrong with it, PyTorch's operations do the same
+        return False
 
 
 def statistics(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bench.method import Hyperparameters, Params, hp
+from bench.method import Hyperparameters, Params, hp, spectral_divergence, takes_one_pass
 from methods.frequencies import counts, magnitudes
 
 
@@ -69,10 +69,20 @@ def divergence(w: Params, teacher: Tensor, tau: float, o: Any) -> Tensor:
     total = torch.zeros((), dtype=torch.float64, device=teacher.device)
     begin = 0
     for group in _groups(w, o):
-        student = _spectrum(group, tau, o)
-        own, begin = teacher[begin : begin + len(student)], begin + len(student)
-        total = total + _divergence(student, own, counts(group, tau, o, teacher).inside, o)
+        inside = counts(group, tau, o, teacher).inside
+        own, begin = teacher[begin : begin + len(inside)], begin + len(inside)
+        if takes_one_pass(w.weights) and len(group) == 1 and _is_one_sum(o):
+            rest = o.normalise == "gen_kl", o.direction == "student_teacher"
+            total = total + spectral_divergence(group[0], own, inside, o.eps * own.mean(), o.fft_norm, *rest)
+        else:
+            total = total + _divergence(_spectrum(group, tau, o), own, inside, o)
     return (total * w.spec.d if o.scale == "d" else total).to(teacher.dtype)
+
+
+def _is_one_sum(o: Any) -> bool:
+    """Whether D is a sum over magnitudes as they are, with a gradient."""
+    of_magnitudes = o.transform != "fft2_layer" and o.normalise in ("none", "gen_kl")
+    return of_magnitudes and o.reduction == "sum" and not o.detach_student
 
 
 def agree(w: Params, teacher: Tensor, tau: float, o: Any) -> Tensor:

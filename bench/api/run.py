@@ -35,7 +35,6 @@ def run(
     devices_per_cell: int | None = None,
     executor: Executor = "auto",
     allow_fallback: Sequence[str] = (),
-    lane_kernels: bool = False,
     data_root: Path | str = "data",
     download: bool = False,
     fresh: bool = False,
@@ -69,7 +68,6 @@ def run(
         devices_per_cell: with `ray`, devices that share the clients of a cell.
         executor: how clients are trained: `auto`, `sequential`, `cohort` or `debug`.
         allow_fallback: losses and backends that may fail on a GPU, where the cell then goes on tens of times slower.
-        lane_kernels: on a GPU and with `precision: bf16`, use kernels of the harness's own.
         data_root: where data files lie.
         download: fetch what is missing.
         fresh: forget the cells' earlier results.

@@ -31,7 +31,6 @@ def sweep(
     devices_per_cell: int | None = None,
     executor: Executor = "auto",
     allow_fallback: Sequence[str] = (),
-    lane_kernels: bool = False,
     data_root: Path | str = "data",
     download: bool = False,
     checkpoint_seconds: float = 300.0,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from bench.errors import UserError
+from bench.places import cache_folder
 
 T = TypeVar("T")
 _CACHE = 2**20  # bytes of weights, of what a core's second cache holds
@@ -57,6 +57,7 @@ def make_deterministic(device: torch.device, precision: str) -> None:
     if device.type != "cuda":
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder() / "triton"))  # compiled kernels, for later processes
     torch.use_deterministic_algorithms(True)
     deterministic: Any = torch.utils.deterministic  # unknown to stubs, like what follows
     deterministic.fill_uninitialized_memory = False  # else every new tensor is first filled with NaN
@@ -71,18 +72,6 @@ def set_fp32_precision(precision: str) -> None:
     cudnn: Any = torch.backends.cudnn
     for place in (cuda.matmul, cudnn.conv, cudnn.rnn):
         place.fp32_precision = mode
-
-
-def check_lane_kernels(device: str, precision: str) -> None:
-    """Refuse the lane kernels where they would not be used.
-
-    Raises:
-        UserError: the device is a CPU, or networks do not compute in bfloat16.
-    """
-    if device == "cpu":
-        raise UserError("--lane-kernels: they are for a GPU; leave the option out")
-    if precision != "bf16":
-        raise UserError(f"--lane-kernels: they need `precision: bf16` in the grid, and it has {precision}")
 
 
 def can_be_kernels(words: str) -> bool:

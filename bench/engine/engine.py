@@ -37,7 +37,6 @@ class EngineOptions(TypedDict, total=False):
     threads: int
     recordings: GraphCache | None
     allow_fallback: Collection[str]
-    lane_kernels: bool
 
 
 class Engine:
@@ -72,7 +71,6 @@ class Engine:
         threads: int = 1,
         recordings: GraphCache | None = None,
         allow_fallback: Collection[str] = (),
-        lane_kernels: bool = False,
     ) -> None:
         self.settings = settings
         self.allow_fallback = allow_fallback
@@ -88,7 +86,7 @@ class Engine:
         self.private = PrivateSteps()
         self.done = {"clients": Work(0, 0), "server": Work(0, 0)}
         self.seconds = 0.0
-        self._arithmetic = Arithmetic(settings.precision == "bf16", lane_kernels)
+        self._arithmetic = Arithmetic(settings.precision)
         self._preparer = Preparer(device_data, settings, self._arithmetic)
         values = hp_values(hyper, self.dtype, device_data.device)
         self._trainer = Trainer(device_data, values, self.dtype, recordings or GraphCache())

@@ -320,7 +320,7 @@ class _Do:
         new = dict(values)
         for name, optimizer in self._optimizers.items():
             arguments = self._take(name, values[name]), gradients[name], self.state[name], self._lr[name]
-            trained, self.state[name] = update(optimizer, *arguments, lane_kernels=self._recipe.arithmetic.lane_kernels)
+            trained, self.state[name] = update(optimizer, *arguments)
             new[name] = self._put(name, values[name], trained)
         return new
 

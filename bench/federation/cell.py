@@ -5,7 +5,7 @@ from typing import Unpack
 import torch
 
 from bench.data import Dataset, Partition
-from bench.engine.device import check_lane_kernels, keep_freed_memory, make_deterministic
+from bench.engine.device import keep_freed_memory, make_deterministic
 from bench.engine.device_data import DeviceData
 from bench.engine.engine import Engine, EngineOptions
 from bench.federation.attacks import Forger, make_attack, malicious_clients
@@ -73,9 +73,6 @@ class CellContext:
         self.settings = settings
         forget_networks()
         make_deterministic(torch.device(device), settings.precision)
-        self.lane_kernels = engine.get("lane_kernels", False)
-        if self.lane_kernels:
-            check_lane_kernels(device, settings.precision)
         self.method = make_method(settings)
         self.selection = make_selection(settings, self.method)
         everybody = sorted({i for stage in partition.stages for i in stage.clients})
@@ -99,7 +96,7 @@ class CellContext:
         whole, shape = self.server._whole_model(), dataset.shape
         self.on_features = can_take_their_place(settings, whole.spec.module)
         if self.on_features:
-            arithmetic = Arithmetic(settings.precision == "bf16", self.lane_kernels)
+            arithmetic = Arithmetic(settings.precision)
             data, how = self.device_data, (arithmetic, engine.get("threads", 1), features)
             data.local = with_features(data.local, whole, dataset, *how)
             if public is not None and data.public is not None:

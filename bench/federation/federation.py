@@ -20,6 +20,7 @@ from bench.engine.anomalies import Diverged
 from bench.engine.batches import DrawAddress
 from bench.engine.device import cpu_kernels
 from bench.engine.device_data import SERVER
+from bench.engine.lanes.convolution import way
 from bench.engine.programs import Work
 from bench.federation.cell import CellContext, Execution
 from bench.federation.cell_data import load_all
@@ -282,8 +283,10 @@ class Federation(CellContext):
 
         Only on the same path are results promised to be the same bytes.
         """
-        kernels: dict[str, str | int] = {"convolutions": "lane kernels"} if self.lane_kernels else {}
-        return kernels | {
+        convolutions: dict[str, str | int] = {}
+        if self.device_data.device.type != "cpu":
+            convolutions["convolutions"] = way(self.settings.precision)
+        return convolutions | {
             "device": str(self.device_data.device),
             "models": str(self.device_data.home),
             "executor": self.engine.executor,

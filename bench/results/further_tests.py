@@ -122,7 +122,7 @@ class _Scoring:
         self._malicious = federation.malicious
         self._models = models
         self._device = federation.engine.device_data.device
-        self._arithmetic = Arithmetic(settings.precision == "bf16")
+        self._arithmetic = Arithmetic(settings.precision)
         self._body = federation.server._whole_model() if federation.on_features else None
 
     def rows(self, label: str, tests: Sequence[FurtherTest], quantities: Sequence[str]) -> _Rows:

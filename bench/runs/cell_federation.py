@@ -40,7 +40,6 @@ def build(settings: Settings, options: Options, data: CellData, features: Shelf 
         offload=offload,
         recordings=recordings(settings, device),
         allow_fallback=options.allow_fallback,
-        lane_kernels=options.lane_kernels,
         features=features,
     )
 

@@ -76,9 +76,6 @@ class SessionOptions:
             metavar="NAME", help="On a GPU, go on tens of times slower where this loss or backend fails; repeatable."
         ),
     ] = ()
-    lane_kernels: Annotated[
-        bool, typer.Option(help="On a GPU and with `precision: bf16`, use kernels of the harness's own (Triton).")
-    ] = False
     data_root: DataRoot = Path("data")
     download: Download = False
     checkpoint_seconds: Annotated[float, AtLeast(0), typer.Option(help="Least time between two checkpoints.")] = 300.0

@@ -12,7 +12,6 @@ from typing import Literal
 
 from bench.config.digests import used_items
 from bench.config.grid import Grid
-from bench.engine.device import check_lane_kernels
 from bench.federation.setup import degenerate, make_method
 from bench.plugin import loaded_files
 from bench.results.cell_names import cell_name
@@ -156,20 +155,13 @@ class Session:
                 print_notes([f"{file} is code of this notebook or script; --plugin or bench.load_file takes it later"])
 
     def cell_options(self, runner: CellRunner, cells: int | None, callbacks: tuple[str, ...] = ()) -> str:
-        """The JSON of `bench.runs.session_options.Options` for so many cells; None: more than there is room for.
-
-        Raises:
-            UserError: lane kernels cannot run there.
-        """
-        for settings in self.cells if self.options.lane_kernels else ():
-            check_lane_kernels(runner.device, settings.precision)
+        """The JSON of `bench.runs.session_options.Options` for so many cells; None: more than there is room for."""
         options = self.options
         return Options(
             device=runner.device,
             executor=options.executor,
             threads=runner.threads(cells),
             allow_fallback=options.allow_fallback,
-            lane_kernels=options.lane_kernels,
             cells=runner.sharing,
             data_root=options.data_root,
             checkpoint_seconds=options.checkpoint_seconds,

@@ -23,7 +23,6 @@ class Options(BaseModel):
     executor: Executor = "auto"
     threads: int = Field(1, ge=1, description="clients or cohorts at a time on a CPU; changes no byte")
     allow_fallback: tuple[str, ...] = Field((), description="losses and backends that may fail on a GPU, by name")
-    lane_kernels: bool = Field(False, description="on a GPU and in bf16, kernels of this package")
     cells: int = Field(1, ge=1, description="cells at a time that share a GPU, and so how many models fit it")
     data_root: Path = Path("data")
     checkpoint_seconds: float = Field(300.0, ge=0, description="least time between two checkpoints")

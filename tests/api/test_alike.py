@@ -120,7 +120,6 @@ MISTAKES: dict[str, tuple[list[str], dict[str, Any], str]] = {
     ),
     "a share of a machine": (["--cpus-per-cell", "2"], {"cpus_per_cell": 2}, "are for --ray"),
     "no cluster": (["--ray", "nowhere"], {"ray": "nowhere"}, "--ray nowhere: give HOST:PORT"),
-    "lane kernels without a GPU": (["--lane-kernels"], {"lane_kernels": True}, "--lane-kernels: they need"),
     "no store": (
         ["--tracking", "--tracking-uri", "nowhere"],
         {"tracking": True, "tracking_uri": "nowhere"},

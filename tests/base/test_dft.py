@@ -1,5 +1,6 @@
 """The DFT in two steps is the DFT, of whatever length and however many vectors are transformed at a time."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch.func import grad, vmap
 
 from bench import dft, tensors
 from methods.frequencies import magnitudes
-from methods.spectrum import SpectralOptions
+from methods.spectrum import SpectralOptions, divergence
 
 NORMS = [("backward", "forward"), ("ortho", "ortho")]
 COMPOSITE = st.tuples(st.integers(2, 40), st.sampled_from([2, 3, 4, 131, 137, 151])).map(lambda pair: pair[0] * pair[1])
@@ -97,6 +98,32 @@ def test_scd_s_magnitudes_and_their_gradients_are_the_same_there(
     assert lengths.seen == {d // 131}
     for one, right in zip(there, here, strict=True):
         torch.testing.assert_close(one, right, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("direction", ["student_teacher", "teacher_student"])
+@pytest.mark.parametrize("normalise", ["none", "gen_kl"])
+@pytest.mark.parametrize("d", [6 * 131, 5 * 131])
+def test_scd_s_divergence_in_one_pass_is_its_formula_with_its_gradient(
+    d: int, normalise: Any, direction: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU. Teachers differ between lanes, or all have the same one."""
+    x, o = vectors(d, 3), SpectralOptions(normalise=normalise, direction=direction, eps=1e-3)
+    teachers = vmap(lambda one: magnitudes(one, o))(vectors(d + 1, 3)[:, :d])
+
+    def term(one: Tensor, teacher: Tensor) -> Tensor:
+        whole: Any = SimpleNamespace(weights=one)
+        return 3 * divergence(whole, teacher, 0.4, o)
+
+    def found() -> Any:
+        both = vmap(term)(x, teachers), vmap(grad(term))(x, teachers)
+        return *both, vmap(grad(term), in_dims=(1, None))(x.T, teachers[0]), grad(term)(x[0], teachers[0])
+
+    here = found()
+    monkeypatch.setattr(tensors, "on_gpu", lambda tensor: True)
+    passes, plain = [], dft._slopes
+    monkeypatch.setattr(dft, "_slopes", lambda *args: passes.append(1) or plain(*args))
+    torch.testing.assert_close(found(), here, rtol=1e-9, atol=1e-9)
+    assert passes
 
 
 @pytest.mark.long

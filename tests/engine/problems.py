@@ -127,10 +127,10 @@ def toy_partition(data: Dataset, sizes: list[int], validation: int = 0) -> Parti
 def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort", **settings: Any) -> Federation:
     """A federation on toy data, by default in float64 with unequal clients (one has a single sample, one has none)."""
     sizes = sizes if sizes is not None else [13, 7, 1, 0, 9, 5]
-    data = toy_data()
+    data = settings.pop("data", None) or toy_data()
     public = settings.pop("public", None) or toy_data(seed=9)
     hp = {**QUICK.get(method, {}), **settings.pop("hp", {})}
-    passed = ("device", "offload", "lane_kernels", "recordings", "features")
+    passed = ("device", "offload", "recordings", "features")
     options = {name: settings.pop(name) for name in passed if name in settings}
     chosen: dict[str, Any] = {
         "model": "test_linear", "dtype": "float64", "lr": 0.1, "momentum": 0.5, "batch_size": 4, "epochs": 2,

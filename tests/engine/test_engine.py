@@ -1,6 +1,7 @@
 """What the engine promises to programs: answers, fall-backs, errors on divergence, and equal bytes."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from bench.method import (
 )  # fmt: skip
 from bench.model_call import Forward
 from bench.settings import Executor
-from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND, everything, run, toy, toy_data
+from tests.engine.problems import EVERY_METHOD, METHOD_NAMES, ONE_OF_A_KIND, everything, run, toy, toy_data
 
 
 class Probe(Method):
@@ -392,3 +393,20 @@ def test_clients_of_two_architectures_train_side_by_side() -> None:
     assert {v["w"].spec.arch for v in found[0].values()} == {"test_linear(4->3)", "test_norm(4->3)"}
     for i in found[0]:
         torch.testing.assert_close(found[0][i]["w"].weights, found[1][i]["w"].weights, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize("method", EVERY_METHOD)
+def test_clients_whose_samples_have_one_class_train_and_stay_finite(method: str, executor: str) -> None:
+    """Beside them one client has a single sample, and one has none."""
+    data = toy_data()
+    order = np.argsort(data.y[: data.n_train], kind="stable")
+    order = np.concatenate([order, np.arange(data.n_train, len(data.y))])
+    data = replace(data, x=data.x[order], y=data.y[order])
+    first, *others = np.bincount(data.y[: data.n_train]).tolist()
+    federation = toy(method, data=data, sizes=[first - 1, 1, 0, *others], model="test_norm", executor=executor)
+    assert all(len({*data.y[own]}) <= 1 for own in federation.engine.device_data.partition.train)
+    values = [row["value"] for row in run(federation, 2).metrics]
+    assert values
+    assert np.isfinite(values).all()
+    assert all(t.isfinite().all() for t in everything(federation).values() if t.is_floating_point())

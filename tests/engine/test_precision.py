@@ -52,9 +52,9 @@ def outputs(federation: Federation, w: Params) -> dict[str, Tensor]:
     return {kind: torch.cat(federation.engine.outputs("train", tasks, kind)) for kind in kinds}
 
 
-def by_hand(federation: Federation, w: Params, *, bf16: bool) -> dict[str, Tensor]:
+def by_hand(federation: Federation, w: Params, precision: str) -> dict[str, Tensor]:
     """The same outputs by the function that a loss calls in training."""
-    model, x = Forward(arithmetic=Arithmetic(bf16)), federation.engine.device_data.local.x[40:44]
+    model, x = Forward(arithmetic=Arithmetic(precision)), federation.engine.device_data.local.x[40:44]
     logits, features = model(w, x, stats="frozen"), model.features(w, x, stats="frozen")
     directions = functional.normalize(features, dim=1)
     return {"logits": logits, "probabilities": logits.softmax(1), "features": features, "directions": directions}
@@ -64,7 +64,9 @@ def by_hand(federation: Federation, w: Params, *, bf16: bool) -> dict[str, Tenso
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_models_are_evaluated_in_the_precision_of_their_training(precision: str, model: str) -> None:
     federation, w = trained_model(precision, "sequential", model)
-    right, other = (by_hand(federation, w, bf16=bf16) for bf16 in (precision == "bf16", precision != "bf16"))
+    right, other = (
+        by_hand(federation, w, one) for one in (("fp32", "bf16") if precision == "fp32" else ("bf16", "fp32"))
+    )
     for kind, found in outputs(federation, w).items():
         assert found.dtype == torch.float32
         assert torch.equal(found, right[kind])
@@ -77,7 +79,7 @@ def test_so_are_models_side_by_side(precision: str, model: str, monkeypatch: pyt
     """Recorded or not. In lanes, numbers are rounded to bfloat16 at other places than in a model alone."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
     federation, w = trained_model(precision, "cohort", model)
-    exact = by_hand(federation, w, bf16=False)
+    exact = by_hand(federation, w, "fp32")
     found = [outputs(federation, w) for _ in range(5)]
     for kind, rows in found[0].items():
         assert all(torch.equal(rows, later[kind]) for later in found)
@@ -93,7 +95,7 @@ def test_scores_are_computed_in_float32(precision: str) -> None:
     federation, w = trained_model(precision, "sequential", "test_norm")
     data = federation.engine.device_data
     test = torch.from_numpy(data.partition.global_test)
-    logits = Forward(arithmetic=Arithmetic(precision == "bf16"))(w, data.local.x[test], stats="frozen")
+    logits = Forward(arithmetic=Arithmetic(precision))(w, data.local.x[test], stats="frozen")
     loss = float(functional.cross_entropy(logits.double(), data.local.y[test]))
     found = [row for row in federation.evaluate().metrics if (row["metric"], row["on"]) == ("gm", "global")]
     assert {row["quantity"]: row["value"] for row in found if row["split"] == "test"} == {

@@ -352,7 +352,7 @@ def test_pytorch_s_fast_path_does_not_pass_by_an_adapter() -> None:
 def test_layers_with_adapters_stay_what_they_are_on_a_gpu() -> None:
     """Convolutions for lanes know no adapters, and would leave them out."""
     net = filled(build("resnet18", (3, 8, 8), 3, {}, LORA.model_copy(update={"layers": ("conv2",)})))
-    lanes = with_lanes(copy.deepcopy(net), convolutions=True)
+    lanes = with_lanes(copy.deepcopy(net))
     assert isinstance(lanes.get_submodule("body.layer1.0.conv1"), LaneConv2d)
     assert list(lanes.state_dict()) == list(net.state_dict())
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(4))

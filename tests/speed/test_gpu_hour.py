@@ -20,15 +20,7 @@ from tests.engine.second_device import NAME, SecondDevice
 
 FOLDER = ROOT / "docs" / "examples" / "gpu_hour"
 SCRIPT = runpy.run_path(str(FOLDER))
-CELLS, SECTIONS, WAYS = SCRIPT["cells"], SCRIPT["SECTIONS"], SCRIPT["operations"].WAYS
-
-
-@pytest.mark.parametrize("name", WAYS)
-@pytest.mark.parametrize("stride", [1, 2])
-def test_every_way_is_the_same_convolution(name: str, stride: int) -> None:
-    torch.manual_seed(0)
-    x, w = torch.randn(3, 2, 4, 8, 8, dtype=torch.float64), torch.randn(3, 5, 4, 3, 3, dtype=torch.float64)
-    torch.testing.assert_close(WAYS[name](x, w, stride), WAYS["one by one"](x, w, stride))
+CELLS, SECTIONS = SCRIPT["cells"], SCRIPT["SECTIONS"]
 
 
 def rehearsed(out: Path, environment: dict[str, str], *sections: str) -> Any:
@@ -54,10 +46,11 @@ def test_every_section_runs(tmp_path: Path, environment: dict[str, str]) -> None
             assert row["recorded"] + row["eager"] == row["calls"] > 0
             assert row["notices"] == []
         elif section == "lane_operations":
-            # Without AVX-512, the library's own gradient in bf16 is as far away as 4.2e-3; bf16 has 8 bits.
-            library = rows[section, name.replace("lane kernels", "grouped")]["relative_errors"]
-            of_library = 1.05 * max(library) if "convolution" in name else 0.0
-            assert max(row["relative_errors"]) < (min(max(4e-3, of_library), 2**-7) if "bf16" in name else 1e-6)
+            assert max(row["relative_errors"]) < (2**-7 if "bf16" in name else 1e-6)
+        elif section == "correctness":
+            assert row["finite"]
+            assert row["accuracies"] == row["on_the_cpu"] != []
+            assert row["relative_difference"] == 0
         elif section == "resume":
             assert row["same_logits"] and row["same_state_later"] and row["same_logits_later"]  # noqa: PT018
             assert row["logits"] > 0

@@ -196,16 +196,27 @@ def _pass_pieces(graph: fx.Graph) -> None:
         if _name(node) != "lane_sgd":
             continue
         (gradient,) = node.args[1]
-        if _name(gradient) == "cat" and gradient.args[1:] in ((1,), (-1,)) and len(gradient.users) == 1:
-            node.update_arg(1, [_not_widened(piece) for piece in gradient.args[0]])
+        # Of a loss and a regulariser it is a sum, which is the same in either order.
+        terms = gradient.args if _name(gradient) == "add" and len(gradient.users) == 1 else [gradient]
+        pieces: list[Any] = [term for term in terms if _is_side_by_side(term)]
+        others = [term for term in terms if not _is_side_by_side(term)]
+        if len(pieces) == 1 and not gradient.kwargs and all(_layout(one) == _layout(gradient) for one in others):
+            node.update_arg(1, [_as_computed(piece) for piece in pieces[0].args[0]])
+            node.update_arg(2, others)
 
 
-def _not_widened(piece: fx.Node) -> fx.Node:
-    """Find the 16-bit tensor of which a gradient `[lanes, d]` is a float32 copy, or else return the gradient."""
+def _is_side_by_side(value: Any) -> bool:
+    """Whether a value consists of tensors side by side, which nobody else reads."""
+    is_cat = isinstance(value, fx.Node) and _name(value) == "cat" and value.args[1:] in ((1,), (-1,))
+    return is_cat and len(value.users) == 1
+
+
+def _as_computed(piece: fx.Node) -> fx.Node:
+    """Find the tensor of which a gradient `[lanes, d]` is a float32 copy in order, or else return the gradient."""
     shown: Any = piece.args[0] if _name(piece) in ("view", "_unsafe_view") else piece
     turned = _name(shown) == "transpose"
     copy: Any = shown.args[0] if turned else shown
-    if _name(copy) != "_to_copy" or len(copy.users) > 1:
+    if _name(copy) not in ("_to_copy", "clone") or len(copy.users) > 1:
         return piece
     source: Any = copy.args[0]
     if turned:  # a linear layer's gradient is transposed, copied and transposed back
@@ -213,8 +224,8 @@ def _not_widened(piece: fx.Node) -> fx.Node:
             return piece
         source = source.args[0]
     kinds = [node.meta["val"].dtype for node in (source, copy)]
-    narrow = kinds[0] in (torch.bfloat16, torch.float16) and kinds[1] == torch.float32
-    return source if narrow and len(source.meta["val"]) == len(piece.meta["val"]) else piece
+    known = kinds[0] in (torch.bfloat16, torch.float16, torch.float32) and kinds[1] == torch.float32
+    return source if known and len(source.meta["val"]) == len(piece.meta["val"]) else piece
 
 
 def _layout(node: Any) -> Any:

@@ -1,15 +1,18 @@
 """Convolutions for the networks of a cohort: every lane has its own weights.
 
-Under `vmap`, PyTorch's convolution becomes a grouped convolution with one group per client. The three functions here, a
-convolution and its derivatives with respect to images and weights, handle all lanes in one operation, and each one's
-derivatives are among the three. On a GPU in bfloat16 the operation is a kernel of `bench/engine/lanes/kernels.py`;
-elsewhere it is PyTorch's grouped convolution.
+Under `vmap`, PyTorch's convolution becomes a grouped convolution with one group per client, which no library does well
+for many clients. The three functions here, a convolution and its derivatives with respect to images and weights, handle
+all lanes in one operation, and each one's derivatives are among the three. The operation is a kernel of
+`bench/engine/lanes/kernels.py` where `KERNELS` says so. Elsewhere it is one matrix product per lane, of what each
+output pixel reads ("columns") and the weights.
 
 Shapes: images `[samples, lanes * channels, height, width]`, outputs `[samples, lanes * filters, rows, columns]`,
 weights `[lanes, filters, kernel height, kernel width, channels]`. Images and outputs are in the channels-last memory
 format, so that a kernel can load many channels at once; BatchNorm and elementwise operations keep that format.
 """
 
+import math
+from collections.abc import Iterator
 from typing import Any, TypeGuard
 
 import torch
@@ -18,10 +21,16 @@ from torch.autograd import Function
 from torch.library import custom_op
 from torch.nn import functional
 
+from bench import tensors
 from bench.engine.lanes.common import Geometry, in_order, samples_merged
 
-_aten = torch.ops.aten
 _Sizes = list[int]  # PyTorch's custom operations take lists of numbers, not tuples
+
+KERNELS: dict[str, str | None] = {"bf16": "tf32", "tf32": "tf32", "fp32": None}
+"""By precision, how the kernels multiply float32 (Triton's `input_precision`; bfloat16 is multiplied as it is), or None
+for columns. docs/performance.md has the table that decides it."""
+
+_AT_ONCE = 2**28  # numbers of the columns that are in memory at a time, unless a lane has more
 
 
 class LaneConv2d(nn.Module):
@@ -45,6 +54,11 @@ def convolve(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
     """Convolve every lane's images with the lane's weights; the shapes are in the module's docstring."""
     out: Tensor = _Convolve.apply(x, w, geometry)
     return out
+
+
+def way(precision: str) -> str:
+    """How a GPU convolves in a precision of a cell's settings: `kernels` or `columns`."""
+    return "kernels" if KERNELS[precision] and tensors.triton_works() else "columns"
 
 
 class PlaceMean(nn.Module):
@@ -170,34 +184,42 @@ def _weights(t: Tensor, dim: int | None, lanes: int) -> Tensor:
 
 @custom_op("pfleague::lane_convolution", mutates_args=())
 def _convolution(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
-    if _has_kernel(x, w):
-        products: Tensor = _kernels().convolve(x, w, _geometry(kernel, stride, padding))
-        return products
-    return in_order(functional.conv2d(x, _in_groups(w), None, stride, padding, groups=len(w)))
+    geometry = _geometry(kernel, stride, padding)
+    if found := _kernels(x, w):
+        out: Tensor = found[0].convolve(x, w, geometry, found[1])
+        return out
+    return _by_columns(x, w.flatten(2).transpose(1, 2), geometry)
 
 
 @custom_op("pfleague::lane_convolution_of_input", mutates_args=())
 def _convolution_of_input(
     g: Tensor, w: Tensor, size: _Sizes, kernel: _Sizes, stride: _Sizes, padding: _Sizes
 ) -> Tensor:
-    if _has_kernel(g, w):
-        gradient: Tensor = _kernels().of_input(g, w, _geometry(kernel, stride, padding), (size[0], size[1]))
+    if found := _kernels(g, w):
+        geometry = _geometry(kernel, stride, padding)
+        gradient: Tensor = found[0].of_input(g, w, geometry, (size[0], size[1]), found[1])
         return gradient
-    like = g.new_empty(1).expand(len(g), len(w) * w.shape[4], *size)  # only its shape is used
-    rest = stride, padding, [1, 1], False, [0, 0], len(w)
-    return in_order(_aten.convolution_backward(g, like, _in_groups(w), None, *rest, [True, False, False])[0])
+    # A convolution with the weights turned around, of the gradients with zeros between them (stride) and around them.
+    rows, columns = ((n - 1) * step + 1 for n, step in zip(g.shape[2:], stride, strict=True))
+    apart = in_order(g.new_zeros(*g.shape[:2], rows, columns))
+    apart[:, :, :: stride[0], :: stride[1]] = g
+    top, left = (taps - 1 - edge for taps, edge in zip(kernel, padding, strict=True))
+    below, right = size[0] + kernel[0] - 1 - top - rows, size[1] + kernel[1] - 1 - left - columns
+    turned = w.flip(2, 3).permute(0, 2, 3, 1, 4).flatten(1, 3)
+    return _by_columns(functional.pad(apart, (left, right, top, below)), turned, _geometry(kernel, (1, 1), (0, 0)))
 
 
 @custom_op("pfleague::lane_convolution_of_weight", mutates_args=())
 def _convolution_of_weight(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
-    gradient: Tensor
-    if _has_kernel(g, x):
-        gradient = _kernels().of_weight(g, x, _geometry(kernel, stride, padding), lanes)
+    geometry = _geometry(kernel, stride, padding)
+    if found := _kernels(g, x):
+        gradient: Tensor = found[0].of_weight(g, x, geometry, lanes, found[1])
         return gradient
-    like = g.new_empty(1).expand(g.shape[1], x.shape[1] // lanes, *kernel)
-    rest = stride, padding, [1, 1], False, [0, 0], lanes
-    _, gradient, _ = _aten.convolution_backward(g, x, like, None, *rest, [False, True, False])
-    return gradient.view(lanes, -1, *gradient.shape[1:]).permute(0, 1, 3, 4, 2).contiguous()
+    out = x.new_empty(lanes, g.shape[1] // lanes, *kernel, x.shape[1] // lanes)
+    slopes = _of_lanes(in_order(g), lanes).transpose(1, 2)
+    for read, slope, product in _columns(x, lanes, geometry, slopes, out.flatten(2)):
+        torch.bmm(slope, read, out=product)
+    return out
 
 
 @_convolution.register_fake
@@ -216,20 +238,41 @@ def _(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, *_: _Sizes) -> Tensor:
     return g.new_empty(lanes, g.shape[1] // lanes, *kernel, x.shape[1] // lanes)
 
 
-def _has_kernel(*tensors: Tensor) -> bool:
-    """Return whether a kernel can take these tensors; kernels index with 32 bits."""
-    return all(t.device.type == "cuda" and t.dtype == torch.bfloat16 and t.numel() < 2**31 for t in tensors)
+def _kernels(*given: Tensor) -> Any:
+    """The kernels and how they multiply, or None where the tensors or `KERNELS` want columns."""
+    single = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "fp32"
+    products = KERNELS["bf16" if given[0].dtype == torch.bfloat16 else single]
+    kernels = tensors.triton_kernels("bench.engine.lanes.kernels", *given) if products else None
+    return kernels and (kernels, products)
 
 
-def _in_groups(w: Tensor) -> Tensor:
-    """Weights in the order of PyTorch's grouped convolution, `[lanes * filters, channels, ...]`."""
-    return w.permute(0, 1, 4, 2, 3).flatten(0, 1)
+def _by_columns(x: Tensor, matrices: Tensor, geometry: Geometry) -> Tensor:
+    """Convolve by a matrix `[taps * channels, filters]` of each lane."""
+    lanes, _, filters = matrices.shape
+    shape = len(x), lanes * filters, *geometry.output(x.shape[2], x.shape[3])
+    out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    for read, matrix, product in _columns(x, lanes, geometry, matrices, _of_lanes(out, lanes)):
+        torch.bmm(read, matrix, out=product)
+    return out
 
 
-def _kernels() -> Any:
-    from bench.engine.lanes import kernels  # imports Triton, which only GPUs need
+def _columns(x: Tensor, lanes: int, geometry: Geometry, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """What output pixels read, `[some lanes, samples * rows * columns, taps * channels]`, and these lanes of others."""
+    above, left = geometry.padding
+    read = functional.pad(x, (left, left, above, above))
+    read = read.view(len(x), lanes, x.shape[1] // lanes, *read.shape[2:])
+    for dim, taps, step in zip((3, 4), geometry.kernel, geometry.stride, strict=True):
+        read = read.unfold(dim, taps, step)
+    read = read.permute(1, 0, 3, 4, 5, 6, 2)
+    pixels, numbers = math.prod(read.shape[1:4]), math.prod(read.shape[4:])
+    at_once = max(1, _AT_ONCE // max(1, pixels * numbers))
+    for some, *rest in zip(*(torch.split(t, at_once) for t in (read, *others)), strict=True):
+        yield some.reshape(len(some), pixels, numbers), *rest
 
-    return kernels
+
+def _of_lanes(images: Tensor, lanes: int) -> Tensor:
+    """A view of images in the channels-last format, `[lanes, samples * rows * columns, channels]`."""
+    return images.permute(0, 2, 3, 1).flatten(0, 2).view(-1, lanes, images.shape[1] // lanes).transpose(0, 1)
 
 
 def _geometry(kernel: Any, stride: Any, padding: Any) -> Geometry:

@@ -4,8 +4,8 @@ Under `vmap`, PyTorch's BatchNorm normalises first and then scales and shifts in
 the same. Here the channels of all lanes are concatenated, `[samples, lanes * channels, ...]`, and one kernel does all
 the work. It rounds differently, so it is used on GPUs only, and results on a CPU stay the same bit by bit.
 
-With the lane kernels, the sum with a residual and the ReLU that follow are part of the same operation
-(`bench/engine/lanes/norm_relu.py`).
+Images are normalised in training by `bench/engine/lanes/norm_relu.py`, which adds a residual and takes the ReLU that
+follows in the same operation.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,6 @@ class LaneBatchNorm(nn.Module):
     """Replacement for a BatchNorm layer that has weights and running statistics.
 
     Attributes:
-        fused: whether images are normalised by one operation (`bench/engine/lanes/norm_relu.py`).
         relu: whether a ReLU follows, which is then part of this layer.
         mask: None: all samples are real; a tensor `[samples]`: 1 for a real sample and 0 for padding, which the
             statistics leave out; `unknown`: there may be padding, so that training raises `PaddingUnknownError`.
@@ -47,9 +46,9 @@ class LaneBatchNorm(nn.Module):
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, layer: _BatchNorm, *, fused: bool = False) -> None:
+    def __init__(self, layer: _BatchNorm) -> None:
         super().__init__()
-        self.fused, self.relu = fused, False
+        self.relu = False
         self.weight, self.bias = layer.weight, layer.bias
         self.register_buffer("running_mean", layer.running_mean)
         self.register_buffer("running_var", layer.running_var)
@@ -62,7 +61,7 @@ class LaneBatchNorm(nn.Module):
 
         A residual of the same shape is added before the ReLU.
         """
-        if self.fused and self.training and not isinstance(self.mask, str) and x.dim() == 4:
+        if self.training and not isinstance(self.mask, str) and x.dim() == 4:
             running = self.running_mean, self.running_var
             rest = self.momentum, self.eps, self.relu
             out, *moved = norm_relu(x, residual, self.mask, self.weight, self.bias, *running, *rest)

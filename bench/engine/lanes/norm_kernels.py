@@ -19,7 +19,7 @@ BLOCKS = {"BLOCK_M": 128, "BLOCK_C": 16}
 OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pixels", "places", "width"])
 def forward_kernel(
     x, residual, mask, weight, bias, mean, var, out, new_mean, new_var, batch_mean, batch_scale, pixels, channels,
     places, width, momentum, eps,
@@ -68,7 +68,7 @@ def forward_kernel(
         tl.store(out + at, value.to(out.dtype.element_ty), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pixels", "places", "width"])
 def backward_kernel(
     g, x, out, mask, weight, batch_mean, batch_scale, of_x, of_weight, of_bias, of_residual, pixels, channels, places,
     width,

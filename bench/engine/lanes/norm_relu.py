@@ -1,7 +1,7 @@
 """BatchNorm, the sum with a residual, and a ReLU of all networks of a cohort as one operation, also of padded batches.
 
 As operations of their own, the sum and the ReLU read and write all samples once more each, and so do their derivatives.
-On a GPU in bfloat16 the operation and its derivative are kernels (`bench/engine/lanes/norm_kernels.py`), which round
+On a GPU the operation and its derivative are kernels (`bench/engine/lanes/norm_kernels.py`), which round
 once; elsewhere they consist of PyTorch's operations. Lanes are channels, as in `bench/engine/lanes/norm.py`, and images
 are in the channels-last memory format.
 """
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.library import custom_op
 
+from bench import tensors
 from bench.engine.lanes.common import (
     backward_by_hand,
     channels_apart,
@@ -148,8 +149,8 @@ def _forward(
     relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute the outputs of `norm_relu` and the new statistics; `residual` and `mask` have no tensor, or one."""
-    if _has_kernels(x, *residual):
-        results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _kernels().forward(
+    if kernels := tensors.triton_kernels("bench.engine.lanes.norm_kernels", x, *residual):
+        results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = kernels.forward(
             x, residual, mask, weight, bias, mean, var, momentum, eps, relu
         )
         return results
@@ -178,8 +179,8 @@ def _backward(
     eps: float,
 ) -> list[Tensor]:
     """Compute the gradients; `out` is read only where a ReLU follows."""
-    if _has_kernels(g, x, out):
-        of_all: list[Tensor] = _kernels().backward(g, x, out, mask, weight, batch_mean, batch_scale, has_residual, relu)
+    if kernels := tensors.triton_kernels("bench.engine.lanes.norm_kernels", g, x, out):
+        of_all: list[Tensor] = kernels.backward(g, x, out, mask, weight, batch_mean, batch_scale, has_residual, relu)
         return of_all
     passed = in_order(_aten.threshold_backward(g, out, 0) if relu else g)
     if mask:
@@ -204,14 +205,3 @@ def _(x: Tensor, residual: Sequence[Tensor], mask: Sequence[Tensor], weight: Ten
 def _(g: Tensor, x: Tensor, out: Tensor, mask: Sequence[Tensor], weight: Tensor, *rest: Any) -> list[Tensor]:
     results = [in_order(torch.empty_like(x)), torch.empty_like(weight), torch.empty_like(weight)]
     return [*results, in_order(torch.empty_like(g))] if rest[2] else results
-
-
-def _has_kernels(*samples: Tensor) -> bool:
-    """Return whether the kernels can take these tensors; they index with 32 bits."""
-    return all(t.device.type == "cuda" and t.dtype == torch.bfloat16 and t.numel() < 2**31 for t in samples)
-
-
-def _kernels() -> Any:
-    from bench.engine.lanes import norm_kernels  # imports Triton, which only GPUs need
-
-    return norm_kernels

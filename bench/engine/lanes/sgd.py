@@ -18,15 +18,15 @@ from bench.optim import SGD, Optimizer, OptimizerState, clipped
 
 
 def update(
-    optimizer: Optimizer, w: Tensor, g: Tensor, state: OptimizerState, lr: Tensor, *, lane_kernels: bool
+    optimizer: Optimizer, w: Tensor, g: Tensor, state: OptimizerState, lr: Tensor
 ) -> tuple[Tensor, OptimizerState]:
-    """Take one step of an optimizer; with lane kernels on a GPU, SGD is one operation, which rounds differently.
+    """Take one step of an optimizer; on a GPU, SGD is one operation, which rounds differently.
 
     Args:
         w, g: weights and gradient `[d]`.
         lr: learning rate `[]`.
     """
-    if not (lane_kernels and tensors.on_gpu(w) and isinstance(optimizer, SGD) and w.dim() == 1):
+    if not (tensors.on_gpu(w) and isinstance(optimizer, SGD) and w.dim() == 1):
         return optimizer.update(w, g, state, lr)
     momentum, decay = optimizer.momentum or 0.0, optimizer.weight_decay or 0.0
     velocity = [state["velocity"]] if momentum else []
@@ -47,32 +47,48 @@ def sgd_step(
         momentum: 0 if `state` has no velocity.
         decay: share of the weights that is added to the gradient.
     """
-    vectors = _sgd([t.unsqueeze(0) for t in state], [g.unsqueeze(0)], lr.unsqueeze(0), momentum, decay, nesterov)
+    vectors = _sgd([t.unsqueeze(0) for t in state], [g.unsqueeze(0)], [], lr.unsqueeze(0), momentum, decay, nesterov)
     return [t.squeeze(0) for t in vectors]
 
 
 @custom_op("pfleague::lane_sgd", mutates_args=())
 def _sgd(
-    state: Sequence[Tensor], gradient: Sequence[Tensor], lr: Tensor, momentum: float, decay: float, nesterov: bool
+    state: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    more: Sequence[Tensor],
+    lr: Tensor,
+    momentum: float,
+    decay: float,
+    nesterov: bool,
 ) -> list[Tensor]:
     """Take the step of `sgd_step` for all lanes: `state` is `[lanes, d]` and `lr` `[lanes]`.
 
     The gradient consists of pieces `[lanes, ...]` of any floating-point dtype, which make up `[lanes, d]` if they are
-    flattened and concatenated.
+    flattened and concatenated. `more` is nothing, or a further gradient `[lanes, d]` to be added, as that of a
+    regulariser.
     """
-    if all(t.device.type == "cuda" and t.dtype == torch.float32 for t in state):
-        from bench.engine.lanes import sgd_kernel  # imports Triton, which only GPUs need
-
-        return sgd_kernel.sgd(state, gradient, lr, momentum, decay, nesterov)
-    return plain_sgd(state, gradient, lr, momentum, decay, nesterov)
+    if all(t.dtype == torch.float32 for t in state) and (
+        kernels := tensors.triton_kernels("bench.engine.lanes.sgd_kernel", lr)
+    ):
+        stepped: list[Tensor] = kernels.sgd(state, gradient, more, lr, momentum, decay, nesterov)
+        return stepped
+    return plain_sgd(state, gradient, more, lr, momentum, decay, nesterov)
 
 
 def plain_sgd(
-    state: Sequence[Tensor], gradient: Sequence[Tensor], lr: Tensor, momentum: float, decay: float, nesterov: bool
+    state: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    more: Sequence[Tensor],
+    lr: Tensor,
+    momentum: float,
+    decay: float,
+    nesterov: bool,
 ) -> list[Tensor]:
     """Take the step in PyTorch's operations; the kernel gives the same bits."""
     w, velocity = state[0], state[1:]
     g = torch.cat([piece.to(w.dtype).flatten(1) for piece in gradient], 1)
+    for other in more:
+        g = g + other
     if decay:
         g = g + decay * w
     if velocity:
@@ -92,6 +108,7 @@ def _(
     in_dims: tuple[Any, ...],
     state: Sequence[Tensor],
     gradient: Sequence[Tensor],
+    more: Sequence[Tensor],
     lr: Tensor,
     *rest: Any,
 ) -> tuple[list[Tensor], list[int]]:
@@ -100,6 +117,6 @@ def _(
     def merged(t: Tensor, dim: int | None) -> Tensor:
         return (t.expand(lanes, *t.shape) if dim is None else t.movedim(dim, 0)).flatten(0, 1)
 
-    vectors = [[*map(merged, *pair)] for pair in zip((state, gradient), in_dims[:2], strict=True)]
-    results = _sgd(*vectors, merged(lr, in_dims[2]), *rest)
+    vectors = [[*map(merged, *pair)] for pair in zip((state, gradient, more), in_dims[:3], strict=True)]
+    results = _sgd(*vectors, merged(lr, in_dims[3]), *rest)
     return [t.unflatten(0, (lanes, -1)) for t in results], [0] * len(results)

@@ -18,11 +18,11 @@ OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 """A product and a sum round separately, as in PyTorch's operations one after the other."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["d", "start", "size"])
 def sgd_kernel(
-    w, velocity, g, lr, new_w, new_velocity, d, start, size, momentum, decay,
-    CHANNELS: tl.constexpr, TAPS: tl.constexpr, DECAYS: tl.constexpr, MOVES: tl.constexpr, NESTEROV: tl.constexpr,
-    BLOCK: tl.constexpr,
+    w, velocity, g, more, lr, new_w, new_velocity, d, start, size, momentum, decay,
+    CHANNELS: tl.constexpr, TAPS: tl.constexpr, MORE: tl.constexpr, DECAYS: tl.constexpr, MOVES: tl.constexpr,
+    NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Update the `size` weights from `start` on of a lane's `d`, with a piece of the gradient `g [lanes, size]`."""
     lane = tl.program_id(1).to(tl.int64)
@@ -31,6 +31,8 @@ def sgd_kernel(
     within = i % (CHANNELS * TAPS)
     from_ = lane * size + (i - within) + within % TAPS * CHANNELS + within // TAPS
     slopes = tl.load(g + from_, inside, 0.0).to(tl.float32)
+    if MORE:
+        slopes = slopes + tl.load(more + at, inside, 0.0)
     weights = tl.load(w + at, inside, 0.0)
     if DECAYS:
         slopes = slopes + decay * weights
@@ -42,13 +44,20 @@ def sgd_kernel(
 
 
 def sgd(
-    state: Sequence[Tensor], gradient: Sequence[Tensor], lr: Tensor, momentum: float, decay: float, nesterov: bool
+    state: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    more: Sequence[Tensor],
+    lr: Tensor,
+    momentum: float,
+    decay: float,
+    nesterov: bool,
 ) -> list[Tensor]:
     """Take the step of `bench.engine.lanes.sgd`, with one launch for each piece of the gradient."""
     vectors = [t.contiguous() for t in state]
     new = [torch.empty_like(t) for t in vectors]
     lanes, d = vectors[0].shape
-    flags = bool(decay), len(state) == 2, nesterov
+    flags = bool(more), bool(decay), len(state) == 2, nesterov
+    other = more[0].contiguous() if more else vectors[0]
     start = 0
     for piece in gradient:
         g, channels, taps = _as_in_memory(piece)
@@ -59,6 +68,7 @@ def sgd(
             vectors[0],
             vectors[-1],
             g,
+            other,
             lr.contiguous(),
             new[0],
             new[-1],

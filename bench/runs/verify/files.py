@@ -105,7 +105,7 @@ def _impossible(path: dict[str, Any], settings: Settings) -> str | None:
             case "cpu", str():
                 known = can_be_kernels(value)
             case _:
-                known = (name, value) == ("convolutions", "lane kernels")
+                known = name == "convolutions" and value in ("kernels", "columns")
         if not known:
             return f"its path has {name} {value!r}, which no computer is recorded as"
     if path.get("precision", settings.precision) != settings.precision:

@@ -5,24 +5,26 @@
 
 Where a command may take ten minutes only, three commands of eight cover it:
 
-    python docs/examples/gpu_hour --out 1.json --minutes 8 unequal_rounds ceilings resume
-    python docs/examples/gpu_hour --out 2.json --minutes 8 steps inductor
-    python docs/examples/gpu_hour --out 3.json --minutes 8 device_tests spectra lane_operations convolutions
+    python docs/examples/gpu_hour --out 1.json --minutes 8 correctness steps convolutions ceilings
+    python docs/examples/gpu_hour --out 2.json --minutes 8 unequal_rounds resume inductor
+    python docs/examples/gpu_hour --out 3.json --minutes 8 device_tests spectra lane_operations
 
 Each section has a share of the minutes that are left, and its most important rows come first. No row is begun after
-that time; those left out are named in the file, which is written after each row. A row that fails leaves its error
-there. Memory is in bytes, at its peak within the row.
+that time, and none goes on for more than 40 seconds; those left out are named in the file. Each row is printed and
+written to the file as it is measured, so that a command that is ended keeps what it has. A row that fails leaves its
+error there. Memory is in bytes, at its peak within the row.
 
-Sections: rounds over very unequal clients, and how long calls with few lanes take; steps of FedAvg and SCD, recorded
-and not; a convolution with weights of its own in every lane, by way, precision and lanes, with the kernels' names;
-layers for all lanes, compared with float64; spectra; a step compiled by Inductor; what products and copies reach;
-whether a cell has the same bytes after a resume; the core of `tests/engine/test_gpu.py`; and what a recorded step
-consists of, which needs no GPU.
+Sections: twenty rounds of four methods compared with the CPU; steps of FedAvg and SCD, recorded and not; convolutions
+with weights of their own in every lane, by precision, way and lanes, with the kernels' names; rounds over very unequal
+clients, and how long calls with few lanes take; layers for all lanes, compared with float64; spectra; a step compiled
+by Inductor; what products and copies reach; whether a cell has the same bytes after a resume; the core of
+`tests/engine/test_gpu.py`; and what a recorded step consists of, which needs no GPU.
 """
 
 import argparse
 import gc
 import json
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +40,9 @@ from bench.engine.backends.backends import one_line
 from bench.engine.device import make_deterministic
 from bench.store.provenance import provenance
 
+MOST = 40
+"""Seconds that a row may take."""
+
 
 class Section(NamedTuple):
     """What is measured, and how much of the time it gets beside the others."""
@@ -47,15 +52,16 @@ class Section(NamedTuple):
 
 
 SECTIONS = {
-    "unequal_rounds": Section(cells.unequal_rounds, 6),
-    "ceilings": Section(operations.ceilings, 0.5),
+    "correctness": Section(cells.correctness, 4),
     "steps": Section(cells.steps, 7),
+    "convolutions": Section(operations.convolutions, 2),
+    "ceilings": Section(operations.ceilings, 0.5),
+    "unequal_rounds": Section(cells.unequal_rounds, 4),
     "device_tests": Section(cells.device_tests, 3),
     "resume": Section(cells.resume, 1.5),
     "spectra": Section(operations.spectra, 1),
     "lane_operations": Section(operations.lane_operations, 1),
     "inductor": Section(cells.inductor, 2),
-    "convolutions": Section(operations.convolutions, 3),
     "recordings": Section(recordings.recordings, 1),
 }
 
@@ -71,11 +77,14 @@ def run(rows: Rows, until: float, found: Found, device: str, save: Callable[[], 
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         with settings_restored():
+            signal.setitimer(signal.ITIMER_REAL, MOST)
             try:
                 result = row()
             except Exception as error:
                 result = {"error": one_line(error)}
                 works = still_works(device)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
         if device == "cuda" and works:
             result["peak_bytes"] = torch.cuda.max_memory_allocated()
             gc.collect()
@@ -83,9 +92,15 @@ def run(rows: Rows, until: float, found: Found, device: str, save: Callable[[], 
         found["left_out"].remove(name)
         found["rows"][name] = {"seconds": time.perf_counter() - start, **result}
         found["seconds"] = time.perf_counter() - begin
+        print(f"  {name}: {json.dumps(found['rows'][name])[:400]}", flush=True)
         save()
     save()
     return works
+
+
+def too_long(*_: object) -> None:
+    """End the row that is running."""
+    raise TimeoutError(f"more than {MOST} seconds")
 
 
 def still_works(device: str) -> bool:
@@ -107,6 +122,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a rehearsal: small sizes, one repetition")
     given = parser.parse_args()
     end = time.perf_counter() + 60 * given.minutes
+    signal.signal(signal.SIGALRM, too_long)
     torch.set_num_threads(1)  # as in a worker
     with settings_restored():
         make_deterministic(torch.device(given.device), "fp32")  # sets a variable that cuBLAS reads at its first use

@@ -2,8 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 from unittest import mock
 
 import torch
@@ -15,7 +14,7 @@ from torch.nn import functional
 from bench import dft, tensors
 from bench.engine.device import make_deterministic
 from bench.engine.lanes.common import Geometry
-from bench.engine.lanes.convolution import convolve
+from bench.engine.lanes.convolution import KERNELS, convolve
 from bench.engine.lanes.norm import LaneBatchNorm, masked
 from bench.speed.measure import ceiling
 from methods.frequencies import magnitudes
@@ -35,9 +34,6 @@ LAYERS = (
 RESNET18 = 11_173_962  # its weights for ten classes: what SCD's spectrum is of
 BATCH = 10
 PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32, "tf32": torch.float32}
-
-Way = Callable[..., Tensor]
-"""From images and weights of lanes, and a stride, to outputs: `[lanes, batch, channels, side, side]`."""
 
 
 def ceilings(device: str, tiny: bool) -> Rows:
@@ -68,86 +64,54 @@ def one_by_one(x: Tensor, w: Tensor, stride: int) -> Tensor:
     return torch.stack([functional.conv2d(a, b, stride=stride, padding=1) for a, b in zip(x, w, strict=True)])
 
 
-def on_streams(x: Tensor, w: Tensor, stride: int, count: int) -> Tensor:
-    """A convolution per lane, in turn on so many streams; the backward pass of each is on its own stream as well."""
-    if x.device.type != "cuda":
-        return one_by_one(x, w, stride)
-    here, found = torch.cuda.current_stream(), []
-    for stream in _streams(count):
-        stream.wait_stream(here)
-    for i, (a, b) in enumerate(zip(x, w, strict=True)):
-        with torch.cuda.stream(_streams(count)[i % count]):
-            found.append(functional.conv2d(a, b, stride=stride, padding=1))
-            found[-1].record_stream(here)  # its memory is not given to others before it was read here
-    for stream in _streams(count):
-        here.wait_stream(stream)
-    return torch.stack(found)
-
-
-@functools.cache
-def _streams(count: int) -> list[Any]:
-    return [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
-
-
-def grouped(x: Tensor, w: Tensor, stride: int, layout: torch.memory_format = torch.contiguous_format) -> Tensor:
-    """One convolution with a group per lane, which is what `vmap` makes of it."""
-    lanes, batch, channels, *side = x.shape
-    flat = x.transpose(0, 1).reshape(batch, lanes * channels, *side).contiguous(memory_format=layout)
-    out = functional.conv2d(flat, w.flatten(0, 1), stride=stride, padding=1, groups=lanes)
-    return out.reshape(batch, lanes, w.shape[1], *out.shape[2:]).transpose(0, 1)
-
-
-def columns(x: Tensor, w: Tensor, stride: int) -> Tensor:
-    """Columns of all lanes, and one batched product."""
-    lanes, batch, _, side, _ = x.shape
-    cut = functional.unfold(
-        x.flatten(0, 1), w.shape[-1], padding=1, stride=stride
-    )  # [lanes * batch, in * k * k, places]
-    cut = cut.reshape(lanes, batch, *cut.shape[1:]).transpose(1, 2).flatten(2)
-    out = torch.bmm(w.flatten(2), cut).reshape(lanes, w.shape[1], batch, -1, -(-side // stride))
-    return out.transpose(1, 2)
-
-
-def lane_kernels(x: Tensor, w: Tensor, stride: int) -> Tensor:
-    """The kernels of `bench run --lane-kernels`, in bf16 on a GPU; elsewhere the same as grouped."""
+def in_lanes(x: Tensor, w: Tensor, stride: int) -> Tensor:
+    """The operation that a cell has on a GPU, from images to outputs `[lanes, batch, channels, side, side]`."""
     flat = x.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
     geometry = Geometry((3, 3), (stride, stride), (1, 1))
     out = convolve(flat, w.permute(0, 1, 3, 4, 2).contiguous(), geometry)
     return out.view(len(out), *w.shape[:2], *out.shape[2:]).transpose(0, 1)
 
 
-WAYS: dict[str, Way] = {
-    "grouped": grouped,
-    "grouped, channels last": functools.partial(grouped, layout=torch.channels_last),
-    "one by one": one_by_one,
-    "one by one, 4 streams": functools.partial(on_streams, count=4),
-    "one by one, 8 streams": functools.partial(on_streams, count=8),
-    "columns": columns,
-    "lane kernels": lane_kernels,
-}
-"""The one that has never been run on a GPU is the last: a kernel that reads beyond its memory ends all that follows."""
+WAYS: tuple[tuple[str, str | None], ...] = (
+    ("bf16", "tf32"), ("fp32", None), ("tf32", "tf32"), ("fp32", "ieee"), ("tf32", None), ("tf32", "tf32x3"),
+    ("bf16", None),
+)  # fmt: skip
+"""Precisions, and how the kernels multiply in them or None for columns; what `KERNELS` says comes first."""
+
+
+@contextlib.contextmanager
+def convolving(device: str, precision: str, products: str | None) -> Iterator[None]:
+    """Let convolutions of lanes be computed in this way."""
+    make_deterministic(torch.device(device), precision)
+    with mock.patch.dict(KERNELS, {precision: products}):
+        yield
+
+
+def named(precision: str, products: str | None) -> str:
+    """A way in words; bfloat16 is multiplied in one way only."""
+    if products is None:
+        return f"{precision}, columns"
+    return f"{precision}, kernels" + (f" ({products})" if precision != "bf16" else "")
 
 
 def convolutions(device: str, tiny: bool) -> Rows:
     """Milliseconds of forward and backward of all of ResNet-18's 3 x 3 convolutions, and the kernels that ran."""
     layers, repeats = (LAYERS[:1], 1) if tiny else (LAYERS, 5)
 
-    def row(way: Way, precision: str, lanes: int) -> Found:
-        make_deterministic(torch.device(device), precision)
+    def row(precision: str, products: str | None, lanes: int) -> Found:
         took, names = 0.0, set()
-        for layer in layers:
-            x, w = _images_and_weights(layer, lanes, PRECISIONS[precision], device)
-            both = functools.partial(_both, functools.partial(way, stride=layer[3]), [x, w])
-            took += layer[-1] * milliseconds(both, device, repeats)
-            names |= kernels_of(both, device)
+        with convolving(device, precision, products):
+            for layer in layers:
+                x, w = _images_and_weights(layer, lanes, PRECISIONS[precision], device)
+                both = functools.partial(_both, functools.partial(in_lanes, stride=layer[3]), [x, w])
+                took += layer[-1] * milliseconds(both, device, repeats)
+                names |= kernels_of(both, device)
         return {"ms": took, "kernels": sorted(names)}
 
     return {
-        f"{name}, {precision}, {lanes} lanes": functools.partial(row, way, precision, lanes)
-        for name, way in WAYS.items()
+        f"{named(precision, products)}, {lanes} lanes": functools.partial(row, precision, products, lanes)
         for lanes in ((2,) if tiny else (64, 8))
-        for precision in (("fp32",) if tiny else PRECISIONS)
-        if precision == "bf16" or name != "lane kernels" or tiny  # in others these are the grouped ones
+        for precision, products in (WAYS[1:2] if tiny else WAYS)
     }
 
 
@@ -179,11 +143,11 @@ def lane_operations(device: str, tiny: bool) -> Rows:
         given = [t.requires_grad_() for t in (x, weight, bias)]
         return _compared(ours, functools.partial(norm_by_formula, real=real), given, device, tiny=tiny)
 
-    def convolution(way: Way, precision: str, layer: tuple[int, ...]) -> Found:
-        make_deterministic(torch.device(device), precision)
+    def convolution(precision: str, products: str | None, layer: tuple[int, ...]) -> Found:
         given = list(_images_and_weights(layer, lanes, PRECISIONS[precision], device))
-        ours, right = (functools.partial(one, stride=layer[3]) for one in (way, grouped))
-        return _compared(ours, right, given, device, tiny=tiny)
+        ours, right = (functools.partial(one, stride=layer[3]) for one in (in_lanes, one_by_one))
+        with convolving(device, precision, products):
+            return _compared(ours, right, given, device, tiny=tiny)
 
     def transform(*, in_two_steps: bool) -> Found:
         x = torch.randn(2 if tiny else 4, 3 * 131 if tiny else RESNET18, device=device, requires_grad=True)
@@ -193,15 +157,16 @@ def lane_operations(device: str, tiny: bool) -> Rows:
     found: Rows = {
         "BatchNorm, fp32": functools.partial(norm, "fp32"),
         "BatchNorm, bf16": functools.partial(norm, "bf16"),
+        "BatchNorm, bf16, padded": functools.partial(norm, "bf16", real=7),
         "BatchNorm, fp32, padded": functools.partial(norm, "fp32", real=7),
         "BatchNorm, fp32, by PyTorch": functools.partial(norm, "fp32", by_torch=True),
         "spectrum, library": functools.partial(transform, in_two_steps=False),
         "spectrum, two steps": functools.partial(transform, in_two_steps=True),
     }
-    for name, precision in (("grouped", "fp32"), ("grouped", "bf16"), ("lane kernels", "bf16")):
+    for way in WAYS:
         for layer in layers:
-            row = functools.partial(convolution, WAYS[name], precision, layer)
-            found[f"convolution {layer[0]} to {layer[1]}, side {layer[4]}, {name}, {precision}"] = row
+            row = functools.partial(convolution, *way, layer)
+            found[f"convolution {layer[0]} to {layer[1]}, side {layer[4]}, {named(*way)}"] = row
     return found
 
 

@@ -7,21 +7,23 @@ from typing import Any
 from unittest import mock
 
 import cells
+import torch
 from measure import Found, Rows
 from torch import Tensor, fx
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from bench.engine.backends.recording import record
+from bench.engine.backends.recording import _shows, tidy, writes
 from bench.engine.recorded_steps import RecordedSteps
 
-CLIENTS = 4  # few, so that a ResNet-18 is recorded on any machine; bytes are given for each lane
-VIEWS = {"view", "_unsafe_view", "expand", "transpose", "permute", "squeeze", "unsqueeze", "alias", "detach", "select",
-         "slice", "split_with_sizes", "getitem"}  # fmt: skip
+CLIENTS = 4  # few, so that any machine has memory for them; bytes are given for each lane
 COPIES = {"_to_copy", "clone", "copy", "cat"}
 
 
 def recordings(device: str, tiny: bool) -> Rows:
-    """Steps of FedAvg and SCD with lane kernels in bf16, on whole batches and on padded ones."""
+    """Steps of FedAvg and SCD in bf16, on whole batches and on padded ones."""
     return {
         f"{method}, {'padded' if padded else 'whole'} batches": functools.partial(counts, tiny, method, padded)
         for method in ("fedavg", "scd")
@@ -30,20 +32,37 @@ def recordings(device: str, tiny: bool) -> Rows:
 
 
 def counts(tiny: bool, method: str, padded: bool) -> Found:
-    """Numbers of operations and of copies, and the megabytes that they read and write for each lane.
-
-    A number that an operation reads twice counts once, and what lies in a view is counted where it is read.
-    """
+    """What the step of a method consists of."""
     step, examples = step_on_lanes(tiny, method, padded)
     with mock.patch("bench.tensors.on_gpu", return_value=True):
-        graph = record(step, [t.clone() for t in examples]).graph
+        return count(traced(step, examples, CLIENTS), CLIENTS)
+
+
+def traced(step: Any, examples: list[Tensor], lanes: int) -> fx.GraphModule:
+    """The recorded operations of a step on so many lanes; no number is computed."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        shapes = [(lanes, *t.shape[1:]) if t.dim() and len(t) == len(examples[0]) else t.shape for t in examples]
+        fake = [torch.empty(shape, dtype=t.dtype) for shape, t in zip(shapes, examples, strict=True)]
+        graph = make_fx(lambda *tensors: step(list(tensors)))(*fake)
+        if any(writes(node) for node in graph.graph.nodes):
+            graph = make_fx(functionalize(graph))(*fake)
+        return tidy(graph)
+
+
+def count(recorded: fx.GraphModule, lanes: int) -> Found:
+    """Numbers of operations and of copies, and the megabytes that they read and write for each lane.
+
+    A number that an operation reads twice counts once, and what lies in a view is counted where it is read. What a
+    transform reads and writes within itself is not counted.
+    """
     operations, size = Counter[str](), Counter[str]()
-    for node in graph.nodes:
-        if node.op in ("call_function", "call_method") and (name := name_of(node)) not in VIEWS:
+    for node in recorded.graph.nodes:
+        if node.op in ("call_function", "call_method") and not _shows(node):
+            name = name_of(node)
             operations[name] += 1
             size[name] += sum(read(source.meta.get("val")) for source in node.all_input_nodes)
             size[name] += sum(t.nbytes for t in tensors_in(node.meta.get("val")))
-    megabytes = {name: n / len(examples[0]) / 1e6 for name, n in size.most_common()}
+    megabytes = {name: n / lanes / 1e6 for name, n in size.most_common()}
     return {
         "operations": operations.total(),
         "copies": sum(operations[name] for name in COPIES),
@@ -63,9 +82,8 @@ def step_on_lanes(tiny: bool, method: str, padded: bool) -> tuple[Any, list[Tens
     changes: dict[str, Any] = {"clients": CLIENTS, "participation": 1.0, **({} if tiny else {"precision": "bf16"})}
     with (
         mock.patch.object(RecordedSteps, "on_lists", of_batches),
-        mock.patch("bench.federation.cell.check_lane_kernels"),  # which a processor refuses
     ):
-        return cells.first_step("cpu", tiny, method, lane_kernels=True, **changes)
+        return cells.first_step("cpu", tiny, method, **changes)
 
 
 def name_of(node: fx.Node) -> str:

@@ -1,7 +1,8 @@
 """Runs the kernels on a CPU in Triton's interpreter, which must be selected before Triton is imported.
 
 Prints, as JSON, the differences of convolutions, BatchNorm with ReLU and steps of SGD from PyTorch's in float64,
-relative to 1 + the size of the number, and whether the steps of SGD have the bits of PyTorch's in float32. The
+relative to 1 + the size of the number, those of the divergence of spectra from PyTorch's in float32, and whether the
+steps of SGD have the bits of PyTorch's in float32. The
 interpreter has no bfloat16, so images are float32 and gradients float16.
 """
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn import grad as derivatives
 
+from bench import dft, dft_kernels
 from bench.engine.lanes import kernels, norm_kernels, sgd_kernel
 from bench.engine.lanes.common import Geometry
 from bench.engine.lanes.sgd import plain_sgd
@@ -28,16 +30,18 @@ CASES = (
 )
 
 
-def furthest(case: tuple[int, int, int, int, int, int, tuple[int, int], tuple[int, int], tuple[int, int]]) -> float:
+def furthest(
+    case: tuple[int, int, int, int, int, int, tuple[int, int], tuple[int, int], tuple[int, int]], products: str
+) -> float:
     """The largest error of the three kernels."""
     lanes, samples, channels, filters, height, width, kernel, stride, padding = case
     geometry = Geometry(kernel, stride, padding)
     x, w = torch.randn(samples, lanes * channels, height, width), torch.randn(lanes, filters, *kernel, channels)
     g = torch.randn(samples, lanes * filters, *geometry.output(height, width))
     found = (
-        kernels.convolve(x, w, geometry),
-        kernels.of_input(g, w, geometry, (height, width)),
-        kernels.of_weight(g, x, geometry, lanes),
+        kernels.convolve(x, w, geometry, products),
+        kernels.of_input(g, w, geometry, (height, width), products),
+        kernels.of_weight(g, x, geometry, lanes, products),
     )
 
     def in_lanes(flat: Tensor) -> Tensor:
@@ -81,7 +85,7 @@ def norm_relu(shape: tuple[int, int, int, int], residual: bool, padded: bool, re
     return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
 
 
-def sgd(momentum: float, decay: float, nesterov: bool) -> tuple[float, bool]:
+def sgd(momentum: float, decay: float, nesterov: bool, further: bool) -> tuple[float, bool]:
     """The largest error of a step of SGD in three lanes, one of them idle, and whether its bits are PyTorch's.
 
     The gradient's pieces are a vector, a convolution's weights as they lie in memory, and both in 16 bits.
@@ -91,17 +95,37 @@ def sgd(momentum: float, decay: float, nesterov: bool) -> tuple[float, bool]:
     gradient = [vector[0], convolution[0], vector[1].half(), convolution[1].half()]
     d = sum(piece[0].numel() for piece in gradient)
     state, lr = [*torch.randn(2 if momentum else 1, 3, d)], torch.tensor([0.1, 0.0, 3.0])
+    more = [torch.randn(3, d)] if further else []
     rest = momentum, decay, nesterov
-    found, same = sgd_kernel.sgd(state, gradient, lr, *rest), plain_sgd(state, gradient, lr, *rest)
-    right = plain_sgd([t.double() for t in state], gradient, lr.double(), *rest)
+    found, same = sgd_kernel.sgd(state, gradient, more, lr, *rest), plain_sgd(state, gradient, more, lr, *rest)
+    right = plain_sgd([t.double() for t in state], gradient, more, lr.double(), *rest)
     error = max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
     return error, all(map(torch.equal, found, same))
 
 
+def spectra(numbers: int, generalised: bool, first: bool) -> float:
+    """The largest error of the divergence and its gradient in three lanes, and of numbers in another order."""
+    z, other = torch.randn(3, numbers, dtype=torch.complex64), torch.rand(3, numbers)
+    z[0, 0] = 0
+    often, eps, up = torch.randint(0, 3, (numbers,)).float(), torch.rand(3) / 1000, torch.randn(3)
+    index = torch.randint(0, numbers, (2 * numbers,)).int()
+    sign = torch.where(torch.rand(2 * numbers) < 0.5, 1.0, -1.0)
+    order, right = (torch.empty(3, 2 * numbers, dtype=torch.complex64) for _ in range(2))
+    dft_kernels.gather(z, index, sign, order)
+    dft._gather(z, index, sign, right)
+    d = 2 * numbers - 1 - numbers % 2
+    found = dft_kernels.divergence(z, other, often, eps, generalised, first), order
+    found += (dft_kernels.slopes(z, other, often, eps, up, 0 if d % 2 else d // 2, generalised, first),)
+    expected = dft._divergence(z, other, often, eps, generalised, first), right
+    expected += (dft._slopes(z, other, often, eps, up, d, generalised, first),)
+    return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, expected, strict=True))
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
-    convolutions = [furthest(case) for case in CASES]
-    steps = [sgd(*options) for options in itertools.product((0.0, 0.9), (0.0, 0.01), (False, True))]
+    convolutions = {products: [furthest(case, products) for case in CASES] for products in ("ieee", "tf32x3")}
+    steps = [sgd(*options) for options in itertools.product((0.0, 0.9), (0.0, 0.01), (False, True), (False, True))]
+    further = [spectra(*options) for options in itertools.product((2, 7, 2500), (False, True), (False, True))]
     shapes = (2, 20, 3, 3), (7, 16, 8, 5), (6, 48, 1, 1)
     norms = [norm_relu(*options) for options in itertools.product(shapes, *[(False, True)] * 3)]
-    print(json.dumps({"convolutions": convolutions, "norm_relu": norms, "sgd": steps}))
+    print(json.dumps({"convolutions": convolutions, "norm_relu": norms, "sgd": steps, "spectra": further}))

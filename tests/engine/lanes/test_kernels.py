@@ -3,17 +3,20 @@
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.conftest import ROOT
 
 pytest.importorskip("triton", reason="Triton is for Linux only")
 
+from bench import dft_kernels
 from bench.engine.lanes import kernels, norm_kernels, sgd_kernel
 from tests.engine.lanes.compiling import bytes_of_stack, compiled
 
@@ -31,32 +34,40 @@ def test_they_are_right_in_the_interpreter() -> None:
         check=True,
     )
     found = json.loads(done.stdout)
-    assert len(found["convolutions"]) == 6
-    assert max(found["convolutions"]) < 1e-5
+    assert {products: len(errors) for products, errors in found["convolutions"].items()} == {"ieee": 6, "tf32x3": 6}
+    assert max(itertools.chain(*found["convolutions"].values())) < 1e-5
     assert len(found["norm_relu"]) == 24
     assert max(found["norm_relu"]) < 1e-4  # the mean is 30 times the deviation
     errors, same_bits = zip(*found["sgd"], strict=True)
     assert max(errors) < 1e-6
-    assert same_bits == (True,) * 8
+    assert same_bits == (True,) * 16
+    assert len(found["spectra"]) == 12
+    assert max(found["spectra"]) < 1e-5
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("kernel", [3, 1])
+@pytest.mark.parametrize(
+    ("kind", "products"), [("bf16", "tf32"), ("fp32", "tf32"), ("fp32", "tf32x3"), ("fp32", "ieee")]
+)
 @pytest.mark.parametrize("even", [True, False])
 def test_convolutions_use_the_tensor_cores_of_an_h100_and_spill_nothing(
-    name: str, kernel: int, even: bool, tmp_path: Path
+    name: str, kind: str, products: str, even: bool, tmp_path: Path
 ) -> None:
-    """With even channels, that is multiples of 16, copies run in parallel with products."""
+    """IEEE products of float32 cannot use them. Copies run in parallel with products, but for single numbers in 16
+    bits: with channels that are not multiples of 16."""
     function: Any = getattr(kernels, name)
-    constants = {"KERNEL_H": kernel, "KERNEL_W": kernel, "STRIDE_H": 2, "STRIDE_W": 2, "PADDING_H": 1, "PADDING_W": 1}
-    constants |= kernels.BLOCKS if even else kernels.ODD_BLOCKS
-    names = [name for name in function.arg_names if name not in constants]
-    tensors, numbers = dict.fromkeys(names[:3], "*bf16"), dict.fromkeys(names[3:], "i32")
-    found = compiled(function, tensors, numbers, constants, kernels.OPTIONS, ("channels", "filters") if even else ())
-    assert "wgmma.mma_async" in found.asm["ptx"]
-    assert ("cp.async" in found.asm["ptx"]) == even
-    assert bytes_of_stack(found, tmp_path) == 0
+    dtype = torch.bfloat16 if kind == "bf16" else torch.float32
+    for kernel in (3, 1):
+        sizes = {"KERNEL_H": kernel, "KERNEL_W": kernel, "STRIDE_H": 2, "STRIDE_W": 2, "PADDING_H": 1, "PADDING_W": 1}
+        constants = {**sizes, "PRODUCTS": products, **kernels.block_sizes(dtype, products, even=even)}
+        names = [name for name in function.arg_names if name not in constants]
+        tensors, numbers = dict.fromkeys(names[:3], f"*{kind}"), dict.fromkeys(names[3:], "i32")
+        even_numbers = ("channels", "filters") if even else ()
+        found = compiled(function, tensors, numbers, constants, kernels.OPTIONS, even_numbers)
+        assert ("wgmma.mma_async" in found.asm["ptx"]) == (products != "ieee")
+        assert ("cp.async" in found.asm["ptx"]) == (even or kind == "fp32")
+        assert bytes_of_stack(found, tmp_path) == 0
 
 
 @pytest.mark.long
@@ -65,8 +76,15 @@ def test_a_step_of_sgd_rounds_products_and_sums_apart_and_spills_nothing(
     channels: int, taps: int, kind: str, tmp_path: Path
 ) -> None:
     for decays, moves, nesterov in itertools.product((False, True), repeat=3):
-        constants = {"CHANNELS": channels, "TAPS": taps, "DECAYS": decays, "MOVES": moves, "NESTEROV": nesterov}
-        tensors = dict.fromkeys(("w", "velocity", "lr", "new_w", "new_velocity"), "*fp32") | {"g": f"*{kind}"}
+        constants = {
+            "CHANNELS": channels,
+            "TAPS": taps,
+            "MORE": moves,
+            "DECAYS": decays,
+            "MOVES": moves,
+            "NESTEROV": nesterov,
+        }
+        tensors = dict.fromkeys(("w", "velocity", "more", "lr", "new_w", "new_velocity"), "*fp32") | {"g": f"*{kind}"}
         numbers = dict.fromkeys(("d", "start", "size"), "i32") | dict.fromkeys(("momentum", "decay"), "fp32")
         constants |= {"BLOCK": sgd_kernel.BLOCK}
         found = compiled(sgd_kernel.sgd_kernel, tensors, numbers, constants, sgd_kernel.OPTIONS)
@@ -75,17 +93,35 @@ def test_a_step_of_sgd_rounds_products_and_sums_apart_and_spills_nothing(
 
 
 @pytest.mark.long
+def test_what_surrounds_a_transform_loads_both_parts_at_once_and_spills_nothing(tmp_path: Path) -> None:
+    integers = {"numbers": "i32", "results": "i32", "middle": "i32", "index": "*i32"}
+    for kernel in (dft_kernels.gather_kernel, dft_kernels.divergence_kernel, dft_kernels.slopes_kernel):
+        function: Any = kernel
+        flags = {name: True for name in ("GENERALISED", "FIRST") if name in function.arg_names}
+        constants = {**flags, "BLOCK": dft_kernels.BLOCK}
+        kinds = {
+            n: integers.get(n, "*fp64" if n == "sums" else "*fp32") for n in function.arg_names if n not in constants
+        }
+        tensors = {name: kind for name, kind in kinds.items() if kind.startswith("*")}
+        numbers = {name: kind for name, kind in kinds.items() if name not in tensors}
+        found = compiled(function, tensors, numbers, constants, dft_kernels.OPTIONS)
+        assert re.search(r"ld\.global\.v[24]", found.asm["ptx"])
+        assert bytes_of_stack(found, tmp_path) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["bf16", "fp32"])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("residual", [False, True])
 def test_batchnorm_with_relu_loads_many_channels_at_once_and_spills_nothing(
-    residual: bool, padded: bool, tmp_path: Path
+    residual: bool, padded: bool, kind: str, tmp_path: Path
 ) -> None:
     for function in (norm_kernels.forward_kernel, norm_kernels.backward_kernel):
         constants = {"RESIDUAL": residual, "MASKED": padded, "RELU": True, **norm_kernels.BLOCKS}
         images = {"x", "residual", "out", "g", "of_x", "of_residual"}
         numbers = dict.fromkeys(("pixels", "channels", "places", "width"), "i32") | {"momentum": "fp32", "eps": "fp32"}
         names = [name for name in function.arg_names if name not in constants]
-        tensors = {name: "*bf16" if name in images else "*fp32" for name in names if name not in numbers}
+        tensors = {name: f"*{kind}" if name in images else "*fp32" for name in names if name not in numbers}
         taken = {name: kind for name, kind in numbers.items() if name in names}
         found = compiled(function, tensors, taken, constants, norm_kernels.OPTIONS, ("channels",))
         assert "ld.global.v4" in found.asm["ptx"] or "cp.async" in found.asm["ptx"]

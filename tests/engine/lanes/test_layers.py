@@ -18,7 +18,6 @@ from bench.engine.lanes import LaneBatchNorm, LaneBlock, LaneConv2d, norm_relu, 
 from bench.engine.lanes.common import Geometry
 from bench.engine.lanes.convolution import convolve
 from bench.engine.lanes.norm import masked
-from bench.errors import UserError
 from bench.models.resnet import resnet18, resnet18_gn, resnet50
 from tests.engine.problems import assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice
@@ -68,13 +67,10 @@ def everything_of(net: nn.Module, shared: tuple[str, ...], training: bool) -> li
 
 @pytest.mark.parametrize("shared", [(), ("weights",), ("buffers",)], ids=str)
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("convolutions", [True, False])
-def test_lanes_get_what_pytorch_s_own_layers_give_each(
-    convolutions: bool, training: bool, shared: tuple[str, ...]
-) -> None:
+def test_lanes_get_what_pytorch_s_own_layers_give_each(training: bool, shared: tuple[str, ...]) -> None:
     net = network()
-    mine = with_lanes(copy.deepcopy(net), convolutions=convolutions)
-    taken = [nn.Conv2d, LaneConv2d][convolutions], LaneBatchNorm, LaneBatchNorm
+    mine = with_lanes(copy.deepcopy(net))
+    taken = LaneConv2d, LaneBatchNorm, LaneBatchNorm
     assert tuple(type(mine[i]) for i in (0, 1, 5)) == taken  # type: ignore[index]
     assert list(dict(mine.named_parameters())) == list(dict(net.named_parameters()))
     found, expected = (everything_of(one, shared, training) for one in (mine, net))
@@ -85,7 +81,7 @@ def test_lanes_get_what_pytorch_s_own_layers_give_each(
 
 def test_layers_without_weights_or_running_statistics_stay() -> None:
     net = nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, track_running_stats=False))
-    with_lanes(net, convolutions=False)
+    with_lanes(net)
     assert [type(layer) for layer in net.children()] == [nn.BatchNorm1d] * 2
 
 
@@ -95,7 +91,7 @@ def test_convolutions_of_another_kind_stay() -> None:
         nn.Conv2d(2, 4, 3, padding_mode="circular"), nn.Conv1d(2, 4, 3),
     )  # fmt: skip
     for layer in kinds:
-        assert with_lanes(nn.Sequential(layer), convolutions=True)[0] is layer  # type: ignore[index]
+        assert with_lanes(nn.Sequential(layer))[0] is layer  # type: ignore[index]
 
 
 @pytest.mark.long
@@ -165,20 +161,13 @@ def test_padding_is_left_out_of_statistics_and_gradients(shape: tuple[int, ...])
             torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
 
 
-def test_lane_kernels_are_refused_where_they_would_do_nothing() -> None:
-    refused = ({"device": "cpu", "precision": "bf16"}, "for a GPU"), ({"device": NAME}, "need `precision: bf16`")
-    for options, why in refused:
-        with SecondDevice(), pytest.raises(UserError, match=why):
-            toy("fedavg", dtype="float32", lane_kernels=True, **options)
-
-
 @pytest.mark.parametrize("method", ["fedavg", pytest.param("perfedavg", marks=pytest.mark.long)])
 @pytest.mark.parametrize("executor", ["cohort", "sequential"])
 def test_only_a_gpu_takes_them(method: str, executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Per-FedAvg is here because it takes second derivatives."""
     made: list[nn.Module] = []
     monkeypatch.setattr(model_call, "_templates", model_call._Templates())
-    monkeypatch.setattr(model_call, "_gpu_form", lambda net, **how: made.append(with_lanes(net, **how)))
+    monkeypatch.setattr(model_call, "_gpu_form", lambda net: made.append(with_lanes(net)))
     here = toy(method, model="test_norm", executor=executor)
     run(here, 2)
     assert not made
@@ -210,7 +199,7 @@ def block(kind: Any, *, shortcut: bool) -> nn.Module:
 def test_a_block_is_torchvision_s_with_its_derivatives(kind: str, shortcut: bool, training: bool) -> None:
     """Second derivatives, too."""
     net = block(getattr(Later("torchvision.models.resnet"), kind), shortcut=shortcut)
-    mine = with_lanes(copy.deepcopy(net), convolutions=True)
+    mine = with_lanes(copy.deepcopy(net))
     assert isinstance(mine[0], LaneBlock)  # type: ignore[index]
     assert list(dict(mine.named_parameters())) == list(dict(net.named_parameters()))
     assert list(dict(mine.named_buffers())) == list(dict(net.named_buffers()))
@@ -222,25 +211,23 @@ def test_a_block_is_torchvision_s_with_its_derivatives(kind: str, shortcut: bool
 
 @pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
 def test_all_relus_of_a_resnet_are_taken(kind: str) -> None:
-    net = with_lanes({"resnet18": resnet18, "resnet50": resnet50}[kind]((3, 32, 32), 10), convolutions=True)
+    net = with_lanes({"resnet18": resnet18, "resnet50": resnet50}[kind]((3, 32, 32), 10))
     assert not [layer for layer in net.modules() if isinstance(layer, nn.ReLU)]
     norms = {name: layer.relu for name, layer in net.named_modules() if isinstance(layer, LaneBatchNorm)}
     assert [name for name, relu in norms.items() if not relu] == [name for name in norms if "downsample" in name]
 
 
-def test_without_lane_kernels_or_with_groupnorm_the_blocks_stay() -> None:
-    plain = with_lanes(resnet18((3, 32, 32), 10), convolutions=False)
-    groups = with_lanes(resnet18_gn((3, 32, 32), 10), convolutions=True)
-    for net in (plain, groups):
-        assert not [layer for layer in net.modules() if isinstance(layer, LaneBlock)]
-        assert [layer for layer in net.modules() if isinstance(layer, nn.ReLU)]
+def test_with_groupnorm_the_blocks_stay() -> None:
+    layers = [*with_lanes(resnet18_gn((3, 32, 32), 10)).modules()]
+    assert not [layer for layer in layers if isinstance(layer, LaneBlock)]
+    assert [layer for layer in layers if isinstance(layer, nn.ReLU)]
 
 
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("residual", [False, True])
 def test_padding_is_left_out_of_the_operation_and_its_derivatives(residual: bool, relu: bool) -> None:
     """Outputs, statistics, gradients and second derivatives are those of the three real samples alone."""
-    layer = LaneBatchNorm(nn.BatchNorm2d(3).double(), fused=True)
+    layer = LaneBatchNorm(nn.BatchNorm2d(3).double())
     layer.relu = relu
     x, more, slopes = (drawn(LANES, SAMPLES, 3, 2, 2) - 1 for _ in range(3))
     mask = (torch.arange(SAMPLES) < 3).double().expand(LANES, -1)
@@ -279,4 +266,4 @@ def test_the_operations_shapes_are_known_beforehand() -> None:
         backward = g, x, x, mask, *weight[:3], residual, relu, 1e-5
         torch.library.opcheck(norm_relu._backward, backward, test_utils=checks)
     state, gradient = [torch.randn(2, 7), torch.randn(2, 7)], [torch.randn(2, 3, 2).bfloat16(), torch.randn(2, 1)]
-    torch.library.opcheck(sgd._sgd, (state, gradient, torch.rand(2), 0.9, 0.1, True), test_utils=checks)
+    torch.library.opcheck(sgd._sgd, (state, gradient, [], torch.rand(2), 0.9, 0.1, True), test_utils=checks)

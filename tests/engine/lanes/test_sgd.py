@@ -33,14 +33,14 @@ def drawn(optimizer: SGD, *, seed: int = 0) -> tuple[Tensor, Tensor, OptimizerSt
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 def test_it_is_the_optimizer_s_step_in_lanes_and_alone(optimizer: SGD) -> None:
     given = drawn(optimizer)
-    w, state = vmap(lambda *one: update(optimizer, *one, lane_kernels=True))(*given)
+    w, state = vmap(lambda *one: update(optimizer, *one))(*given)
     right, right_state = vmap(optimizer.update)(*given)
     torch.testing.assert_close((w, state), (right, right_state), rtol=1e-12, atol=1e-12)
     assert torch.equal(w[0], given[0][0])  # the idle lane
     assert not torch.equal(w[1], given[0][1])
     for lane in range(LANES):
         one = [given[0][lane], given[1][lane], {name: t[lane] for name, t in given[2].items()}, given[3][lane]]
-        alone, moved = update(optimizer, *one, lane_kernels=True)  # type: ignore[arg-type]
+        alone, moved = update(optimizer, *one)  # type: ignore[arg-type]
         assert torch.equal(alone, w[lane])
         assert all(torch.equal(moved[name], state[name][lane]) for name in state)
 
@@ -49,7 +49,7 @@ def test_lanes_may_share_weights_or_gradients_and_be_in_any_dimension() -> None:
     w, g, state, lr = drawn(SGD(momentum=0.9))
 
     def step(*one: Any) -> Any:
-        return update(SGD(momentum=0.9), *one, lane_kernels=True)
+        return update(SGD(momentum=0.9), *one)
 
     right = vmap(step, in_dims=(0, 0, 0, None))(w[:1].expand(LANES, D), g, state, lr[2])
     found = vmap(step, in_dims=(None, 1, 0, None))(w[0], g.T, state, lr[2])
@@ -58,7 +58,7 @@ def test_lanes_may_share_weights_or_gradients_and_be_in_any_dimension() -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "lane_kernels", "shape", "takes"),
+    ("optimizer", "gpu", "shape", "takes"),
     [
         (SGD(momentum=0.9), True, (D,), True),
         (SGD(momentum=0.9), False, (D,), False),
@@ -66,13 +66,14 @@ def test_lanes_may_share_weights_or_gradients_and_be_in_any_dimension() -> None:
         (Adam(), True, (D,), False),
     ],
 )
-def test_only_sgd_of_a_vector_takes_it_and_only_with_lane_kernels(
-    optimizer: Any, lane_kernels: bool, shape: tuple[int, ...], takes: bool, monkeypatch: pytest.MonkeyPatch
+def test_only_sgd_of_a_vector_takes_it_and_only_on_a_gpu(
+    optimizer: Any, gpu: bool, shape: tuple[int, ...], takes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[SGD] = []
+    monkeypatch.setattr(tensors, "on_gpu", lambda tensor: gpu)
     monkeypatch.setattr(sgd, "sgd_step", lambda state, *_, **rest: taken.append(optimizer) or state)
     w = torch.ones(shape)
-    update(optimizer, w, w, optimizer.init(w), torch.tensor(0.1), lane_kernels=lane_kernels)
+    update(optimizer, w, w, optimizer.init(w), torch.tensor(0.1))
     assert bool(taken) == takes
 
 
@@ -82,5 +83,5 @@ def test_pieces_in_any_layout_and_in_16_bits_are_the_vector() -> None:
               torch.randn(LANES, 7, generator=generator)]  # fmt: skip
     vector = torch.cat([piece.float().flatten(1) for piece in pieces], 1)
     state, lr = list(torch.randn(2, LANES, vector.shape[1], generator=generator)), torch.rand(LANES)
-    found, right = (plain_sgd(state, one, lr, 0.9, 0.1, False) for one in (pieces, [vector]))
+    found, right = (plain_sgd(state, one, [], lr, 0.9, 0.1, False) for one in (pieces, [vector]))
     assert all(map(torch.equal, found, right))
