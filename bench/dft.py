@@ -213,8 +213,8 @@ def _slopes(
     middle = d // 2 if d % 2 == 0 else 0
     if kernels := tensors.triton_kernels("bench.dft_kernels", z, other):
         flat = _flat(z), _flat(other), often, eps.reshape(-1), up.to(other.dtype).reshape(-1)
-        found: Tensor = kernels.slopes(*flat, middle, generalised, first)
-        return found.view(z.shape)
+        slopes: Tensor = kernels.slopes(*flat, middle, generalised, first)
+        return slopes.view(z.shape)
     a, small = z.abs(), eps[..., None]
     slope = torch.log((a + small) / (other + small)) + a / (a + small) if first else -other / (a + small)
     slope = slope + (-1.0 if first else 1.0) if generalised else slope

@@ -18,10 +18,10 @@ def gather_kernel(source, index, sign, out, numbers, results, BLOCK: tl.constexp
     lane, i = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside, part = i < results, tl.arange(0, 2)
     at = 2 * (lane * numbers + tl.load(index + i, inside, 0))
-    found = tl.load(source + at[:, None] + part[None, :], inside[:, None], 0.0)
-    found = tl.where(part[None, :] == 1, found * tl.load(sign + i, inside, 0.0)[:, None], found)
+    number = tl.load(source + at[:, None] + part[None, :], inside[:, None], 0.0)
+    number = tl.where(part[None, :] == 1, number * tl.load(sign + i, inside, 0.0)[:, None], number)
     at = 2 * (lane * results + i)
-    tl.store(out + at[:, None] + part[None, :], found, inside[:, None])
+    tl.store(out + at[:, None] + part[None, :], number, inside[:, None])
 
 
 @triton.jit

@@ -72,7 +72,7 @@ def print_forecast(
     from bench.runs.session_options import choose_device
     from bench.runs.workers import worker_count
 
-    workers, device_kind = worker_count(jobs, device), choose_device(device)
+    workers, device_kind = worker_count(jobs, device, cells, data_root), choose_device(device)
     planned, missing = plan_available(cells, data_root)
     shares = _shares_left(folder, planned, cells)
     side_by_side = max(1, min(workers, sum(share > 0 for share in shares)))

@@ -25,7 +25,9 @@ class AtLeast(NamedTuple):
 
 
 Jobs = Annotated[
-    int | None, AtLeast(1), typer.Option(help="Cells side by side; default: one per core on a CPU, one on a GPU.")
+    int | None,
+    AtLeast(1),
+    typer.Option(help="Cells side by side; default: one per core, on a GPU as many as fit."),
 ]
 Device = Annotated[
     str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; default: auto.", show_default=False)

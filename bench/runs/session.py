@@ -281,7 +281,9 @@ def work(
     if not quiet:
         total = len({cell.id for cell in cells})
         skipped = f", {total - len(unfinished)} finished before" if total > len(unfinished) else ""
-        print(f"{folder}: {len(unfinished)} cells to run{skipped}", file=sys.stderr, flush=True)
+        local = isinstance(runner, LocalRunner) and bool(unfinished)
+        together = f", {min(runner.sharing, len(unfinished))} at a time" if local else ""
+        print(f"{folder}: {len(unfinished)} cells to run{skipped}{together}", file=sys.stderr, flush=True)
     names = {id: cell_name(settings) for id, settings in unfinished.items()}
     rounds = {id: settings.rounds for id, settings in unfinished.items()}
     tasks = [CellTask(settings, folder / id, options) for id, settings in unfinished.items()]

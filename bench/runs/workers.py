@@ -36,6 +36,12 @@ STOP_SECONDS = 10.0
 FILES, FILES_OF_WORKER = 48, 3
 """Files that a command has open, and those for each of its workers: a pipe, and two ends that say whether it lives."""
 
+_ESTIMATE_SECONDS = 20.0
+"""Seconds in which the memory of a grid's cells on a GPU is estimated."""
+
+_BESIDE = 2**30
+"""Bytes of a GPU's memory that a process takes for itself: kernels, workspaces, memory between tensors."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 PRELOAD = ["bench.runs.die_with_parent", "bench.runs.cell", "torch._dynamo"]
@@ -63,7 +69,8 @@ class LocalRunner:
     If a worker dies, its cell fails and the other workers continue. When a run is stopped, workers have `STOP_SECONDS`.
 
     Args:
-        jobs: number of cells that run at the same time; default: one per core on a CPU, one on a GPU.
+        jobs: number of cells that run at the same time; default: one per core or, on a GPU, as many of these as it has
+            room for.
         device: `auto`, `cpu` or `cuda`.
 
     Raises:
@@ -71,7 +78,7 @@ class LocalRunner:
     """
 
     def __init__(self, jobs: int | None, device: str) -> None:
-        self.device = device
+        self.device, self._jobs = device, jobs
         self.sharing = worker_count(jobs, device)
 
     def threads(self, cells: int | None) -> int:
@@ -79,7 +86,8 @@ class LocalRunner:
         return threads_each(min(self.sharing, cells or self.sharing))
 
     def check(self, cells: Collection[Settings], data_root: Path) -> None:
-        """Check nothing: the workers have the same code and data as this process."""
+        """Find how many cells a GPU has room for; the workers have the same code and data as this process."""
+        self.sharing = worker_count(self._jobs, self.device, cells, data_root)
 
     def order(self, tasks: list[CellTask]) -> list[CellTask]:
         """Keep the order of the grid, in which neighbouring cells share recorded steps."""
@@ -91,12 +99,46 @@ class LocalRunner:
         return supervise(_Pool(Backlog(tasks, on_event), self.sharing, unwanted))
 
 
-def worker_count(jobs: int | None, device: str) -> int:
-    """Return how many cells run at the same time. Refuses a missing device before anything is written."""
+def worker_count(
+    jobs: int | None, device: str, cells: Collection[Settings] = (), data_root: Path = Path("data")
+) -> int:
+    """Return how many cells run at the same time. Refuses a missing device before anything is written.
+
+    Args:
+        cells: those that run; without them it is one on a GPU, unless `jobs` says more.
+    """
     from bench.runs.session_options import choose_device
 
     kind = choose_device(device)  # also where `jobs` is given, as it refuses what is not there
-    return jobs or (1 if kind == "cuda" else cores())
+    return jobs or (_cells_on_gpu(cells, data_root) if kind == "cuda" else cores())
+
+
+def _cells_on_gpu(cells: Collection[Settings], data_root: Path) -> int:
+    """Return how many cells a GPU has room for, if each needs as much as the largest: at most one per core.
+
+    One cell only if that cannot be estimated in a few seconds. As they take no more than half of the memory, none of
+    them has to keep its models on the host because of the others, which would be another recorded path.
+    """
+    import torch
+
+    from bench.runs.forecast.estimate import memory
+    from bench.runs.forecast.limit import OutOfTimeError, alarm
+    from bench.runs.forecast.outline import data_size, shares
+    from bench.runs.forecast.rehearsal import CannotRehearseError, kind, rehearse
+
+    largest = 0.0
+    try:
+        with alarm(_ESTIMATE_SECONDS):
+            for settings in {kind(cell): cell for cell in cells}.values():
+                known = data_size(settings, data_root)
+                if known is None:
+                    return 1
+                rehearsal = rehearse(settings, known[0], shares(settings, known[1]))
+                largest = max(largest, memory(settings, known[0], rehearsal, "cuda", 1)[1])
+    except (CannotRehearseError, OutOfTimeError, UserError):
+        return 1
+    room = torch.cuda.mem_get_info()[1] / 2
+    return max(1, min(cores(), int(room / (largest + _BESIDE)))) if largest else 1
 
 
 def allow_open_files(workers: int) -> None:

@@ -36,7 +36,8 @@ class Contestant:
         intra_op: number of threads of one operation.
         threads: number of clients that the sequential executor trains at a time.
         copies: number of cells that run side by side.
-        precision: as in a cell's settings; the plain loop uses float32.
+        precision: as in a cell's settings; the plain loop uses float32 or, captured, bfloat16.
+        captured: whether the plain loop's steps are captured as CUDA graphs.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Contestant:
     threads: int = 1
     copies: int = 1
     precision: str = "fp32"
+    captured: bool = False
 
 
 def contestants(device: str) -> list[Contestant]:
@@ -62,7 +64,9 @@ def contestants(device: str) -> list[Contestant]:
     multiplies = device == "cuda" or any(torch.cpu.get_capabilities().get(name) for name in _MULTIPLY_BF16)
     precisions = (["tf32"] if device == "cuda" else []) + (["bf16"] if multiplies else [])
     entered += [Contestant(f"cell, {p}", "auto", threads=cores(), precision=p) for p in precisions]
-    return entered if device == "cuda" else [*entered, Contestant("grid", "auto", copies=cores())]
+    if device == "cuda":
+        return [*entered, Contestant("plain, captured, bf16", PLAIN, precision="bf16", captured=True)]
+    return [*entered, Contestant("grid", "auto", copies=cores())]
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class Process:
 def _work(pipe: Connection, contestant: Contestant, workload: str, device: str) -> None:
     torch.set_num_threads(contestant.intra_op)
     chosen, plain = WORKLOADS[workload], contestant.executor == PLAIN
-    rounds = _plain(chosen, device) if plain else _ours(chosen, contestant, device)
+    rounds = _plain(chosen, contestant, device) if plain else _ours(chosen, contestant, device)
     first = 1 if plain else chosen.warmup
     while True:
         try:
@@ -164,10 +168,13 @@ def _ours(workload: Workload, contestant: Contestant, device: str) -> Iterator[T
         yield Turn(engine.steps - steps, engine.images - images, training, other, end - between, peak_memory(device))
 
 
-def _plain(workload: Workload, device: str) -> Iterator[Turn]:
+def _plain(workload: Workload, contestant: Contestant, device: str) -> Iterator[Turn]:
     torch.backends.nnpack.set_flags(False)  # type: ignore[no-untyped-call]  # the public libraries do not use NNPACK
     data = workload.dataset()
-    loop = PlainLoop(workload.settings, data, workload.partition(data), torch.device(device))
+    bf16 = contestant.precision == "bf16"
+    place = torch.device(device)
+    captured = contestant.captured
+    loop = PlainLoop(workload.settings, data, workload.partition(data), place, captured=captured, bf16=bf16)
     clients = [i for i, client in enumerate(loop.clients) if client.size]
     share = workload.settings.selected(len(clients))
     while True:

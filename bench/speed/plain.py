@@ -3,16 +3,20 @@
 Each client has its own module, optimizer and DataLoaders, and clients train one after another. Evaluation uses the test
 and the training samples, in batches of the training size. Frozen layers compute in every step. It is not an executor:
 no cell runs on it.
+
+On a GPU its steps can be captured as CUDA graphs, as a careful user would have it.
 """
 
 import copy
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bench.data import Dataset, Indices, Partition
+from bench.engine.backends.cuda_graph import cuda_graph
 from bench.engine.device_data import Pool
 from bench.federation.setup import frozen_tensors
 from bench.model_call import keep_still
@@ -24,12 +28,25 @@ from bench.tensors import constants, fill, precise
 class PlainLoop:
     """One run of FedAvg.
 
+    Args:
+        captured: whether steps on whole batches are captured as CUDA graphs.
+        bf16: whether products are in bfloat16 (autocast).
+
     Attributes:
         net: the generic model.
         clients: one client per index list of the partition.
     """
 
-    def __init__(self, settings: Settings, data: Dataset, partition: Partition, device: torch.device) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        data: Dataset,
+        partition: Partition,
+        device: torch.device,
+        *,
+        captured: bool = False,
+        bf16: bool = False,
+    ) -> None:
         dtype = getattr(torch, settings.dtype)
         pool = Pool.of(data, device, dtype)
         model = settings.model, data.shape, data.num_classes, settings.model_options
@@ -41,7 +58,7 @@ class PlainLoop:
         for name, weight in self.net.named_parameters():
             weight.requires_grad_(name not in self._frozen)
         self.clients = [
-            PlainClient(i, self.net, settings, self._frozen, pool, train, test)
+            PlainClient(i, self.net, settings, self._frozen, pool, train, test, captured=captured, bf16=bf16)
             for i, (train, test) in enumerate(zip(partition.train, partition.test, strict=True))
         ]
 
@@ -86,6 +103,9 @@ class PlainClient:
         pool: Pool,
         train: Indices,
         test: Indices,
+        *,
+        captured: bool,
+        bf16: bool,
     ) -> None:
         self.size = len(train)
         self.net = copy.deepcopy(net)
@@ -96,7 +116,10 @@ class PlainClient:
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
         )
-        self._epochs = settings.epochs
+        self._epochs, self._batch_size = settings.epochs, settings.batch_size
+        self._captured, self._bf16 = captured, bf16
+        self._inputs: tuple[Tensor, Tensor] | None = None
+        self._replay: Callable[[], None] | None = None
         self._rng = torch.Generator().manual_seed(i)
         self.batches = self._loader(pool, train, settings.batch_size, shuffle=True)
         self.tests = self._loader(pool, test, settings.batch_size, shuffle=False)
@@ -114,12 +137,33 @@ class PlainClient:
         steps = 0
         for _ in range(self._epochs):
             for x, y in self.batches:
-                loss = nn.functional.cross_entropy(self.net(x), y)
-                self._optimizer.zero_grad()
-                torch.autograd.backward([loss])
-                self._optimizer.step()
+                if self._captured and len(x) == self._batch_size:
+                    self._step_again(x, y)
+                else:
+                    self._step(x, y)
                 steps += 1
         return steps
+
+    def _step(self, x: Tensor, y: Tensor) -> None:
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16):
+            loss = nn.functional.cross_entropy(self.net(x), y)
+        self._optimizer.zero_grad(set_to_none=not self._captured)  # a graph has the addresses of the gradients
+        torch.autograd.backward([loss])
+        self._optimizer.step()
+
+    def _step_again(self, x: Tensor, y: Tensor) -> None:
+        """Replay the step on the whole batch, which is captured in the first one; to capture it takes some steps."""
+        if self._inputs is None or self._replay is None:
+            before = copy.deepcopy(self.net.state_dict())
+            self._inputs = x.clone(), y.clone()
+            self._replay = cuda_graph(partial(self._step, *self._inputs))
+            _load(self.net, before)
+            for state in self._optimizer.state.values():  # it is the client's first step
+                if state.get("momentum_buffer") is not None:
+                    state["momentum_buffer"].zero_()
+        for buffer, new in zip(self._inputs, (x, y), strict=True):
+            buffer.copy_(new)
+        self._replay()
 
     def score(self, loader: DataLoader[tuple[Tensor, ...]]) -> tuple[int, float, int]:
         """Number of a loader's samples that its model classifies correctly, sum of losses, and number of samples."""

@@ -174,7 +174,7 @@ def test_the_same_path_gives_the_same_bytes(model: str, executor: str, precision
     first, second = (_images(model, executor=executor, precision=precision) for _ in range(2))
     assert first[0].path == second[0].path
     assert first[0].path["precision"] == precision
-    assert first[0].path["convolutions"] == ("columns" if precision == "fp32" else "kernels")
+    assert first[0].path["convolutions"] == "kernels"
     assert not first[0].engine.fallbacks
     assert_same(first[1], second[1], 0)
 

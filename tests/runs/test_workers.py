@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.config.grid import load_grid
+from bench.runs import workers
 from bench.runs.interrupts import interrupts_deferred
-from bench.runs.workers import PRELOAD
+from bench.runs.workers import PRELOAD, LocalRunner
 from tests.conftest import ROOT
 from tests.runs.helpers import forked_by, until
 from tests.warm import Start
@@ -126,3 +128,20 @@ def test_an_interrupt_waits_for_the_end_of_the_block(sign: signal.Signals) -> No
         interrupted()
     assert done == ["all"]
     assert signal.getsignal(sign) == before
+
+
+@pytest.mark.parametrize(("gigabytes", "expected"), [(1000, 6), (5, 2), (1, 1)])
+def test_a_gpu_gets_as_many_cells_as_cores_and_memory_allow(
+    gigabytes: int, expected: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each of the small cells needs some megabytes, and its process a gigabyte; half of the memory is for them."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (0, gigabytes * 2**30))
+    monkeypatch.setattr(workers, "cores", lambda: 6)
+    runner = LocalRunner(None, "auto")
+    assert runner.sharing == 1
+    runner.check(load_grid("quickstart").cells[:1], tmp_path)
+    assert runner.sharing == expected
+    chosen = LocalRunner(3, "auto")
+    chosen.check(load_grid("quickstart").cells, tmp_path)
+    assert chosen.sharing == 3

@@ -1,5 +1,6 @@
 """The plain loop that `bench speed` compares with computes what the engine computes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from bench.federation.federation import Federation
 from bench.settings import Settings
+from bench.speed import plain as speed_plain
 from bench.speed.plain import PlainLoop
 from tests.engine import problems  # noqa: F401 (its models)
 from tests.speed.problems import SIZES, problem
@@ -73,3 +75,29 @@ def test_running_statistics_are_averaged_too() -> None:
     ours.advance()
     buffers = torch.cat([b.flatten() for b in plain.net.buffers()])
     torch.testing.assert_close(buffers, ours.server.state["model"].buffers)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_captured_steps_are_the_steps(momentum: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What capturing takes of steps leaves nothing, and a graph reads the buffers that it was captured with."""
+    captures = []
+
+    def captured(work: Callable[[], None]) -> Callable[[], None]:
+        captures.append(work)
+        for _ in range(4):
+            work()
+        return work
+
+    monkeypatch.setattr(speed_plain, "cuda_graph", captured)
+    settings = Settings(
+        method="fedavg", clients=len(SIZES), dtype="float64", model="cnn", batch_size=4, momentum=momentum
+    )
+    data, partition = problem(False)
+    weights = []
+    for how in (False, True):
+        loop = PlainLoop(settings, data, partition, torch.device("cpu"), captured=how)
+        for _ in range(2):
+            loop.round(range(len(SIZES)))
+        weights.append(torch.cat([p.flatten() for p in loop.net.parameters()]))
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-12, atol=1e-12)
+    assert len(captures) == sum(n >= 4 for n in SIZES)

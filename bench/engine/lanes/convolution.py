@@ -26,7 +26,7 @@ from bench.engine.lanes.common import Geometry, in_order, samples_merged
 
 _Sizes = list[int]  # PyTorch's custom operations take lists of numbers, not tuples
 
-KERNELS: dict[str, str | None] = {"bf16": "tf32", "tf32": "tf32", "fp32": None}
+KERNELS: dict[str, str | None] = {"bf16": "tf32", "tf32": "tf32", "fp32": "ieee"}
 """By precision, how the kernels multiply float32 (Triton's `input_precision`; bfloat16 is multiplied as it is), or None
 for columns. docs/performance.md has the table that decides it."""
 
@@ -57,7 +57,7 @@ def convolve(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
 
 
 def way(precision: str) -> str:
-    """How a GPU convolves in a precision of a cell's settings: `kernels` or `columns`."""
+    """Return how a GPU convolves in a precision of a cell's settings: `kernels` or `columns`."""
     return "kernels" if KERNELS[precision] and tensors.triton_works() else "columns"
 
 
@@ -185,8 +185,8 @@ def _weights(t: Tensor, dim: int | None, lanes: int) -> Tensor:
 @custom_op("pfleague::lane_convolution", mutates_args=())
 def _convolution(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
     geometry = _geometry(kernel, stride, padding)
-    if found := _kernels(x, w):
-        out: Tensor = found[0].convolve(x, w, geometry, found[1])
+    if taken := _kernels(x, w):
+        out: Tensor = taken[0].convolve(x, w, geometry, taken[1])
         return out
     return _by_columns(x, w.flatten(2).transpose(1, 2), geometry)
 
@@ -195,9 +195,9 @@ def _convolution(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: 
 def _convolution_of_input(
     g: Tensor, w: Tensor, size: _Sizes, kernel: _Sizes, stride: _Sizes, padding: _Sizes
 ) -> Tensor:
-    if found := _kernels(g, w):
+    if taken := _kernels(g, w):
         geometry = _geometry(kernel, stride, padding)
-        gradient: Tensor = found[0].of_input(g, w, geometry, (size[0], size[1]), found[1])
+        gradient: Tensor = taken[0].of_input(g, w, geometry, (size[0], size[1]), taken[1])
         return gradient
     # A convolution with the weights turned around, of the gradients with zeros between them (stride) and around them.
     rows, columns = ((n - 1) * step + 1 for n, step in zip(g.shape[2:], stride, strict=True))
@@ -212,8 +212,8 @@ def _convolution_of_input(
 @custom_op("pfleague::lane_convolution_of_weight", mutates_args=())
 def _convolution_of_weight(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
     geometry = _geometry(kernel, stride, padding)
-    if found := _kernels(g, x):
-        gradient: Tensor = found[0].of_weight(g, x, geometry, lanes, found[1])
+    if taken := _kernels(g, x):
+        gradient: Tensor = taken[0].of_weight(g, x, geometry, lanes, taken[1])
         return gradient
     out = x.new_empty(lanes, g.shape[1] // lanes, *kernel, x.shape[1] // lanes)
     slopes = _of_lanes(in_order(g), lanes).transpose(1, 2)
@@ -257,7 +257,10 @@ def _by_columns(x: Tensor, matrices: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _columns(x: Tensor, lanes: int, geometry: Geometry, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """What output pixels read, `[some lanes, samples * rows * columns, taps * channels]`, and these lanes of others."""
+    """Yield what output pixels read, `[lanes, samples * rows * columns, taps * channels]`, some lanes at a time.
+
+    The same lanes of the other tensors come beside it.
+    """
     above, left = geometry.padding
     read = functional.pad(x, (left, left, above, above))
     read = read.view(len(x), lanes, x.shape[1] // lanes, *read.shape[2:])
