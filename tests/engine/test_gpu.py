@@ -7,10 +7,12 @@ import functools
 import gc
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
 from bench import dft
@@ -22,6 +24,7 @@ from bench.engine.lanes.common import Geometry
 from bench.engine.lanes.convolution import KERNELS, convolve
 from bench.engine.lanes.sgd import plain_sgd
 from bench.federation.federation import Federation
+from methods.spectrum import SpectralOptions, divergence
 from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
 from tests.methods.resume import assert_resumes
 from tests.speed.problems import two_rounds
@@ -159,12 +162,29 @@ def test_the_kernel_s_step_of_sgd_has_the_bits_of_pytorch_s(momentum: float, dec
     assert all(map(torch.equal, found, right))
 
 
+@pytest.mark.parametrize(("kind", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
 @pytest.mark.parametrize("d", [2 * 131, 2382 * 4691])
-def test_spectra_in_two_steps(d: int) -> None:
+def test_spectra_in_two_steps(d: int, kind: torch.dtype, tolerance: float) -> None:
     x = torch.randn(3, d, dtype=torch.float64)
-    z = dft.rfft(x.to(GPU), "ortho")
-    torch.testing.assert_close(z.cpu(), torch.fft.rfft(x, norm="ortho"), rtol=0, atol=1e-9)
-    torch.testing.assert_close(dft.irfft(z, d, "ortho").cpu(), x, rtol=0, atol=1e-9)
+    z = dft.rfft(x.to(GPU, kind), "ortho")
+    torch.testing.assert_close(z.cpu().cdouble(), torch.fft.rfft(x, norm="ortho"), rtol=0, atol=tolerance)
+    torch.testing.assert_close(dft.irfft(z, d, "ortho").cpu().double(), x, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("direction", ["student_teacher", "teacher_student"])
+@pytest.mark.parametrize("d", [2 * 131, 5 * 131, 2382 * 4691])
+def test_scd_s_divergence_in_two_passes(d: int, direction: Any) -> None:
+    x, teacher = torch.randn(3, d, dtype=torch.float64), torch.rand(3, d // 2 + 1, dtype=torch.float64)
+    o = SpectralOptions(direction=direction)
+
+    def term(one: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        whole: Any = SimpleNamespace(weights=one)
+        return divergence(whole, teacher, 0.4, o)
+
+    here = vmap(grad_and_value(term))(x, teacher)
+    there = vmap(grad_and_value(term))(x.to(GPU, torch.float32), teacher.to(GPU, torch.float32))
+    for one, other in zip(there, here, strict=True):
+        assert (one.cpu().double() - other).norm() < 1e-4 * other.norm()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])

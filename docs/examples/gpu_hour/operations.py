@@ -3,6 +3,8 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import torch
@@ -17,8 +19,7 @@ from bench.engine.lanes.common import Geometry
 from bench.engine.lanes.convolution import KERNELS, convolve
 from bench.engine.lanes.norm import LaneBatchNorm, masked
 from bench.speed.measure import ceiling
-from methods.frequencies import magnitudes
-from methods.spectrum import SpectralOptions
+from methods.spectrum import SpectralOptions, divergence
 
 # ResNet-18 on 32 x 32: channels in and out, kernel, stride, side, how often.
 LAYERS = (
@@ -216,9 +217,10 @@ def _compared(
 
 
 def spectra(device: str, tiny: bool) -> Rows:
-    """Milliseconds of a cohort's transforms: the magnitudes, the inverse, and the gradient of SCD's magnitudes.
+    """Milliseconds of a cohort's transforms: the magnitudes, the inverse, and the gradient of SCD's divergence.
 
-    By the library, in two steps, and for a length without a large prime factor, which is what padding would cost.
+    By the library, in two steps (the divergence then in two passes), and for a length without a large prime factor,
+    which is what padding would cost.
     """
     length = 3 * 131 if tiny else RESNET18
     even = -(-length // 2**12) * 2**12
@@ -232,7 +234,13 @@ def spectra(device: str, tiny: bool) -> Rows:
         return lambda: dft.irfft(z, x.shape[-1], "ortho")
 
     def gradient(x: Tensor) -> Callable[[], Tensor]:
-        return lambda: vmap(grad(lambda one: magnitudes(one, options).sum()))(x)
+        teacher = dft.rfft(x.flip(1), "ortho").abs()
+
+        def term(one: Tensor, teacher: Tensor) -> Tensor:
+            whole: Any = SimpleNamespace(weights=one)
+            return divergence(whole, teacher, 1.0, options)
+
+        return lambda: vmap(grad(term))(x, teacher)
 
     def row(make: Callable[[Tensor], Callable[[], Tensor]], way: str, lanes: int) -> Found:
         x = torch.randn(lanes, even if way == "even factors" else length, device=device)
