@@ -1,7 +1,9 @@
 """The lines in which a dry run says what cells cost."""
 
+import os
 import shutil
-from collections import Counter
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,28 +20,43 @@ PYTHON = 300_000_000
 
 BASIS = """\
 Time: {basis}; a busy machine takes longer.
+{sent}
 Memory: data and models at the peak of a round; Python and its libraries come on top, about 0.9 GB and 0.3 GB for each
 cell that runs. Disk: the cells' folders, and of each cell that runs two checkpoints and one being written."""
-COUNTED = "not measured, but the operations of two rounds, counted, at this machine's speed (`--measure` times rounds)"
-MEASURED = "rounds of {measured} of {kinds} kinds of cells, timed here and now"
-REST = "; of the others the operations, counted, at this machine's speed"
+ESTIMATED = (
+    "an estimate to within a factor of two or so, by the rates of a core of today (`--measure` times rounds here)"
+)
+MEASURED = "rounds of {measured} of {cells} cells were timed here, or of others of their kind"
+SCALED = "; the time of {scaled} is that of others of their model, scaled by steps"
+REST = "; the rest is an estimate by the rates of a core of today"
+SENT = "Sent: one model each way for each client's round, as FedAvg does{rest}; `--measure` counts what a method sends."
 
 
 def cell_lines(runs: "Sequence[tuple[Settings, float]]", costs: "Sequence[Estimate | None]", folder: Path) -> list[str]:
     """A line for each cell: its time, and its checkpoint in `folder`; `runs` are settings and the share left to run."""
     from bench.results.cell_names import cell_name
-    from bench.runs.forecast.estimate import checkpoint_rate
     from bench.runs.progress import duration_text
 
-    rate, lines = checkpoint_rate(folder), []
+    rate, lines = writing_rate(folder), []
     for (settings, share), cost in zip(runs, costs, strict=True):
         text = "no estimate" if share else "done"
         if cost:
-            basis = "measured" if cost.measured else "borrowed" if cost.borrowed else "counted"
             saving = f"a checkpoint of {_bytes(cost.checkpoint)} in about {cost.checkpoint / rate:.2g} s"
-            text = f"about {duration_text(cost.seconds * share)} ({basis}), {saving}"
+            text = f"about {duration_text(cost.seconds * share)} ({cost.basis}), {saving}"
         lines.append(f"{cell_name(settings)}: {text}")
     return lines
+
+
+def writing_rate(folder: Path) -> float:
+    """Measure how many bytes are written per second, until they are on the disk, with 64 MB next to `folder`."""
+    place = next(place for place in (folder, *folder.resolve().parents) if place.is_dir())
+    content = bytes(64 * 2**20)
+    with tempfile.TemporaryFile(dir=place) as file:
+        start = time.perf_counter()
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+        return len(content) / (time.perf_counter() - start)
 
 
 def task_lines(
@@ -89,37 +106,36 @@ def sum_lines(
     """Lines for all together: time, memory and disk of so many cells side by side, and what this machine lacks."""
     from bench.runs.progress import duration_text
 
-    estimates = [
-        (cost, settings, repeats) for (settings, repeats), cost in zip(runs, costs, strict=True) if cost and repeats
-    ]
+    estimates = [(cost, repeats) for (_, repeats), cost in zip(runs, costs, strict=True) if cost and repeats]
     if not estimates:
         return [
             f"{total}: " + ("no estimate, see `missing` above" if any(share for _, share in runs) else "nothing to do")
         ]
-    # the warm-up happens once per kind of cell and worker: later cells use the steps recorded for the first one; with
-    # another alpha, clients have other numbers of samples, and so other steps
-    kinds: Counter[tuple[Estimate, float | None]] = Counter()
-    for cost, settings, repeats in estimates:
-        kinds[cost, settings.alpha] += _cells(repeats)
-    warm = sum(cost.warm_up * min(side_by_side, count) for (cost, _), count in kinds.items())
-    seconds = (sum(cost.seconds * repeats for cost, _, repeats in estimates) + warm) / side_by_side
+    seconds = sum(cost.seconds * repeats for cost, repeats in estimates) / side_by_side
     memory, gpu, disk = (
-        _largest([(getattr(cost, resource), _cells(repeats)) for cost, _, repeats in estimates], side_by_side)
+        _largest([(getattr(cost, resource), _cells(repeats)) for cost, repeats in estimates], side_by_side)
         for resource in ("memory", "gpu", "disk")
     )
-    disk += sum(cost.folder * _cells(repeats) for cost, _, repeats in estimates)
+    disk += sum(cost.folder * _cells(repeats) for cost, repeats in estimates)
     memory_text = f"{_bytes(memory)} of memory" + (f", {_bytes(gpu)} of the GPU's" if gpu else "")
-    basis, measured = COUNTED, sum(cost.measured for cost in {cost for cost, _, _ in estimates})
-    if measured:
-        different = len({cost for cost, _, _ in estimates})
-        basis = MEASURED.format(measured=measured, kinds=different) + REST * (measured < different)
     left_out = sum(_cells(repeats) for (_, repeats), cost in zip(runs, costs, strict=True) if repeats and not cost)
     return [
         f"{total}: about {duration_text(seconds)}, {memory_text}, at most {_bytes(disk)} of disk",
-        BASIS.format(basis=basis),
+        _basis([cost.basis for cost, _ in estimates]),
         *(f"missing: {text}" for text in _shortages(memory, gpu, disk, folder, side_by_side)),
         *([f"{left_out} cells are left out: see `missing` above."] if left_out else []),
     ]
+
+
+def _basis(bases: list[str]) -> str:
+    """What the times and bytes of cells rest on."""
+    measured, scaled = bases.count("measured"), bases.count("scaled")
+    if not measured:
+        return BASIS.format(basis=ESTIMATED, sent=SENT.format(rest=""))
+    basis = MEASURED.format(measured=measured, cells=len(bases))
+    basis += SCALED.format(scaled=scaled) * bool(scaled) + REST * (measured + scaled < len(bases))
+    sent = "Sent: counted in those rounds" + ("; of the other cells one model each way" * (measured < len(bases)))
+    return BASIS.format(basis=basis, sent=f"{sent}.")
 
 
 def _cells(repeats: float) -> int:
@@ -138,9 +154,10 @@ def _largest(amounts: list[tuple[int, int]], places: int) -> int:
 
 def _shortages(memory: int, gpu: int, disk: int, folder: Path, side_by_side: int) -> list[str]:
     """One text for each resource of which this machine has too little, with a remedy."""
-    import torch
-
     from bench.runs.forecast.estimate import memory_here
+
+    if gpu:
+        import torch  # here, as it takes seconds
 
     place = next(place for place in (folder, *folder.resolve().parents) if place.is_dir())
     hint = f"try --jobs {side_by_side // 2}" if side_by_side > 1 else "take fewer clients or a smaller model"

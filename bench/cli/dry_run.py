@@ -1,14 +1,13 @@
 """Dry runs of grids and studies: which cells are done, which data are missing, and how much the cells will cost.
 
-What settings say by themselves is printed at once. The costs follow, counted kind by kind, for a minute at most: in
-a terminal they are shown as they become known, elsewhere they are printed at the end.
+A dry run is arithmetic (`bench.runs.forecast.estimate`). Torch is imported only where cells are checked or timed by it:
+those that have more to refuse than settings and files say, those of a folder that has cells, or on a GPU.
 """
 
-import contextlib
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,16 +15,20 @@ from bench.cli.cost_lines import arm_lines, cell_lines, sum_lines, task_lines
 from bench.errors import UserError
 
 if TYPE_CHECKING:
-    from bench.runs.forecast.estimate import Estimate
+    from bench.runs.forecast.estimate import Estimate, Rates
+    from bench.runs.options import SessionOptions
     from bench.runs.plan import PlannedCell
     from bench.settings import Settings
     from sweeps.study import Arm, Study
 
-Show = Callable[[Callable[[], Sequence[str]]], None]
+MEASURING = 60.0
+"""Seconds in which a dry run times rounds (`--measure`)."""
+CALIBRATION = 10.0
+"""Seconds in which it does so on a GPU, whose rates nothing else says."""
 
 
 def print_outline(cells: "Sequence[Settings]", data_root: Path) -> None:
-    """Print what settings and data say without torch: numbers of cells, rounds, clients, samples and steps."""
+    """Print what settings and data say: numbers of cells, rounds, clients, samples and steps."""
     methods, data = len({cell.name for cell in cells}), ", ".join(dict.fromkeys(cell.dataset for cell in cells))
     print(f"{len(cells)} cells of {methods} methods on {data}: {sum(cell.rounds for cell in cells)} rounds", flush=True)
     _print_workloads(indices_by_task(cells), cells, data_root)
@@ -58,194 +61,156 @@ def _print_workloads(tasks: dict[str, list[int]], cells: "Sequence[Settings]", d
 
 
 def print_forecast(
-    cells: "Sequence[Settings]",
-    folder: Path,
-    data_root: Path,
-    device: str,
-    jobs: int | None,
-    *,
-    verbose: bool,
-    measure: bool = False,
+    cells: "Sequence[Settings]", folder: Path, options: "SessionOptions", *, measure: bool = False
 ) -> None:
-    """Print a line per task, or per cell if `verbose`, and the totals; warn where this machine has too little."""
-    from bench.runs.plan import plan_available
-    from bench.runs.session_options import choose_device
-    from bench.runs.workers import worker_count
+    """Print a line per task, or per cell if `options.verbose`, and the totals; warn where this machine has too little.
 
-    workers, device_kind = worker_count(jobs, device, cells, data_root), choose_device(device)
-    planned, missing = plan_available(cells, data_root)
-    shares = _shares_left(folder, planned, cells)
-    side_by_side = max(1, min(workers, sum(share > 0 for share in shares)))
+    Raises:
+        UserError: a method refuses its settings.
+    """
+    _warn(cells, options)
+    missing, shares = _checked(cells, folder, options.data_root)
     runs = list(zip(cells, shares, strict=True))
-    forecast = _Forecast(runs, data_root, device_kind, side_by_side, workers)
+    forecast = _Forecast(runs, options, measure=measure)
     tasks = indices_by_task(cells)
-    forecast.run(lambda: task_lines(tasks, runs, forecast.costs()), measure=measure)
-    costs = forecast.costs()
-    lines = cell_lines(runs, costs, folder) if verbose else task_lines(tasks, runs, costs)
-    lines += [
-        f"missing, for {count} cells: {reason}" for reason, count in [*missing.items(), *forecast.notes().items()]
-    ]
+    lines = cell_lines(runs, forecast.costs, folder) if options.verbose else task_lines(tasks, runs, forecast.costs)
+    lines += [f"missing, for {count} cells: {reason}" for reason, count in missing.items()]
     done = sum(not share for share in shares)
-    total = f"{len(cells)} cells, {done} done before, {len(cells) - done} to run, {side_by_side} side by side"
-    lines += sum_lines(total, runs, costs, folder, side_by_side)
-    print("\n".join(lines))
+    total = f"{len(cells)} cells, {done} done before, {len(cells) - done} to run, {forecast.side_by_side} side by side"
+    print("\n".join([*lines, *sum_lines(total, runs, forecast.costs, folder, forecast.side_by_side)]))
 
 
-def print_study_forecast(
-    study: "Study", folder: Path, data_root: Path, device: str, jobs: int | None, *, measure: bool = False
-) -> None:
+def print_study_forecast(study: "Study", folder: Path, options: "SessionOptions", *, measure: bool = False) -> None:
     """Print a line per method and task and the totals of a whole study: what is done already is not subtracted, and
-    trials that are pruned will train fewer rounds."""
-    from bench.runs.plan import plan_available
-    from bench.runs.session_options import choose_device
-    from bench.runs.workers import worker_count
+    trials that are pruned will train fewer rounds.
 
-    workers, device_kind = worker_count(jobs, device), choose_device(device)
+    Raises:
+        UserError: a method refuses its settings.
+    """
+    _warn([cell for arm in study.arms for cell in arm.cells], options)
+    missing, _ = _checked([arm.cells[0] for arm in study.arms], folder, options.data_root)
     runs = [(arm.cells[0], float(sum(_study_cells(arm).values()))) for arm in study.arms]
-    total, rounds = sum(int(cells) for _, cells in runs), sum(int(cells) * arm.rounds for arm, cells in runs)
-    side_by_side = min(workers, total)
-    forecast = _Forecast(runs, data_root, device_kind, side_by_side, workers)
-    forecast.run(lambda: arm_lines(study, runs, forecast.costs()), measure=measure)
-    costs = forecast.costs()
-    lines = arm_lines(study, runs, costs)
-    missing = plan_available([arm.cells[0] for arm in study.arms], data_root)[1]
-    lines += [
-        f"missing, for {count} of {len(runs)} tunings: {reason}"
-        for reason, count in [*missing.items(), *forecast.notes().items()]
-    ]
-    total_text = f"{total} cells, at most {rounds} rounds, {side_by_side} side by side"
-    print("\n".join([*lines, *sum_lines(total_text, runs, costs, folder, side_by_side)]))
+    forecast = _Forecast(runs, options, measure=measure)
+    lines = arm_lines(study, runs, forecast.costs)
+    lines += [f"missing, for {count} of {len(runs)} tunings: {reason}" for reason, count in missing.items()]
+    rounds = sum(int(count) * settings.rounds for settings, count in runs)
+    total = (
+        f"{sum(int(count) for _, count in runs)} cells, at most {rounds} rounds, {forecast.side_by_side} side by side"
+    )
+    print("\n".join([*lines, *sum_lines(total, runs, forecast.costs, folder, forecast.side_by_side)]))
+
+
+def _warn(cells: "Sequence[Settings]", options: "SessionOptions") -> None:
+    """Warn of what is pointless, as a run would."""
+    from bench.runs.plan import pointless
+
+    for text in [] if options.quiet else pointless(cells):
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def _checked(cells: "Sequence[Settings]", folder: Path, data_root: Path) -> tuple[Mapping[str, int], list[float]]:
+    """Check cells as a run would, by torch where that can tell more than settings and files.
+
+    Returns:
+        Numbers of cells that cannot run by reason, and the share of each cell's rounds that is still to do.
+
+    Raises:
+        UserError: a method refuses its settings.
+    """
+    from bench.declared import read_without_torch
+    from bench.runs.plan import check_methods, is_plain, plan_available
+
+    if read_without_torch() and not (folder / "run.json").exists() and all(is_plain(cell, data_root) for cell in cells):
+        return _missing_files(cells, data_root), [1.0] * len(cells)
+    check_methods(cells)
+    planned, missing = plan_available(cells, data_root)
+    return missing, _shares_left(folder, planned, cells)
+
+
+def _missing_files(cells: "Sequence[Settings]", data_root: Path) -> Counter[str]:
+    """Numbers of cells by the file that they lack, in the words of the data sets' loaders."""
+    from bench.runs.forecast.outline import missing_file
+
+    reasons = (missing_file(name, data_root) for cell in cells for name in _data_sets(cell))
+    return Counter(reason for reason in reasons if reason)
+
+
+def _data_sets(cell: "Settings") -> set[str]:
+    return {cell.dataset, *([cell.public.name] if cell.public else [])}
 
 
 class _Forecast:
-    """Costs of cells; equal ones are counted once.
+    """The costs of runs on this machine.
 
     Args:
         runs: pairs of settings and how often they run: the share of a cell's rounds that is left, or a number of cells.
+        options: of the command.
+        measure: whether to time rounds, of those kinds first that will take longest.
+
+    Attributes:
+        side_by_side: number of cells at a time.
+        costs: of each run; None if it runs no more, or if its data are not known or it is refused (`_checked` says so).
     """
 
-    def __init__(
-        self,
-        runs: "Sequence[tuple[Settings, float]]",
-        data_root: Path,
-        device: str,
-        side_by_side: int,
-        workers: int,
-    ) -> None:
-        from bench.runs.forecast.rehearsal import kind
-        from bench.runs.workers import threads_each
+    def __init__(self, runs: "Sequence[tuple[Settings, float]]", options: "SessionOptions", *, measure: bool) -> None:
+        from bench.runs.session_options import choose_device
+        from bench.runs.workers import threads_each, worker_count
 
-        self._data_root = data_root
-        self._device = device
-        self._threads = threads_each(side_by_side)
-        self._workers = workers
-        self._keys = [kind(settings) if repeats else "" for settings, repeats in runs]
-        self._repeats = [repeats for _, repeats in runs]
-        self._kinds = {key: settings for key, (settings, _) in zip(self._keys, runs, strict=True) if key}
-        self._estimates: dict[str, Estimate | None] = {}
-        self._reasons: dict[str, str] = {}
+        device = choose_device(options.device)
+        workers = worker_count(options.jobs, device, [settings for settings, _ in runs], options.data_root)
+        self.side_by_side = max(1, min(workers, sum(max(1, round(repeats)) for _, repeats in runs if repeats)))
+        self._execution = options.data_root, device, threads_each(self.side_by_side), workers
+        self.costs = [self._estimate(settings) if repeats else None for settings, repeats in runs]
+        limit = MEASURING if measure else CALIBRATION if device == "cuda" else 0.0
+        if limit:
+            self._measure(runs, limit)
 
-    def costs(self) -> "list[Estimate | None]":
-        """The cost of each run; None if it runs no more, its data are not there, it is refused (`plan_available` says
-        so), or its method cannot be counted. Kinds that were not counted yet have the cost of others of their model."""
-        kinds = {key: self._estimates[key] if key in self._estimates else self._borrowed(key) for key in self._kinds}
-        return [kinds.get(key) for key in self._keys]
-
-    def notes(self) -> Counter[str]:
-        """Reasons why methods were not counted, with numbers of runs."""
-        from bench.runs.forecast.limit import LIMIT
-
-        reasons, uncounted = dict(self._reasons), dict[str, list[str]]()
-        for key in self._kinds.keys() - self._estimates.keys():
-            scaled = ", so taken as others of the model, by what clients train" if self._borrowed(key) else ""
-            uncounted.setdefault(scaled, []).append(key)
-        for scaled, keys in uncounted.items():
-            names = ", ".join(sorted({self._kinds[key].name for key in keys}))
-            reasons |= dict.fromkeys(keys, f"not counted within {LIMIT:.0f} s{scaled}: {names}")
-        return Counter(reasons[key] for key in self._keys if key in reasons)
-
-    def run(self, lines: Callable[[], list[str]], *, measure: bool) -> None:
-        """Count the kinds of cells, each model's first one first, and then time them if asked; a minute in all.
-
-        Args:
-            lines: what is known, for a terminal.
-            measure: time rounds in half of the time, those kinds first that will take longest.
-        """
-        from bench.runs.forecast.limit import LIMIT, OutOfTimeError, alarm
-        from bench.runs.forecast.timing import measured
-
-        end = time.monotonic() + LIMIT
-        with _display() as show:
-            for number, key in enumerate(self._in_turns()):
-                left = end - time.monotonic() - (LIMIT / 2 if measure else 0.0)
-                if left <= 0:
-                    break
-                which = f"{self._kinds[key].name} ({number + 1} of {len(self._kinds)} kinds of cells)"
-                at = f"counting {which}, {left:.0f} s left"
-                show(lambda at=at: [*lines(), at])  # type: ignore[misc]
-                with contextlib.suppress(OutOfTimeError), alarm(left):
-                    self._estimates[key] = self._estimate(self._kinds[key], key)
-        if measure:
-            self._estimates |= measured(self._longest(), self._data_root, self._device, end - time.monotonic())
-
-    def _in_turns(self) -> list[str]:
-        """The kinds, the first of each data set and model before the second ones."""
-        place, count = dict[str, int](), Counter[str]()
-        for key, settings in self._kinds.items():
-            group = _group(settings)
-            place[key], count[group] = count[group], count[group] + 1
-        return sorted(self._kinds, key=lambda key: place[key])
-
-    def _estimate(self, settings: "Settings", key: str) -> "Estimate | None":
+    def _estimate(self, settings: "Settings", rates: "Rates | None" = None) -> "Estimate | None":
         from bench.runs.forecast.estimate import estimate
-        from bench.runs.forecast.rehearsal import CannotRehearseError
 
         try:
-            return estimate(settings, self._data_root, self._device, self._threads, self._workers)
+            return estimate(settings, *self._execution, rates)
         except UserError:
             return None
-        except CannotRehearseError as error:
-            self._reasons[key] = f"{settings.name} has no estimate, as its rounds cannot be counted: {error}"
-            return None
 
-    def _borrowed(self, key: str) -> "Estimate | None":
-        """The mean cost of the counted kinds of the same data set and model, scaled by what clients train."""
-        from bench.runs.forecast.estimate import borrowed
+    def _measure(self, runs: "Sequence[tuple[Settings, float]]", limit: float) -> None:
+        """Time kinds of cells for so many seconds; the others of a model are scaled as its timed ones together."""
+        from bench.runs.forecast.timing import kind, measured
 
-        settings = self._kinds[key]
-        counted = [(self._kinds[other], cost) for other, cost in self._estimates.items() if cost]
-        peers = [(other, cost) for other, cost in counted if _group(other) == _group(settings)]
-        return borrowed(settings, peers, self._data_root) if peers else None
-
-    def _longest(self) -> "dict[str, tuple[Settings, Estimate]]":
-        """The kinds that were counted, those first that will take longest in all their runs."""
+        keys = [kind(settings) if cost else "" for (settings, _), cost in zip(runs, self.costs, strict=True)]
+        kinds: dict[str, Settings] = {}
         seconds = Counter[str]()
-        for key, repeats in zip(self._keys, self._repeats, strict=True):
-            cost = self._estimates.get(key)
-            seconds[key] += repeats * cost.seconds if cost else 0.0  # type: ignore[assignment]
-        return {key: (self._kinds[key], cost) for key, _ in seconds.most_common() if (cost := self._estimates.get(key))}
+        for key, (settings, repeats), cost in zip(keys, runs, self.costs, strict=True):
+            if cost:
+                kinds[key] = settings
+                seconds[key] += repeats * cost.seconds  # type: ignore[assignment]
+        order = _in_turns({key: kinds[key] for key, _ in seconds.most_common()})
+        rates = measured(order, *self._execution[:2], limit)
+        ratios: dict[str, list[float]] = {}
+        for i, key in enumerate(keys):
+            if (cost := self.costs[i]) and key in rates:
+                self.costs[i] = timed = self._estimate(runs[i][0], rates[key])
+                assert timed is not None, "its rates could be measured"
+                ratios.setdefault(_network(runs[i][0]), []).append(timed.seconds / cost.seconds)
+        for i, (settings, _) in enumerate(runs):
+            cost, of_network = self.costs[i], ratios.get(_network(settings))
+            if cost and of_network and keys[i] not in rates:
+                ratio = sum(of_network) / len(of_network)
+                self.costs[i] = replace(cost, seconds=ratio * cost.seconds, basis="scaled")
 
 
-@contextlib.contextmanager
-def _display() -> Iterator[Show]:
-    """Yield a function that shows lines, in a terminal: in place on the output, or a line on the standard errors."""
-    from bench.runs.progress import steps
-
-    if not sys.stdout.isatty():
-        with steps("dry run") as step:
-            yield lambda lines: step(lines()[-1]) if sys.stderr.isatty() else None
-        return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(console=Console(), auto_refresh=False, transient=True) as live:
-        yield lambda lines: live.update(Text("\n".join(lines())), refresh=True)
+def _in_turns(kinds: "dict[str, Settings]") -> "dict[str, Settings]":
+    """The kinds in their order, but the first of each network before the second ones."""
+    turns, counts = dict[str, int](), Counter[str]()
+    for key, settings in kinds.items():
+        turns[key] = counts[_network(settings)]
+        counts[_network(settings)] += 1
+    return {key: kinds[key] for key in sorted(kinds, key=lambda key: turns[key])}
 
 
-def _group(settings: "Settings") -> str:
+def _network(settings: "Settings") -> str:
     """The data set and the model of a cell."""
-    same = {"dataset", "dataset_options", "model", "model_options", "client_models", "frozen"}
+    same = {"dataset", "dataset_options", "model", "model_options", "client_models", "frozen", "adapters"}
     return settings.model_dump_json(include=same)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bench.cli.commands import Commands
-from bench.runs.options import DataRoot
+from bench.runs.options import DataRoot, SessionOptions
 
 app = Commands(help="Published protocols: grids whose numbers stand beside printed ones.", no_args_is_help=True)
 
@@ -50,8 +50,8 @@ def check(
             listed = "; ".join(f"{kind}: {', '.join(here[kind])}" for kind in STANDINGS if here[kind])
             print(f"  {task}: {counts}" + (f"; not in all scenarios: {listed}" if listed else ""))
         if hours:
-            print("  Hours here; what a minute does not count is taken as others, and another call counts more:")
-            print_forecast(cells, Path("runs", grid), data_root, "auto", None, verbose=False)
+            print("  Hours here:")
+            print_forecast(cells, Path("runs", grid), SessionOptions(data_root=data_root, quiet=True))
     short = checked.short
     settings = " ".join(f"--set {shlex.quote(text)}" for text in short.set)
     command = f"bench run --grid {short.grid}.yaml --only {short.only} {settings} --out runs/{name}_short"

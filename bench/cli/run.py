@@ -65,23 +65,18 @@ def run(
         check_folder(folder, "grid", loaded_grid.name, take_over=take_over)
         chosen = select(loaded_grid.cells, only) if only else loaded_grid.cells
         if dry_run:
-            from bench.cli.dry_run import print_outline
+            from bench.cli.dry_run import print_forecast, print_outline
 
             print_outline(chosen, options.data_root)
-        else:  # what is refused above, is refused before torch is imported
-            start_early(options.ray)
+            print_forecast(chosen, folder, options, measure=measure)
+            return
+        start_early(options.ray)  # what is refused above, is refused before torch is imported
 
         from bench.api.run import choose_runner  # these imports are the slow ones
         from bench.runs.session import Session, Stopped
         from bench.store.store import FINISHED
 
     session = Session(loaded_grid, folder, options, only=only or (), take_over=take_over, command=command_line())
-    if dry_run:
-        from bench.cli.dry_run import print_forecast
-
-        forecast = session.cells, session.folder, options.data_root, options.device, options.jobs
-        print_forecast(*forecast, verbose=options.verbose, measure=measure)
-        return
     try:
         views = session.run(choose_runner(options), fresh=fresh)
     except Stopped:

@@ -67,11 +67,12 @@ def sweep(
         folder = out or Path("runs") / loaded_study.name
         check_folder(folder, "study", loaded_study.name)
         if dry_run:
-            from bench.cli.dry_run import print_study_outline
+            from bench.cli.dry_run import print_study_forecast, print_study_outline
 
             print_study_outline(loaded_study, options.data_root)
-        else:
-            start_early(options.ray)
+            print_study_forecast(loaded_study, folder, options, measure=measure)
+            return
+        start_early(options.ray)
 
         from bench.api.run import choose_runner
         from bench.runs.session import Stopped
@@ -79,13 +80,6 @@ def sweep(
         from sweeps.session import open_session, run_study
 
     session = open_session(loaded_study, folder, options, command_line())
-    if dry_run:
-        from bench.cli.dry_run import print_study_forecast
-
-        print_study_forecast(
-            loaded_study, session.folder, options.data_root, options.device, options.jobs, measure=measure
-        )
-        return
     runner = choose_runner(options)
     try:
         end = run_study(

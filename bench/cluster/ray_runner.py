@@ -1,6 +1,5 @@
 """The driver of a Ray cluster: gives cells to workers on its nodes and brings their results to the run folder."""
 
-import contextlib
 import json
 import math
 import sys
@@ -27,7 +26,6 @@ from bench.results.cell_names import cell_name
 from bench.runs.cell_runner import Backlog, CellTask, HeldElsewhere
 from bench.runs.events import Event
 from bench.runs.forecast.estimate import Estimate, estimate
-from bench.runs.forecast.rehearsal import CannotRehearseError
 from bench.runs.interrupts import interrupts_deferred, supervise
 from bench.runs.session_options import check_device_name
 from bench.settings import Settings
@@ -98,8 +96,7 @@ class RayRunner:
         self._needs = needs_of(cells, data_root)
         costs: dict[str, Estimate | None] = {}
         for cell in cells:
-            with contextlib.suppress(CannotRehearseError):  # such cells go last
-                costs[_key(cell)] = estimate(cell, data_root, "cpu", max(1, int(self._cpus or 1)))
+            costs[_key(cell)] = estimate(cell, data_root, "cpu", max(1, int(self._cpus or 1)))
         self._seconds = {key: cost.seconds for key, cost in costs.items() if cost}
         needs_of_memory = [cost.memory for cost in costs.values() if cost]
         most = max(node.resources.get("memory", 0.0) for node in nodes())

@@ -17,8 +17,6 @@ import torch
 from bench.places import cache_folder
 
 T = TypeVar("T")
-_CACHE = 2**20  # bytes of weights, of what a core's second cache holds
-_LEAST, _MOST = 2, 5  # lanes on a CPU; more than that gain nothing, and stand idle where clients are unequal
 
 _SETS = (
     "avx", "avx2", "fma3", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16",
@@ -45,11 +43,6 @@ _WORDS = re.compile(
 def gpu_memory_ran_out(error: Exception) -> bool:
     """Return whether an error means that memory ran out, so a smaller cohort might fit; cuFFT has its own message."""
     return isinstance(error, torch.OutOfMemoryError) or "CUFFT_ALLOC_FAILED" in str(error)
-
-
-def lanes_on(device: torch.device, size: int) -> int:
-    """Clients per call of a cohort for models of so many bytes: on a CPU as many as a core's cache holds."""
-    return min(_MOST, max(_LEAST, _CACHE // max(1, size))) if device.type == "cpu" else 64
 
 
 def make_deterministic(device: torch.device, precision: str) -> None:

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from bench.data import Dataset, Indices, Partition
 from bench.engine.batches import draw_subset
+from bench.engine.sizes import KEEP_NORMALISED
 from bench.requests import Samples
 from bench.rng import generator
 
 SERVER = -1
 GATHER = 32 * 2**20  # bytes of inputs that are gathered at once
 ROW = 16  # bytes; GPU libraries choose other algorithms for tensors whose address is not a multiple of this
-KEEP_NORMALISED = 256 * 2**20  # bytes; larger sets are normalised batch by batch
 
 
 class Normalisation(NamedTuple):

@@ -13,7 +13,7 @@ from torch import Tensor
 from bench.engine.anomalies import Diverged, Watch, check, owner_name
 from bench.engine.backends.backends import EAGER, fastest, one_line
 from bench.engine.batches import DrawAddress
-from bench.engine.device import gpu_memory_ran_out, lanes_on
+from bench.engine.device import gpu_memory_ran_out
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, Trainer
 from bench.engine.lane_schedule import lanes_for
@@ -22,6 +22,7 @@ from bench.engine.prepare import Prepared, Preparer, gradient_of
 from bench.engine.private import OWN, PrivateSteps
 from bench.engine.programs import Budget, ProgramRun, Reply, Work, advance, limit_to_budget
 from bench.engine.recorded_steps import GraphCache
+from bench.engine.sizes import lanes_on
 from bench.engine.team import Assignment, Helpers, Job, Team
 from bench.errors import UserError, shortage
 from bench.method import Hyperparameters, Message, Program, is_static
@@ -78,7 +79,7 @@ class Engine:
         self.dtype = getattr(torch, settings.dtype)
         self.executor = executor
         self.threads = threads
-        self.lanes = lanes_on(device_data.device, size)
+        self.lanes = lanes_on(device_data.device.type, size)
         self.fallbacks: list[str] = []
         self.notices: list[str] = []
         self.failed: list[str] = []

@@ -21,6 +21,7 @@ from bench.engine.backends.loops import EvalLoop
 from bench.engine.device import side_by_side
 from bench.engine.device_data import GATHER, DeviceData, Pool, channels_last
 from bench.engine.programs import ProgramRun, Work
+from bench.engine.sizes import samples_at_once
 from bench.engine.step import better_alone, is_convolutional, takes_channels_last
 from bench.model_call import Arithmetic, Forward
 from bench.params import Params, Spec
@@ -102,11 +103,6 @@ def cut(task: Task, parts: int, device: str) -> list[Task]:
     parts = max(1, min(parts, calls))
     marks = [calls * k // parts * size for k in range(parts)] + [len(positions)]
     return [(w, positions[a:b]) for a, b in itertools.pairwise(marks)]
-
-
-def samples_at_once(device: str, *, convolutional: bool) -> int:
-    """Samples per call of one model: of a CNN on a CPU so many that its maps stay in the cache."""
-    return 100 if convolutional and device == "cpu" else 500
 
 
 def accuracy_and_loss(labels: Tensor, logits: Tensor, positions: Indices) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,6 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from bench.tensors import statistics
 
 Rule = Callable[[nn.Module, str, np.random.Generator], Floats]  # (layer, name of its tensor, generator) -> values
 Rules = Mapping[type[nn.Module], Rule]
-_LARGEST_DRAWN = ContextVar("largest drawn", default=math.inf)
 
 
 def uniform_fan_in(layer: nn.Module, name: str, rng: np.random.Generator) -> Floats:
@@ -113,10 +111,7 @@ def initialise(
             values[path] = start[path].detach().to(dtype)
         else:
             layer, name = _layer(module, path), path.rpartition(".")[2]
-            shape = getattr(layer, name).shape
-            is_drawn = math.prod(shape) <= _LARGEST_DRAWN.get()
-            drawn = torch.from_numpy(rule(layer, name, rng)) if is_drawn else torch.zeros(()).expand(shape)
-            values[path] = drawn.to(dtype)
+            values[path] = torch.from_numpy(rule(layer, name, rng)).to(dtype)
     if adapters.tensors_of_adapters(module):
         address = int(rng.integers(2**63))
         of_adapters = adapters.initial(module, lambda layer: generator("adapters", address, layer))
@@ -184,14 +179,3 @@ def seeded(*address: int | str) -> Iterator[None]:
         np.random.set_state(states[1])
         random.setstate(states[2])
         torch.set_default_dtype(states[3])
-
-
-@contextlib.contextmanager
-def without_draws(size: float) -> Iterator[None]:
-    """Have `initialise` draw no tensor of more than so many numbers: zeros that take no memory stand for it, where only
-    shapes count."""
-    token = _LARGEST_DRAWN.set(size)
-    try:
-        yield
-    finally:
-        _LARGEST_DRAWN.reset(token)

@@ -17,11 +17,12 @@ from bench.data import Dataset, Partition
 from bench.errors import UserError, did_you_mean
 from bench.federation.cell_data import as_trained, check_tests, load_dataset, load_partition, load_public, tested
 from bench.federation.cell_identity import DATA_FIELDS, Identities
-from bench.plugin import MODELS, PARTITIONS
+from bench.plugin import METHODS, MODELS, PARTITIONS, SERVER_RULES
 from bench.results.cell_names import cell_name
 from bench.results.remarks import gathered, partition_remarks
 from bench.results.results import load_run
-from bench.runs.forecast.outline import size_of
+from bench.runs.forecast.networks import is_in_table
+from bench.runs.forecast.outline import DataSize, arrivals, known_set, outlined_shares
 from bench.settings import SCORING, AdapterSettings, Settings
 from bench.store.data_record import partition_record
 
@@ -79,6 +80,64 @@ def plan_available(cells: Iterable[Settings], data_root: Path) -> tuple[list[Pla
         except UserError as error:
             missing[str(error)] += 1
     return planned, dict(missing)
+
+
+def is_plain(settings: Settings, data_root: Path) -> bool:
+    """Whether a cell has nothing that only its method, its models or its samples can refuse, for which torch is needed:
+    a known data set, networks of known size, and no setting that some methods do not go with."""
+    known = known_set(settings)
+    special: tuple[object, ...] = (
+        settings.channel, settings.dp_sgd, settings.attack, settings.adapters, settings.frozen, settings.pretrained,
+        settings.tests, settings.shifts, settings.timeline, settings.clock.dropout, settings.batch_size == 1,
+        settings.unselected != "idle", settings.lr_decay < 1 and arrivals(settings) == 1,
+        settings.pm_until_broadcast and (arrivals(settings) or not settings.wait_free),
+        settings.server and not _takes_a_mean(settings),
+    )  # fmt: skip
+    if known is None or any(special) or outlined_shares(settings, data_root) is None:
+        return False
+    return is_in_table(settings, known.size.shape, known.size.classes)
+
+
+def _takes_a_mean(settings: Settings) -> bool:
+    """Whether a cell's method aggregates by a mean alone, which a server rule can replace."""
+    kind = METHODS.declaration(settings.method)
+    method = kind(METHODS.options(settings.method)(**settings.hp))
+    names = kind.aggregate.__qualname__, type(method.rule).__qualname__
+    return bool(method.mean_of) and names == ("Method.aggregate", "ServerRule")
+
+
+def check_methods(cells: Iterable[Settings]) -> None:
+    """Refuse cells whose method does not go with their settings.
+
+    Raises:
+        UserError: there is such a cell.
+    """
+    from bench.federation.setup import make_method  # here, as it takes torch
+
+    for settings in cells:
+        make_method(settings)
+
+
+def pointless(cells: Iterable[Settings]) -> list[str]:
+    """Warnings about settings that make a method, its server rule or training pointless, each once; the run continues,
+    as the user may want them."""
+    texts: dict[str, None] = {}
+    for settings in cells:
+        parts = [(METHODS, settings.method, settings.hp)]
+        if settings.server is not None:
+            parts.append((SERVER_RULES, settings.server.name, settings.server.options))
+        for registry, name, values in parts:
+            said: list[str] = getattr(registry.options(name)(**values), "degenerate", list)()
+            texts |= {f"{settings.name}: {text}": None for text in said}
+    return [*texts, *dict.fromkeys(f"{cell.name}: {text}" for cell in cells if (text := _no_steps(cell)))]
+
+
+def _no_steps(settings: Settings) -> str:
+    """A warning if rounds have no local steps, else an empty string."""
+    key = "epochs" if settings.steps is None else "steps"
+    if getattr(settings, key):
+        return ""
+    return f"{key} = 0: a round has no local steps but those that the method counts itself"
 
 
 def _refuse_other_scoring(planned: Sequence[PlannedCell]) -> None:
@@ -236,10 +295,11 @@ def _check_messages(settings: Settings, dataset: Dataset) -> None:
     """Refuse a channel or an attack that would change nothing of what the method sends."""
     if not settings.channel and settings.attack is None:
         return
-    from bench.runs.forecast.rehearsal import try_messages  # here, as it takes torch
+    from bench.runs.forecast.stand_in import try_messages  # here, as it takes torch
 
+    tests = len(dataset.y) - dataset.n_train
     try:
-        try_messages(settings, size_of(dataset))
+        try_messages(settings, DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests))
     except UserError as error:
         raise UserError(f"{cell_name(settings)}: {error}") from None
 

@@ -12,7 +12,6 @@ from typing import Literal
 
 from bench.config.digests import used_items
 from bench.config.grid import Grid
-from bench.federation.setup import degenerate, make_method
 from bench.plugin import loaded_files
 from bench.results.cell_names import cell_name
 from bench.results.remarks import end_remarks, unused_fallbacks
@@ -23,13 +22,12 @@ from bench.runs.callbacks import Callback, CallbackListener, check_callbacks, pa
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.events import Event
 from bench.runs.options import SessionOptions
-from bench.runs.plan import PlannedCell, listed, plan, planned_remarks, select
+from bench.runs.plan import PlannedCell, check_methods, listed, plan, planned_remarks, pointless, select
 from bench.runs.progress import patience, reporter
 from bench.runs.run_folder import check_folder, check_there, forget, write_run
 from bench.runs.session_options import Options
 from bench.runs.tracking import DRAIN_SECONDS, STOP_SECONDS, Tracking, choose_store
 from bench.runs.workers import LocalRunner
-from bench.settings import Settings
 from bench.store import store
 from bench.store.inside import check_place
 
@@ -55,7 +53,7 @@ class Session:
         cells: those that run.
 
     Raises:
-        UserError: no cell fits `only`, or the folder cannot be used.
+        UserError: no cell fits `only`, the folder cannot be used, or a method does not go with its settings.
     """
 
     def __init__(
@@ -75,8 +73,9 @@ class Session:
         self.folder = Path(out) if out else Path("runs") / grid.name
         self.command = command
         check_folder(self.folder, kind, grid.name, take_over=take_over)
-        if not options.quiet:
-            _print_warnings(self.cells)
+        check_methods(self.cells)
+        for text in [] if options.quiet else pointless(self.cells):
+            print_warning(text)
 
     @property
     def again(self) -> str:
@@ -206,22 +205,6 @@ def print_notes(texts: Iterable[str]) -> None:
 def print_warning(text: str) -> None:
     """Print a warning, also where no progress is shown."""
     print(f"warning: {text}", file=sys.stderr, flush=True)
-
-
-def _print_warnings(cells: Sequence[Settings]) -> None:
-    """Print warnings about settings that make a method pointless; the run continues, as the user may want them."""
-    method_warnings = {f"{cell.name}: {text}": None for cell in cells for text in degenerate(make_method(cell))}
-    step_warnings = {f"{cell.name}: {text}": None for cell in cells if (text := _no_steps(cell))}
-    for text in [*method_warnings, *step_warnings]:
-        print_warning(text)
-
-
-def _no_steps(settings: Settings) -> str:
-    """A warning if rounds have no local steps, else an empty string."""
-    key = "epochs" if settings.steps is None else "steps"
-    if getattr(settings, key):
-        return ""
-    return f"{key} = 0: a round has no local steps but those that the method counts itself"
 
 
 def _print_other_cells(folder: Path) -> None:

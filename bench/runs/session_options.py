@@ -1,5 +1,7 @@
 """Options of a cell's run, and the device that it takes."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +12,8 @@ from bench.settings import Executor
 
 DEVICES = ("auto", "cpu", "cuda")
 """Values of `--device`."""
+_DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
+"""Files that Linux has where there is a GPU: NVIDIA's, AMD's, and that of a Windows below it."""
 
 Keep = Literal["none", "server", "all", "best"]
 
@@ -53,9 +57,12 @@ def choose_device(wish: str) -> str:
     Raises:
         UserError: there is no device of that name, or no GPU here.
     """
+    check_device_name(wish)
+    without_gpu = wish == "auto" and sys.platform == "linux" and not any(map(os.path.exists, _DRIVERS))
+    if wish == "cpu" or (without_gpu and "torch" not in sys.modules):
+        return "cpu"
     import torch  # here, as it takes seconds
 
-    check_device_name(wish)
     available = torch.cuda.is_available()
     if wish == "cuda" and not available:
         raise UserError(

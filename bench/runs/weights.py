@@ -33,11 +33,10 @@ def _lines(cell: Settings, data_root: Path) -> list[str]:
     from bench.models.pretrained import match
     from bench.runs.forecast.outline import data_size
 
-    known = data_size(cell, data_root)
-    if known is None:
+    size = data_size(cell, data_root)
+    if size is None:
         return [f"  not known before the data set is in {data_root}"]
-    shape, classes = known[0].shape, known[0].classes
-    matched = match(Path(str(cell.pretrained)), build(cell.model, shape, classes, cell.model_options))
+    matched = match(Path(str(cell.pretrained)), build(cell.model, size.shape, size.classes, cell.model_options))
     first, key = next(iter(matched.taken.items()), ("", ""))
     return [
         f"  taken  {len(matched.taken):>4}  {f'{first} is {key}, ...' if first else ''}".rstrip(),

@@ -121,21 +121,17 @@ def _cells_on_gpu(cells: Collection[Settings], data_root: Path) -> int:
     """
     import torch
 
-    from bench.runs.forecast.estimate import memory
-    from bench.runs.forecast.limit import OutOfTimeError, alarm
-    from bench.runs.forecast.outline import data_size, shares
-    from bench.runs.forecast.rehearsal import CannotRehearseError, kind, rehearse
+    from bench.runs.forecast.estimate import estimate
+    from bench.runs.forecast.timing import kind
 
-    largest = 0.0
+    largest, end = 0, time.monotonic() + _ESTIMATE_SECONDS
     try:
-        with alarm(_ESTIMATE_SECONDS):
-            for settings in {kind(cell): cell for cell in cells}.values():
-                known = data_size(settings, data_root)
-                if known is None:
-                    return 1
-                rehearsal = rehearse(settings, known[0], shares(settings, known[1]))
-                largest = max(largest, memory(settings, known[0], rehearsal, "cuda", 1)[1])
-    except (CannotRehearseError, OutOfTimeError, UserError):
+        for settings in {kind(cell): cell for cell in cells}.values():
+            cost = estimate(settings, data_root, "cuda")
+            if cost is None or time.monotonic() > end:
+                return 1
+            largest = max(largest, cost.gpu)
+    except UserError:
         return 1
     room = torch.cuda.mem_get_info()[1] / 2
     return max(1, min(cores(), int(room / (largest + _BESIDE)))) if largest else 1

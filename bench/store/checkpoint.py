@@ -31,9 +31,7 @@ import torch
 
 from bench.store import inside
 from bench.store.inside import sync_folder
-from bench.store.store import checksum
-
-GENERATIONS = 2
+from bench.store.store import GENERATIONS, checksum
 
 log = logging.getLogger(__name__)
 

@@ -32,6 +32,9 @@ CellState = Literal["waiting", "running", "done", "failed", "diverged", "interru
 FINISHED: tuple[CellState, ...] = ("done", "diverged")
 """A second run skips these: nothing would come out differently."""
 
+GENERATIONS = 2
+"""Checkpoints of a cell that stay on the disk."""
+
 COLUMNS = {
     "metrics": ("round", "metric", "on", "mean", "split", "quantity", "value"),
     "clients": ("round", "metric", "client", "split", "correct", "samples"),

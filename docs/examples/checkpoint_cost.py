@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bench.cli.cost_lines import writing_rate
 from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
-from bench.runs.forecast.estimate import checkpoint_rate, estimate
+from bench.runs.forecast.estimate import estimate
 from bench.settings import Settings
 from bench.store.checkpoint import Checkpoint, Writer
 
@@ -30,7 +31,7 @@ def main(scratch: Path) -> None:
     )
     expected = estimate(settings, scratch, "cpu")
     assert expected is not None
-    seconds = expected.checkpoint / checkpoint_rate(scratch)
+    seconds = expected.checkpoint / writing_rate(scratch)
     print(f"dry run:  {expected.checkpoint / 1e9:.2f} GB in {seconds:.1f} s")
     federation = trained(settings)
     tensors, plain = federation.state()

@@ -20,8 +20,8 @@ import torch
 import bench
 from bench.federation.federation import Federation
 from bench.results.results import CellView, RunView
-from bench.runs.forecast.estimate import network_of
 from bench.runs.forecast.memory import models
+from bench.runs.forecast.networks import network_size
 from bench.runs.forecast.outline import data_size
 from bench.settings import Settings
 from bench.store.features import FeatureFiles
@@ -58,10 +58,10 @@ def seconds(cell: CellView) -> float:
 def megabytes(settings: Settings) -> float:
     """Memory of the models of 100 clients at the peak of a round."""
     settings = settings.model_copy(update={"clients": 100})
-    known = data_size(settings, Path("data"))
-    assert known is not None
-    network = network_of(settings, known[0], "cpu")
-    return (models(settings, 100) * network.model + network.frozen) / 1e6
+    size = data_size(settings, Path("data"))
+    assert size is not None
+    network = network_size(settings, settings.model, size.shape, size.classes)
+    return 4 * (models(settings, 100) * network.trained + network.frozen) / 1e6
 
 
 def table(run: RunView) -> pd.DataFrame:

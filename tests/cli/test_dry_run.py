@@ -1,30 +1,65 @@
-"""A dry run says at once what settings say, shows more as it knows more, and ends in a minute."""
+"""A dry run says what arithmetic on settings, data and sizes of networks says, without torch."""
 
-import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from bench.config.grid import load_grid
+from bench.runs.forecast.estimate import estimate
+from tests.conftest import ROOT
 from tests.runs.conftest import Bench, Grid
-from tests.warm import PATIENCE
+
+GRIDS = sorted(grid.stem for grid in (ROOT / "bench" / "grids").glob("*.yaml"))
 
 
-def test_what_settings_say_is_said_without_torch(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Of 50,000 samples each of 100 clients has 500 under the paper's protocol."""
-    (tmp_path / "torch.py").write_text("raise ImportError('torch is asked for')\n", encoding="utf-8")
-    command = [sys.executable, "-m", "bench.cli", "run", "--grid", "table1", "--device", "cpu", "--dry-run"]
+@pytest.mark.parametrize("name", [pytest.param(g, marks=[] if g == "table9" else pytest.mark.long) for g in GRIDS])
+def test_a_dry_run_of_a_built_in_grid_takes_no_torch(name: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    """Nor pandas: here both cannot be imported. A server rule, wait-free clients and public samples are among them."""
+    for package in ("torch", "torchvision", "pandas"):
+        (tmp_path / f"{package}.py").write_text(f"raise ImportError('{package} is asked for')\n", encoding="utf-8")
+    command = [sys.executable, "-m", "bench.cli", "run", "--grid", name, "--device", "cpu", "--dry-run"]
     done = subprocess.run(
         command, cwd=tmp_path, env={**environment, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
     )
-    assert "torch is asked for" in done.stderr
+    assert (done.returncode, done.stderr.count("is asked for")) == (0, 0), done.stderr
+    assert "no estimate" not in done.stdout
+    assert any(" of computing, " in line and line.endswith(" sent") for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_cell_of_a_built_in_grid_has_an_estimate_of_sane_numbers(name: str, tmp_path: Path) -> None:
+    cells = {(cell.method, cell.model, cell.dataset, cell.case): cell for cell in load_grid(name).cells}
+    for cell in cells.values():
+        cost = estimate(cell, tmp_path, "cpu")
+        assert cost is not None, cell.name
+        assert cell.rounds <= cost.steps <= 10**10
+        assert 1e-6 < cost.seconds / cost.steps < 600, cell.name
+        assert 0 < cost.checkpoint < cost.memory < 10**12
+        assert 0 < cost.sent < 10**16
+        assert 0 < cost.folder < 10**10
+
+
+def test_what_settings_say_is_printed_first(bench_here: Bench) -> None:
+    """Of 50,000 samples each of 100 clients has 500 under the paper's protocol."""
     said = "500 rounds of 100 of 100 clients, each with about 500 samples and 250 steps whenever it trains a model"
-    assert done.stdout.splitlines() == [
-        "126 cells of 14 methods on cifar10: 63000 rounds",
-        *(f"cifar10 alpha={alpha}: {said}" for alpha in ("1", "0.5", "0.1")),
-    ]
+    only = ("--only", "method=fedavg")
+    done = bench_here("run", "--grid", "table1", "--out", "none", "--device", "cpu", "--dry-run", *only)
+    assert done.stdout.splitlines()[1:4] == [f"cifar10 alpha={alpha}: {said}" for alpha in ("1", "0.5", "0.1")]
+
+
+def test_cells_that_are_not_timed_are_scaled_as_others_of_their_network(
+    bench_here: Bench, grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two kinds the first one begins in time."""
+    path = grid(methods=["fedavg", "local"], rounds=2)
+    monkeypatch.setattr("bench.cli.dry_run.MEASURING", 0.05)
+    common = ("run", "--grid", path, "--out", "run", "--device", "cpu", "--dry-run", "--verbose")
+    plain, timed = (bench_here(*common, *more).stdout for more in ((), ("--measure",)))
+    assert (plain.count(" (estimated), "), plain.count("measured")) == (2, 0)
+    assert (timed.count(" (measured), "), timed.count(" (scaled), ")) == (1, 1)
+    assert "rounds of 1 of 2 cells were timed here" in timed
 
 
 def test_each_case_has_the_steps_of_its_clients(bench_here: Bench, grid: Grid) -> None:
@@ -37,42 +72,3 @@ def test_each_case_has_the_steps_of_its_clients(bench_here: Bench, grid: Grid) -
     for name, batches in (("few", 1), ("many", 4)):
         [line] = [text for text in done.stdout.splitlines() if text.startswith(f"blobs {name} alpha=1: 1 cells")]
         assert f", {6 * 3 * 2 * batches:.2g} steps of clients, " in line
-
-
-def test_what_was_not_counted_in_time_is_said(bench_here: Bench, grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.runs.forecast.limit.LIMIT", 0.0)
-    common = ("run", "--grid", grid(methods=["fedavg", "local"], seeds=[0, 1]), "--out", "run", "--device", "cpu")
-    lines = bench_here(*common, "--dry-run").stdout.splitlines()
-    assert lines[0] == "4 cells of 2 methods on npz: 24 rounds"
-    assert lines[2] == "blobs alpha=1: 4 cells of 2 methods, 0 done, no estimate"
-    assert lines[3] == "missing, for 4 cells: not counted within 0 s: fedavg, local"
-    assert lines[-1].endswith(": no estimate, see `missing` above")
-
-
-@pytest.mark.long
-def test_a_terminal_is_written_again_in_place(tmp_path: Path, environment: dict[str, str], grid: Grid) -> None:
-    """What is shown meanwhile is taken away, and the last lines are those that a file gets. No pandas is loaded, which
-    would be 65 MB of its peak."""
-    (tmp_path / "pandas.py").write_text("raise ImportError('pandas is asked for')\n", encoding="utf-8")
-    path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
-    environment = {**environment, "TERM": "xterm", "COLUMNS": "150", "PYTHONPATH": path}
-    here, there = pty.openpty()
-    command = [sys.executable, "-m", "bench.cli", "run", "--grid", grid(methods=["fedavg", "ditto"]), "--dry-run"]
-    with subprocess.Popen(
-        [*map(str, command), "--device", "cpu"], cwd=tmp_path, env=environment, stdout=there, stderr=subprocess.DEVNULL
-    ) as process:
-        os.close(there)
-        said = b""
-        try:
-            while part := os.read(here, 2**16):
-                said += part
-        except OSError:  # Linux's end of a terminal
-            pass
-        assert process.wait(PATIENCE) == 0
-    os.close(here)
-    text = said.decode()
-    assert "counting fedavg (1 of 2 kinds of cells)" in text
-    assert "\x1b[2K" in text  # a line is cleared
-    last = text.rpartition("\x1b[2K")[2]
-    assert "counting" not in last
-    assert "blobs alpha=1: 2 cells of 2 methods, 0 done, about" in last

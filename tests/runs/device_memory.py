@@ -12,10 +12,10 @@ import torch
 
 from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
-from bench.runs.forecast.estimate import memory
+from bench.runs.forecast.estimate import CellWork, memory
 from bench.runs.forecast.memory import keep_on_host
+from bench.runs.forecast.networks import network_size
 from bench.runs.forecast.outline import ClientShares, DataSize
-from bench.runs.forecast.rehearsal import rehearse
 from bench.settings import Settings
 from tests.engine.second_device import NAME, SecondDevice
 
@@ -31,10 +31,11 @@ def device_memory(method: str, model: str, clients: int, on_host: bool) -> tuple
     none = tuple(np.zeros(0, np.int64) for _ in range(clients))
     settings = Settings(method=method, model=model, clients=clients, steps=1, batch_size=OWN)
     size = DataSize(SHAPE, CLASSES, len(x), 0)
-    rehearsal = rehearse(settings, size, ClientShares(clients, OWN, 0, 0, 0))
+    shares, network = ClientShares(clients, OWN, 0, 0, 0), network_size(settings, model, SHAPE, CLASSES)
+    work = CellWork(settings, size, shares, clients, clients, 1, (network,))
     with patch("torch.cuda.mem_get_info", return_value=(0, 0 if on_host else 10**12)):
         assert keep_on_host(settings, settings.clients, SHAPE, CLASSES, "cuda") == on_host
-        _, predicted = memory(settings, size, rehearsal, "cuda", 1)
+        _, predicted = memory(work, "cuda", 1)
     with SecondDevice() as device:
         federation = Federation(
             settings,

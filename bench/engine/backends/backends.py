@@ -11,8 +11,7 @@ import math
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -204,8 +203,6 @@ class Recorded:
             examples: tensors of the shapes that the function gets, and with numbers such as it gets.
             calls: number of times that the loop calls the function.
         """
-        if stand_in := _STAND_IN.get():
-            return stand_in(self, self._function, examples, calls, args)
         at = tuple(t.shape for t in examples)
         if at not in self._recorded and self._begin_unrecorded(at, examples, calls, args):
             try:
@@ -302,26 +299,6 @@ class Recorded:
                 break
             fastest_loop = built
         return fastest_loop
-
-
-StandIn = Callable[[Recorded, Function, list[Tensor], int, tuple[Any, ...]], list[Tensor]]
-_STAND_IN: ContextVar[StandIn | None] = ContextVar("stand-in", default=None)
-
-
-@contextlib.contextmanager
-def not_run(stand_in: StandIn) -> Iterator[None]:
-    """Answer by `stand_in` in this context, in place of every loop of a `Recorded`. It gets the step, its function and
-    the arguments of `run`."""
-    token = _STAND_IN.set(stand_in)
-    try:
-        yield
-    finally:
-        _STAND_IN.reset(token)
-
-
-def computes() -> bool:
-    """Whether loops are run here, so that what they leave has numbers that mean something."""
-    return _STAND_IN.get() is None
 
 
 def _with_other_numbers(example: Tensor) -> Tensor:

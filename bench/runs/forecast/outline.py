@@ -1,8 +1,9 @@
-"""Figures that settings and data give by themselves, before torch is imported and anything is counted."""
+"""Figures that settings and data give by themselves, without torch: samples, clients, steps."""
 
+import functools
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from bench.config.validation import complete
 from bench.data import Dataset, Partition, TokenShape
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
-from bench.plugin import DATASETS
+from bench.plugin import DATASETS, METHODS, SERVER_RULES
 from bench.settings import Settings
 
 
@@ -34,86 +35,98 @@ class ClientShares(NamedTuple):
     common: int
 
 
-_SIZES = {
-    "mnist": DataSize((1, 28, 28), 10, 60_000, 10_000),
-    "cifar10": DataSize((3, 32, 32), 10, 50_000, 10_000),
-    "cifar100": DataSize((3, 32, 32), 100, 50_000, 10_000),
-    "emnist": DataSize((1, 28, 28), 47, 112_800, 18_800),
-    "organamnist": DataSize((1, 28, 28), 11, 41_052, 17_778),
-    "fashion_mnist": DataSize((1, 28, 28), 10, 60_000, 10_000),
-    "tinyimagenet": DataSize((3, 64, 64), 200, 100_000, 10_000),
-    "flowers102": DataSize((3, 64, 64), 102, 2_040, 6_149),
-    "ag_news": DataSize(TokenShape(64, 20_000), 4, 120_000, 7_600, 4),
-    "inaturalist2017": DataSize((3, 64, 64), 13, 506_378, 0),
+class KnownSet(NamedTuple):
+    """The size of a data set whose files may not be here yet, and the first of its files, below the data root."""
+
+    size: DataSize
+    file: str = ""
+
+
+_SETS = {
+    "digits": KnownSet(DataSize((1, 8, 8), 10, 1_346, 451)),
+    "mnist": KnownSet(DataSize((1, 28, 28), 10, 60_000, 10_000), "MNIST/raw/train-images-idx3-ubyte"),
+    "cifar10": KnownSet(DataSize((3, 32, 32), 10, 50_000, 10_000), "cifar-10-batches-py/data_batch_1"),
+    "cifar100": KnownSet(DataSize((3, 32, 32), 100, 50_000, 10_000), "cifar-100-python/train"),
+    "emnist": KnownSet(
+        DataSize((1, 28, 28), 47, 112_800, 18_800), "EMNIST/raw/emnist-balanced-train-images-idx3-ubyte"
+    ),
+    "organamnist": KnownSet(DataSize((1, 28, 28), 11, 41_052, 17_778), "organamnist.npz"),
+    "fashion_mnist": KnownSet(DataSize((1, 28, 28), 10, 60_000, 10_000), "FashionMNIST/raw/train-images-idx3-ubyte"),
+    "tinyimagenet": KnownSet(DataSize((3, 64, 64), 200, 100_000, 10_000), "tiny-imagenet-200"),
+    "flowers102": KnownSet(DataSize((3, 64, 64), 102, 2_040, 6_149), "flowers-102"),
+    "ag_news": KnownSet(DataSize(TokenShape(64, 20_000), 4, 120_000, 7_600, 4), "ag_news_csv/train.csv"),
+    "inaturalist2017": KnownSet(DataSize((3, 64, 64), 13, 506_378, 0), "2017"),
 }
-"""Sizes, with default options, of data sets whose files may not be here yet."""
+"""Data sets with default options. `tests/runs/test_outline.py` compares them with their loaders."""
 
 _OF_A_SAMPLE = ("mean", "std", "resize", "size", "length", "vocabulary")
 """Options of these data sets that change samples and not how many there are."""
 
 
-def data_size(settings: Settings, data_root: Path) -> tuple[DataSize, Dataset] | None:
-    """The size of a cell's data set, and the set or, where it is not here, one of this size without numbers."""
+def known_set(settings: Settings) -> KnownSet | None:
+    """A cell's data set as it is known without reading it; None if options of it change how many samples there are."""
+    known = _SETS.get(settings.dataset)
+    if known is None:
+        return None
+    options, defaults = settings.dataset_options, complete(DATASETS, settings.dataset, {})[0]
+    if not {name: value for name, value in options.items() if name not in _OF_A_SAMPLE}.items() <= defaults.items():
+        return None
+    shape = known.size.shape
+    if isinstance(shape, TokenShape):
+        length, vocabulary = options.get("length") or shape.length, options.get("vocabulary") or shape.vocabulary
+        shape = TokenShape(int(length), int(vocabulary))
+    elif side := options.get("resize") or options.get("size"):
+        shape = (shape[0], int(side), int(side))
+    return known._replace(size=known.size._replace(shape=shape))
+
+
+def missing_file(name: str, data_root: Path) -> str:
+    """A sentence on a known data set that is not under the data root; empty if it is there."""
+    file = _SETS[name].file if name in _SETS else ""
+    if not file or (data_root / file).exists():
+        return ""
+    advice = "add `--download` to fetch it, or set `--data-root` to the folder that holds the data sets"
+    return f"{name}: {data_root / file} is missing; {advice}"
+
+
+def data_size(settings: Settings, data_root: Path) -> DataSize | None:
+    """The size of a cell's data set; None if it is neither known nor here."""
+    if known := known_set(settings):
+        return known.size
     try:
         dataset = load_dataset(settings, data_root)
-    except UserError:
-        size = _declared_size(settings)
-        return size and (size, blank(size, size.train, size.test))
-    return size_of(dataset), dataset
-
-
-def size_of(dataset: Dataset) -> DataSize:
-    """The size of a data set that is here."""
+    except UserError:  # said where the cells are planned
+        return None
     tests = len(dataset.y) - dataset.n_train
     return DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests, dataset.x.itemsize)
 
 
-def _declared_size(settings: Settings) -> DataSize | None:
-    """The size that a data set has by its name and, where its samples are tokens, its options."""
-    size = _SIZES.get(settings.dataset)
-    if size is None or not isinstance(size.shape, TokenShape):
-        return size
-    options = settings.dataset_options
-    length = int(options.get("length") or size.shape.length)
-    return size._replace(shape=TokenShape(length, int(options.get("vocabulary") or size.shape.vocabulary)))
-
-
 def outlined_shares(settings: Settings, data_root: Path) -> ClientShares | None:
-    """The mean client of a cell as far as it is known without torch, for which some data sets are read by torchvision;
-    None: it is not."""
-    defaults, _ = complete(DATASETS, settings.dataset, {})
-    counted = {name: value for name, value in settings.dataset_options.items() if name not in _OF_A_SAMPLE}
-    size = _SIZES.get(settings.dataset) if counted.items() <= defaults.items() else None
+    """The mean client of a cell, from one partition for all cells that differ in seed and alpha only; None: its data
+    are neither known nor here, or cannot be divided so."""
+    known = known_set(settings)
+    key = settings.model_dump_json(include=_DIVIDED_BY)
     try:
-        dataset = blank(size, size.train, size.test) if size else load_dataset(settings, data_root)
-        return shares(settings, dataset)
+        dataset = _blank(known.size) if known else load_dataset(settings, data_root)
+        where = key, dataset.checksum, dataset.n_train, len(dataset.y)
+        if where not in _SHARES:
+            _SHARES[where] = _mean_client(load_partition(settings, dataset))
     except UserError:  # said where the cells are planned
         return None
+    return _SHARES[where]
 
 
-def blank(size: DataSize, train: int, test: int = 0) -> Dataset:
+@functools.cache
+def _blank(size: DataSize) -> Dataset:
     """Samples that take no memory, with the classes in turn as labels."""
-    samples = train + test
-    y = np.arange(samples) % size.classes
-    tokens = isinstance(size.shape, TokenShape)
+    samples, tokens = size.train + size.test, isinstance(size.shape, TokenShape)
     shape = size.shape[:1] if tokens else size.shape
     zero = np.zeros(1, np.int32 if tokens else np.uint8)
     x = np.lib.stride_tricks.as_strided(zero, (samples, *shape), (0,) * (len(shape) + 1))
-    if isinstance(size.shape, TokenShape):
-        return Dataset("blank", x, y, train, size.classes, (), (), "", vocabulary=size.shape.vocabulary)
-    return Dataset("blank", x, y, train, size.classes, (0.5,) * shape[0], (0.25,) * shape[0], "")
-
-
-def shares(settings: Settings, dataset: Dataset) -> ClientShares:
-    """Return the mean client of a cell, from one partition for all cells that differ in seed and alpha only.
-
-    Raises:
-        UserError: the data set cannot be divided so.
-    """
-    key = settings.model_dump_json(include=_DIVIDED_BY), dataset.checksum, dataset.n_train, len(dataset.y)
-    if key not in _SHARES:
-        _SHARES[key] = _mean_client(load_partition(settings, dataset))
-    return _SHARES[key]
+    y, of_channels = np.arange(samples) % size.classes, 0 if tokens else shape[0]
+    vocabulary = size.shape.vocabulary if isinstance(size.shape, TokenShape) else 0
+    mean, std = (0.5,) * of_channels, (0.25,) * of_channels
+    return Dataset("blank", x, y, size.train, size.classes, mean, std, "", vocabulary=vocabulary)
 
 
 _DIVIDED_BY = {
@@ -142,6 +155,73 @@ def that_train(settings: Settings, clients: int) -> int:
     return max(1, clients - settings.new_clients)
 
 
-def steps_of_a_training(settings: Settings, samples: int) -> int:
-    """Steps that a client of so many samples takes when it trains a model once, as the settings say."""
-    return settings.epochs * math.ceil(samples / settings.batch_size) if settings.steps is None else settings.steps
+def declared_method(settings: Settings) -> Any:
+    """A cell's method with its hyperparameters and server rule, to look at but not to run."""
+    method = METHODS.declaration(settings.method)(METHODS.options(settings.method)(**settings.hp))
+    if settings.server is not None:
+        name, options = settings.server.name, settings.server.options
+        method.rule = SERVER_RULES.declaration(name)(SERVER_RULES.options(name)(**options))
+    return method
+
+
+def arrivals(settings: Settings) -> int:
+    """The number of messages that close a version of an asynchronous server; 0 for one that waits for all or a tick."""
+    return int(getattr(declared_method(settings).trigger, "k", 0))
+
+
+def selected(settings: Settings, clients: int) -> int:
+    """The number of clients that train in a round, of so many."""
+    if messages := arrivals(settings):
+        return min(messages, clients)
+    everyone = declared_method(settings).everyone or settings.unselected != "idle"
+    return clients if everyone else settings.selected(clients)
+
+
+def steps_of_a_training(settings: Settings, samples: int, epochs: int | None = None) -> int:
+    """Steps that a client of so many samples takes when it trains a model once: as the settings say, or for so many
+    epochs."""
+    if epochs is None and settings.steps is not None:
+        return settings.steps
+    return (settings.epochs if epochs is None else epochs) * math.ceil(samples / settings.batch_size)
+
+
+TRAININGS: dict[str, tuple[str | int, ...]] = {
+    "ditto": ("epochs", "personal_epochs"),
+    "dsfl": ("epochs", "distil_epochs"),
+    "fedah": ("head_epochs", "body_epochs", 1),
+    "fedala": ("epochs", 1),
+    "fedas": ("epochs", "align_epochs", 1),
+    "feddpa": ("epochs", "epochs"),
+    "fedem": ("epochs", 1),
+    "fedmd": ("epochs", "digest_epochs"),
+    "fedpac": ("epochs", "head_epochs"),
+    "fedrep": ("head_epochs", "body_epochs"),
+    "fedthe": ("epochs", "personal_epochs"),
+    "floco": ("epochs", "personal_epochs"),
+    "floco_plus": ("epochs", "personal_epochs"),
+    "flute": ("epochs", "head_epochs"),
+    "ktpfl": ("epochs", "distil_epochs"),
+    "pefll": ("epochs", 2),
+    "perada": ("epochs", "epochs"),
+    "pfedfda": ("epochs", 1),
+    "pflda": ("epochs", "epochs"),
+    "pgfed": ("epochs", 1),
+    "pgfed_ce": ("epochs", 1),
+    "pgfedmo": ("epochs", 1),
+    "scd": ("epochs", "personal_epochs"),
+}
+"""The trainings of a client's round of those methods whose clients do not train one model once: of each the
+hyperparameter with its epochs, which None leaves to the cell, or their number. A method that is not here has one
+training, as the settings say. Not in the method's file, of which each line counts in its cells' ids."""
+
+
+def trainings(settings: Settings) -> int:
+    """The number of trainings of a client's round, each of one model."""
+    return len(TRAININGS.get(settings.method, ("epochs",)))
+
+
+def client_steps(settings: Settings, samples: int) -> int:
+    """Steps that a client of so many samples takes in a round in which it is selected."""
+    hp = METHODS.options(settings.method)(**settings.hp).model_dump()
+    lengths = (hp.get(n) if isinstance(n, str) else n for n in TRAININGS.get(settings.method, ("epochs",)))
+    return sum(steps_of_a_training(settings, samples, epochs) for epochs in lengths)

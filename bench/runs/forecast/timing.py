@@ -1,90 +1,129 @@
-"""Time rounds of stand-ins of a grid's cells, for `bench run --dry-run --measure`.
+"""Measure the rates of cells in rounds of few clients, for `bench run --dry-run --measure` and where there is a GPU."""
 
-What is measured is by how much a few real rounds of few clients take longer than what was counted for the same rounds;
-the estimate of the cell is scaled by that. It ends after a minute, whatever the grid.
-"""
-
-import contextlib
-import statistics
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from bench.data import Dataset, noise
 from bench.engine.backends.backends import EAGER
-from bench.rng import generator
-from bench.runs.forecast.estimate import Estimate, network_of, round_seconds
-from bench.runs.forecast.limit import LIMIT, OutOfTimeError, alarm
-from bench.runs.forecast.machine import Machine, this_machine
-from bench.runs.forecast.outline import DataSize, data_size, shares
-from bench.runs.forecast.rehearsal import rehearse, samples, stand_in
+from bench.engine.sizes import lanes_on
+from bench.plugin import METHODS
+from bench.runs.forecast.estimate import CellWork, Rates
+from bench.runs.forecast.outline import ClientShares, client_steps, selected
+from bench.runs.forecast.stand_in import stand_in
 from bench.settings import Settings
 
-_ROUND = 0.5  # seconds that a round should take; it has fewer samples where it would take longer
-_TESTS = 20
-_SETTLED = 3  # rounds that are timed once steps are recorded
+_ROUND = 0.5  # seconds that a round and an evaluation should take; they have fewer samples where they would take longer
+_FEWEST = 10  # samples of a client's tests, if it has so many
+_TIMED = 3  # rounds, once steps are recorded
+_PATIENCE = 5.0  # seconds of computing until steps should be recorded
+_SENT = "up", "up_buffers", "down_receivers", "down_receivers_buffers"
+_LATER: dict[str, Any] = {
+    "seed": 0, "partition_seed": None, "alpha": None, "label": "", "case": "", "lr": 0.1, "metrics": (),
+    "select_by": "accuracy", "tests": (), "rounds": 1,
+}  # fmt: skip
+"""Settings in which cells of equal rates differ, and a value that stands for all."""
 
 
-def measured(
-    kinds: Mapping[str, tuple[Settings, Estimate]], data_root: Path, device: str, limit: float = LIMIT
-) -> dict[str, Estimate]:
-    """Return estimates of kinds of cells, in their order, as far as `limit` seconds suffice; the others are left out.
+def kind(settings: Settings) -> str:
+    """The settings that decide a cell's rates, as text.
 
-    Each kind may take an equal share of what is left of the time.
+    Fractional hyperparameters do not, as steps get them as tensors; static ones do, which may be shares of samples.
     """
-    end = time.monotonic() + limit
-    machine, scaled = this_machine(device), dict[str, Estimate]()
-    torch.set_num_threads(1)
-    with contextlib.suppress(OutOfTimeError), alarm(limit):
-        for i, (key, (settings, cost)) in enumerate(kinds.items()):
-            now = time.monotonic()
-            if now >= end:
-                break
-            until = now + (end - now) / (len(kinds) - i)
-            said = f"measuring {settings.name} ({i + 1} of {len(kinds)} kinds of cells), {end - now:.0f} s left"
-            print(said, file=sys.stderr, flush=True)
-            ratio = _ratio(settings, data_root, device, machine, until)
-            if ratio is not None:
-                scaled[key] = replace(cost, seconds=ratio * cost.seconds, warm_up=ratio * cost.warm_up, measured=True)
-    return scaled
+    fields = METHODS.options(settings.method).model_fields
+    extras = {name: field.json_schema_extra or {} for name, field in fields.items()}
+    hp = {n: v for n, v in settings.hp.items() if not isinstance(v, float) or extras[n].get("static")}  # type: ignore[union-attr]
+    return settings.model_copy(update={**_LATER, "hp": hp}).model_dump_json()
 
 
-def _ratio(settings: Settings, data_root: Path, device: str, machine: Machine, until: float) -> float | None:
-    """Return how many times longer rounds take than was counted; None if there was no time for two rounds."""
-    size, dataset = data_size(settings, data_root) or (None, None)
-    if size is None or dataset is None:
+def measured(kinds: Mapping[str, Settings], data_root: Path, device: str, limit: float) -> dict[str, Rates]:
+    """Return the rates of kinds of cells, in their order, none of which begins after so many seconds."""
+    end, rates = time.monotonic() + limit, dict[str, Rates]()
+    for i, (key, settings) in enumerate(kinds.items()):
+        left = end - time.monotonic()
+        if left <= 0:
+            break
+        text = f"measuring {settings.name} ({i + 1} of {len(kinds)} kinds of cells), {left:.0f} s left"
+        print(text, file=sys.stderr, flush=True)
+        if (found := measured_rates(settings, data_root, device)) is not None:
+            rates[key] = found
+    return rates
+
+
+def measured_rates(settings: Settings, data_root: Path, device: str) -> Rates | None:
+    """Time rounds and an evaluation of a cell with few clients, once its steps are recorded where they can be.
+
+    Args:
+        settings: the cell's.
+        data_root: the folder of the data files.
+        device: `cpu` or `cuda`.
+
+    Returns:
+        The rates; None if the size of its data is not known.
+
+    Raises:
+        UserError: the cell would be refused.
+    """
+    work = CellWork.of(settings, data_root)
+    if work is None:
         return None
-    whole, network = shares(settings, dataset), network_of(settings, size, device)
-    clients = max(2, 2 * network.lanes) * max(1, len(settings.architectures))
-    counted = round_seconds(rehearse(settings, size, whole), network, machine, clients, recorded=True)
-    part = min(1.0, _ROUND / counted)
-    cut = whole._replace(
-        train=max(1, round(part * whole.train)),
-        validation=min(whole.validation, _TESTS),
-        test=min(whole.test, _TESTS),
-        common=min(whole.common, whole.clients * _TESTS),
+    few, cut = _few(work, device)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        federation = stand_in(few, work.size, cut, device=device)
+        seconds = _settled_round(federation, device)
+        evaluated = cut.clients * (cut.validation + cut.test) + cut.common
+        evaluation = min(_timed(federation.evaluate, device) for _ in range(2)) / max(1, evaluated)
+    finally:
+        torch.set_num_threads(threads)
+    trained, steps = selected(few, cut.clients), client_steps(few, cut.train)
+    sent = sum(federation.ledger[-1][column] for column in _SENT) / trained
+    each = seconds / trained
+    return Rates(each / steps, 0.0, evaluation, sent) if steps else Rates(0.0, each, evaluation, sent)
+
+
+def _few(work: CellWork, device: str) -> tuple[Settings, ClientShares]:
+    """Settings and samples of the stand-in: two cohorts of clients, with fewer batches where a round would be long."""
+    settings, whole = work.settings, work.shares
+    alone = device == "cpu" and any(network.alone for network in work.networks)
+    lanes = 1 if alone else lanes_on(device, round(work.model))
+    clients = max(2, len(work.networks), min(2 * lanes, work.selected))
+    rates = work.rates()
+    part = min(1.0, _ROUND / max(1e-9, clients * work.steps * rates.step))
+    tests = max(_FEWEST, round(_ROUND / (3 * clients * rates.evaluated)))  # of validation, its own and common ones
+    batch = min(settings.batch_size, whole.train)
+    shares = ClientShares(
+        clients=clients,
+        train=whole.train if part == 1.0 else max(batch, round(part * whole.train)),
+        validation=min(whole.validation, tests),
+        test=min(whole.test, tests),
+        common=round(min(whole.common, whole.clients * tests) * clients / whole.clients),
     )
-    rehearsal = rehearse(settings, size, cut)
-    federation = stand_in(settings, size, *samples(size, cut, clients, _noise), device=device)
-    clock = (
-        time.perf_counter if device == "cuda" else time.process_time
-    )  # the latter does not depend on other processes
-    ratios: dict[bool, list[float]] = {True: [], False: []}  # by whether most steps were recorded
-    while len(ratios[True]) < _SETTLED and time.monotonic() < until:
-        before, start = federation.engine.calls, clock()
-        federation.advance()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds, calls = clock() - start, federation.engine.calls - before
-        recorded = 2 * calls[EAGER] < calls.total()
-        ratios[recorded].append(seconds / round_seconds(rehearsal, network, machine, clients, recorded=recorded))
-    timed = ratios[True][1:] or ratios[False][1:]  # the first of either also loads libraries, or records
-    return statistics.median(timed) if timed else None
+    steps = None if settings.steps is None else max(1, round(part * settings.steps))
+    return settings.model_copy(update={"steps": steps, "clients": clients, "participation": 1.0}), shares
 
 
-def _noise(size: DataSize, count: int) -> Dataset:
-    return noise(size.shape, size.classes, count, generator("estimate", count))
+def _settled_round(federation: Any, device: str) -> float:
+    """Seconds of the quickest of some rounds in which no step was recorded any more."""
+    begun, seconds = time.process_time(), list[float]()
+    while len(seconds) < _TIMED:
+        before = federation.engine.calls
+        last = _timed(federation.advance, device)
+        eager = (federation.engine.calls - before)[EAGER]
+        if seconds or not eager or time.process_time() - begun > _PATIENCE:
+            seconds.append(last)
+    return min(seconds)
+
+
+def _timed(work: Any, device: str) -> float:
+    """Seconds of some work: of a CPU those of this process, which others do not lengthen."""
+    clock = time.perf_counter if device == "cuda" else time.process_time
+    start = clock()
+    work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return clock() - start

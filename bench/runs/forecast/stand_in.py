@@ -1,0 +1,72 @@
+"""A cell with few clients that hold noise: rounds of it are timed, its memory is counted, its messages are tried."""
+
+from typing import Any
+
+import numpy as np
+
+from bench.data import Partition, noise
+from bench.errors import UserError
+from bench.federation.federation import Federation
+from bench.rng import generator
+from bench.runs.forecast.outline import ClientShares, DataSize
+from bench.settings import Settings
+
+
+def stand_in(settings: Settings, size: DataSize, shares: ClientShares, **execution: Any) -> Federation:
+    """Build a federation of `shares.clients` clients with equal shares of noise, all of which take part.
+
+    Args:
+        settings: the cell's.
+        size: of its data set; the numbers of samples are those of `shares`.
+        shares: what each client holds, and the common tests.
+        execution: further arguments of the federation, such as its device.
+
+    Raises:
+        UserError: the cell would be refused.
+    """
+    clients, each = shares.clients, (shares.train, shares.validation, shares.test)
+    train, validation, test = (
+        tuple(np.arange(n) + i * n + clients * sum(each[:k]) for i in range(clients)) for k, n in enumerate(each)
+    )
+    used = clients * sum(each)
+    data = noise(size.shape, size.classes, used + shares.common, generator("estimate", clients))
+    changes = {"clients": clients, "participation": 1.0, "new_clients": 0, "stragglers": {}, "metrics": (), "tests": ()}
+    changes |= {"pretrained": None, "timeline": ()}
+    if settings.attack is not None:  # of few clients, as many may round to none
+        changes["attack"] = settings.attack.model_copy(update={"share": 0.5})
+    public = settings.public and noise(size.shape, size.classes, _public(settings, size), generator("estimate"))
+    partition = Partition(train, validation, test, used + np.arange(shares.common))
+    cell = settings.model_copy(update=changes)
+    return Federation(cell, dataset=data, partition=partition, public=public or None, **execution)
+
+
+def _public(settings: Settings, size: DataSize) -> int:
+    return (settings.public and settings.public.size) or min(size.train, 5000)
+
+
+_TRIED: set[tuple[str, DataSize]] = set()
+_ALIKE: dict[str, Any] = {
+    "seed": 0, "partition_seed": None, "alpha": None, "label": "", "case": "", "lr": 0.1, "rounds": 1,
+    "partition_options": {}, "steps": 1, "batch_size": 2,
+}  # fmt: skip
+"""Settings that make no difference to which values a message has."""
+
+
+def try_messages(settings: Settings, size: DataSize) -> None:
+    """Refuse a channel or an attack for which a cell's messages have nothing, by a round of two clients of two samples.
+    A method that fails there is let through; it is refused after its first round.
+
+    Raises:
+        UserError: the cell would be refused.
+    """
+    alike = settings.model_copy(update=_ALIKE)
+    key = alike.model_dump_json(exclude={"protocol", "validation_share"}), size
+    if key in _TRIED:
+        return
+    try:
+        stand_in(alike, size, ClientShares(2, 2, 1, 1, 0), executor="sequential").advance()
+    except UserError:
+        raise
+    except Exception:
+        return
+    _TRIED.add(key)
