@@ -134,6 +134,20 @@ def test_in_a_browser(report, tmp_path, size):
     assert found["tables"] > 5
 
 
+@needs_browser
+def test_a_phone_shows_long_names_without_scrolling_sideways(store_writer, tmp_path):
+    run = store_writer(tmp_path / "run", seeds=1, methods=("fedavg", "local"), alphas=(1.0,))
+    content = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    for cell in content["cells"]:
+        cell["label"] = cell["settings"]["label"] = f"{cell['settings']['method']}_{'long' * 13}"
+    (run / "run.json").write_text(json.dumps(content), encoding="utf-8")
+    copy_settings(run)
+    found = look(write_report([run]), tmp_path, "400,800", table="figures", typed="fedavg")
+    assert found["width"]
+    assert found["images"]
+    assert found["errors"] == found["console"] == []
+
+
 def _digests(folder):
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
