@@ -25,10 +25,11 @@ from reports.page.method_portraits import portraits
 from reports.page.section import Section, rendered
 from reports.pictures import figures, new_clients, timeline
 from reports.pictures.canvas import Picture
-from reports.pictures.cases import heat_maps, trends
+from reports.pictures.cases import heat_maps
 from reports.pictures.headline import headline
-from reports.pictures.profiles import interval_estimates, performance_profiles
+from reports.pictures.profiles import performance_profiles
 from reports.pictures.tradeoff import tradeoff
+from reports.pictures.trends import sensitivity, trends
 from reports.published import speedup
 from reports.published.comparison import PublishedTable, comparison, published_table
 from reports.published.measures import MEASURES
@@ -251,11 +252,7 @@ def _statistics_section(part: _Compared) -> Section:
         compared = any(entry.value is not None for _, entries in standings.rows for entry in entries)
         tables = (*([standings] if compared else []), accuracy.comparison_table(store, chosen))
         return Section("statistics", "Statistics", tables=tables, parts=tuple(parts))
-    pictures = [
-        picture
-        for picture in (interval_estimates(store, chosen), performance_profiles(store, chosen))
-        if picture is not None
-    ]
+    pictures = [*filter(None, [performance_profiles(store, chosen)])]
     reasons: dict[str, list[str]] = {}
     for figure in HEADLINE:
         result = accuracy.ranking(store, figure, chosen)
@@ -280,7 +277,7 @@ def _client_section(part: _Compared) -> Section | None:
     if not len(clients):
         return None
     gains = fairness.gains(clients, store)
-    pictures = [figures.histograms(store, clients), figures.distribution(store, clients)]
+    pictures = [figures.distribution(store, clients)]
     text = "" if len(gains) else "The grid has no `local`: who gains from joining cannot be said."
     if len(gains):
         pictures.append(figures.gain_by_size(store, gains))
@@ -306,11 +303,6 @@ def _newcomer_section(part: _Compared) -> Section | None:
     return Section("newcomers", "New clients", tables=(table,), pictures=(bars,))
 
 
-def _sensitivity_section(part: _Compared) -> Section | None:
-    pictures = (figures.sensitivity(part.store, setting, part.chosen) for setting in figures.varied(part.store))
-    return _section("sensitivity", "Sensitivity", pictures=pictures)
-
-
 _SECTIONS: dict[str, Callable[[_Compared], Section | None]] = {
     "at a glance": _headline_section,
     "accuracy": _accuracy_section,
@@ -325,7 +317,7 @@ _SECTIONS: dict[str, Callable[[_Compared], Section | None]] = {
     "time": lambda part: _section("timeline", "Time", pictures=[timeline.timelines(part.store)]),
     "relations": lambda part: client_relations.relations(part.store),
     "new clients": _newcomer_section,
-    "sensitivity": _sensitivity_section,
+    "sensitivity": lambda part: _section("sensitivity", "Sensitivity", pictures=sensitivity(part.store, part.chosen)),
     "data": lambda part: _section(
         "data", "Data", pictures=[figures.partitions(part.store), *figures.samples(part.store)]
     ),

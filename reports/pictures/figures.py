@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 
 from bench.data import Floats
-from reports.pictures.canvas import Canvas, Picture, drawing, finish, legend, style_of, styles
+from reports.pictures.canvas import Canvas, Picture, drawing, finish, legend, styles
 from reports.reading.load import HEADLINE, Figure, Store
-from reports.reading.names import setting_text
-from reports.statistics.inference import CriticalDifference, summarise
+from reports.statistics.inference import CriticalDifference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +21,6 @@ import numpy.typing as npt
 
 from reports.pictures.canvas import saved, style_context
 
-_DECADE = 10  # settings that span this factor get a logarithmic axis
 _SMALL = 7.5  # points: notes inside a panel
 _BESIDE = 0.35  # of the width that a name on one side of the ranks may take
 
@@ -137,37 +135,6 @@ def distribution(store: Store, clients: pd.DataFrame) -> Picture:
         return finish(canvas, "clients", "Accuracy client by client", caption)
 
 
-def histograms(store: Store, clients: pd.DataFrame) -> Picture:
-    """Spread of the clients of each row over accuracy: a small histogram per row, a panel per task."""
-    rows = [row for row in store.rows if row in set(clients["row"])]
-    lowest = 10 * math.floor(float(clients["accuracy"].quantile(0.01)) / 10)
-    edges = np.linspace(min(lowest, 90), 100, 26)
-    lines = styles(store)
-    with drawing(store.tasks, 1, panel=(3.1, 0.8 + 0.24 * len(rows))) as (canvas, axes):
-        for axis, task in zip(axes, store.tasks, strict=True):
-            for at, row in enumerate(reversed(rows)):
-                accuracies = clients[(clients["row"] == row) & (clients["task"] == task)]["accuracy"].to_numpy(float)
-                if not len(accuracies):
-                    continue
-                counts, _ = np.histogram(np.clip(accuracies, edges[0], 100), edges)
-                heights = at + 0.92 * np.sqrt(counts / len(accuracies))
-                axis.stairs(
-                    heights, edges, baseline=at, fill=True, color=lines[row]["color"], alpha=0.75, zorder=3 - at / 99
-                )
-                axis.plot([np.median(accuracies)] * 2, [at, at + 0.3], color="#111111", linewidth=1.2, zorder=4)
-            axis.set(
-                title=task, xlabel="PM accuracy of a client (%)", xlim=(edges[0], 100), ylim=(-0.1, len(rows) + 0.7)
-            )
-            axis.set_yticks(range(len(rows)), list(reversed(rows)))
-            axis.grid(visible=False)
-        caption = (
-            "Clients of all seeds by the test accuracy of their personalized model; the height of a bar is the square "
-            f"root of its share of the clients, what lies below {edges[0]:.0f} % stands in the first bar, a black line "
-            "marks the median."
-        )
-        return finish(canvas, "histograms", "Clients by accuracy", caption)
-
-
 def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
     """Mean gain over `local` of five groups of clients, by how much training data they have."""
     lines = {row: style for row, style in styles(store).items() if row in set(gains["row"])}
@@ -187,40 +154,6 @@ def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
         )
         how = "The clients of all seeds together, from those with the least to those with the most training data."
         return finish(canvas, "gain", "Who gains from joining", caption, how)
-
-
-def varied(store: Store) -> list[str]:
-    """Settings with three values or more along one curve: those that a sensitivity picture can show.
-
-    They are numeric, or given by client, as `stragglers` is: then the clients are counted.
-    """
-    names = dict.fromkeys(name for cell in store.cells for name in cell.flat if name not in ("seed", "partition_seed"))
-    return [name for name in names if any(len(points) >= 3 for points in _points(store, name).values())]
-
-
-def sensitivity(store: Store, setting: str, chosen: str) -> Picture:
-    """Accuracy against a numeric setting that the grid varies: mean and standard deviation over seeds."""
-    points = _points(store, setting)
-    panels = list(dict.fromkeys(panel for _, panel in points))
-    curves = list(dict.fromkeys(curve for curve, _ in points))
-    values = [value for entries in points.values() for value in entries]
-    with drawing(panels, len(HEADLINE)) as (canvas, axes):
-        for axis, (figure, panel) in zip(axes, _panels(HEADLINE, panels), strict=True):
-            for k, curve in enumerate(curves):
-                entries = sorted(points.get((curve, panel), {}).items())
-                scores = [store.scores(*names, figure, chosen) for _, names in entries]
-                runs = [summarise(list(units.values())) for units in scores]
-                mean, std = [run.mean for run in runs], np.nan_to_num([run.std for run in runs])
-                axis.errorbar(
-                    [x for x, _ in entries], mean, std, marker="o", ms=3, capsize=2, label=curve, **style_of(k)
-                )
-            if min(values) > 0 and max(values) / min(values) >= _DECADE:
-                axis.set_xscale("log")
-            axis.set(title=panel, xlabel=setting_text(setting, "")[:-1], ylabel=f"{figure.name} accuracy (%)")
-        legend(canvas, {curve: style_of(k) for k, curve in enumerate(curves)})
-        caption = "Test accuracy against a setting: mean and standard deviation over seeds."
-        short = setting.removeprefix("hp.")
-        return finish(canvas, f"sensitivity_{short}", f"Sensitivity to {short}", caption)
 
 
 def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
@@ -281,26 +214,6 @@ def _counts(store: Store, task: str) -> Floats | None:
         if cell.task == task and (partition := cell.json("partition")) is not None:
             return np.array(partition["counts"], dtype=float)
     return None
-
-
-def _points(store: Store, setting: str) -> dict[tuple[str, str], dict[float, tuple[str, str]]]:
-    """Collect the points of each (curve, panel): their rows and tasks, by the value of `setting`.
-
-    A row that has several values on a task, each chosen in a draw of tuning, is no point of any.
-    """
-    points: dict[tuple[str, str], dict[float, tuple[str, str]]] = {}
-    for cell in store.cells:
-        option = cell.flat.get(setting)
-        value = len(option) if isinstance(option, dict) and all(isinstance(key, int) for key in option) else option
-        if isinstance(value, int | float):
-            text = setting_text(setting, option)
-            names = [f"{name}, ".replace(f", {text}, ", ", ")[:-2] for name in (cell.row, cell.task)]
-            points.setdefault((names[0], names[1]), {})[value] = (cell.row, cell.task)
-    single = {
-        curve: {value: names for value, names in of.items() if list(of.values()).count(names) == 1}
-        for curve, of in points.items()
-    }
-    return {curve: of for curve, of in single.items() if of}
 
 
 _INCH = 0.5  # of an image on paper

@@ -1,9 +1,8 @@
-"""Aggregates over all tasks as pictures: performance profiles and interval estimates.
+"""Performance profiles: the share of runs above each accuracy.
 
 After Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice".
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ from bench.data import Floats
 from bench.rng import generator
 from reports.pictures.canvas import QUIET, Picture, drawing, finish, legend, styles
 from reports.reading.load import HEADLINE, Store
-from reports.statistics import inference
-from reports.tables.accuracy import aggregates, reference
 from reports.tables.standings import by_unit, derived_rows
 
 _DRAWS = 500
@@ -82,44 +79,3 @@ def profile(tasks: list[Floats], across: Floats) -> tuple[Floats, Floats, Floats
         shares += draws @ runs / len(tasks)
     low, high = np.quantile(shares, [0.025, 0.975], axis=0)
     return share_above(tasks, across), low, high
-
-
-def interval_estimates(store: Store, chosen: str) -> Picture | None:
-    """Interquartile means and probabilities of improvement with their intervals; None where no row has all figures."""
-    by_figure = {figure: aggregates(store, figure, chosen) for figure in HEADLINE}
-    shown = {figure: rows for figure, rows in by_figure.items() if rows}
-    if not shown:
-        return None
-    lines, base = styles(store), reference(store)
-    rows = [row for row in reversed(store.rows) if any(row in entries for entries in shown.values())]
-    panels = ["IQM", "P"]
-    with drawing(panels, len(shown), panel=(3.4, 0.6 + 0.2 * len(rows))) as (canvas, axes):
-        for k, (figure, values) in enumerate(shown.items()):
-            middle, better = axes[2 * k : 2 * k + 2]
-            for at, row in enumerate(rows):
-                if row not in values:
-                    continue
-                colour = lines[row]["color"]
-                for axis, bound in ((middle, values[row].middle), (better, values[row].better)):
-                    if bound is not None:
-                        axis.barh(
-                            at, bound.high - bound.low, 0.5, left=bound.low, color=colour, alpha=0.55, linewidth=0
-                        )
-                        axis.plot([bound.value] * 2, [at - 0.3, at + 0.3], color="#111111", linewidth=1.2)
-            middle.set(title=f"{figure.name}: interquartile mean", xlabel="accuracy (%)")
-            middle.set_yticks(range(len(rows)), rows)
-            middle.set_xlim(*_limits([aggregate.middle for aggregate in values.values()]))
-            better.set(title=f"{figure.name}: P(better than {base})", xlabel="probability", xlim=(0, 1))
-            better.axvline(0.5, color="#777777", linewidth=0.8)
-        caption = (
-            f"Over {len(store.tasks)} task{'s' * (len(store.tasks) != 1)}, with 95 % intervals: mean of the middle "
-            f"half of all runs; probability of beating {base} on the same task and seed."
-        )
-        return finish(canvas, "intervals", "Intervals over all tasks", caption)
-
-
-def _limits(estimates: list[inference.Bounded]) -> tuple[float, float]:
-    """Limits of an axis that shows all values, and intervals as far as ten points beyond."""
-    values = [estimate.value for estimate in estimates]
-    ends = [end for estimate in estimates for end in (estimate.low, estimate.high) if not math.isnan(end)] or values
-    return max(min(values) - 10, min(ends)) - 0.5, min(100.0, max(ends) + 0.5)

@@ -12,7 +12,8 @@ from bench.errors import UserError
 from bench.runs.plan import PlannedCell
 from bench.runs.run_folder import write_run
 from reports.page.page import _summary
-from reports.pictures import cases as pictures
+from reports.pictures import cases as maps
+from reports.pictures import trends
 from reports.pictures.canvas import finish
 from reports.reading.load import PM, load
 from reports.tables import accuracy, cases
@@ -31,7 +32,8 @@ def drawn(monkeypatch):
         canvases.append(canvas)
         return finish(canvas, *words)
 
-    monkeypatch.setattr(pictures, "finish", keep)
+    for module in (maps, trends):
+        monkeypatch.setattr(module, "finish", keep)
     return canvases
 
 
@@ -222,7 +224,7 @@ def test_a_reference_that_is_no_case_is_refused():
 
 
 def test_the_heat_map_has_each_mean_with_its_interval_and_a_frame_for_the_best(store, drawn):
-    [picture] = pictures.heat_maps(store, "validation", {})
+    [picture] = maps.heat_maps(store, "validation", {})
     texts = {text.get_text() for axis in drawn[0].axes for text in axis.texts}
     for row in store.rows:
         units = list(store.scores(row, "attacked", *PLACE).values())
@@ -236,16 +238,16 @@ def test_the_heat_map_has_each_mean_with_its_interval_and_a_frame_for_the_best(s
 
 def test_cases_without_an_attack_have_no_column_of_its_success(store, drawn):
     success = {("ditto", "attacked", "pm"): {"0": 40.0, "1": 60.0}}
-    names = [picture.name for picture in pictures.heat_maps(store, "validation", success)]
+    names = [picture.name for picture in maps.heat_maps(store, "validation", success)]
     assert names == ["cases", "success"]
     assert [label.get_text() for label in drawn[1].axes[0].get_xticklabels()] == ["attacked"]
 
 
 def test_accuracy_is_drawn_against_the_share_of_attackers_only_where_three_shares_are(store, tmp_path, drawn):
-    assert list(pictures.trends(store, "validation", {})) == []
+    assert list(trends.trends(store, "validation", {})) == []
     shares = {f"{share}": {"attack": {"name": "sign_flip", "share": share, "factor": 1.0}} for share in (0.4, 0.1)}
     several = load(write_cases(tmp_path, seeds=2, settings={"plain": {}, **shares}))
-    [picture] = pictures.trends(several, "validation", {("ditto", "0.4", "pm"): {"0": 50.0}})
+    [picture] = trends.trends(several, "validation", {("ditto", "0.4", "pm"): {"0": 50.0}})
     assert picture.name == "share_sign_flip"
     assert len(drawn[0].axes) == 3  # two accuracies and the success
     ditto = drawn[0].axes[1].lines[2]
@@ -260,7 +262,7 @@ def test_accuracy_is_drawn_against_epsilon_with_what_has_no_noise_at_the_end(tmp
         write_cases(tmp_path, seeds=1, settings={"none": {}, "1": {"channel": noise[0]}, "2": {"channel": noise[1]}})
     )
     worth = store.figures["task"].map({"none": np.nan, "1": 8.0, "2": 2.0})
-    [picture] = pictures.trends(replace(store, figures=store.figures.assign(epsilon_client=worth)), "validation", {})
+    [picture] = trends.trends(replace(store, figures=store.figures.assign(epsilon_client=worth)), "validation", {})
     assert picture.name == "epsilon_client"
     assert [label.get_text() for label in drawn[0].axes[0].get_xticklabels()] == ["2", "8", "none"]
     expected = [np.mean(list(store.scores("ditto", case, *PLACE).values())) for case in ("2", "1", "none")]

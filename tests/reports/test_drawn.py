@@ -11,7 +11,7 @@ import pytest
 from matplotlib.text import Text
 
 from reports.page import data_page, further_tests
-from reports.pictures import canvas, figures, headline, new_clients, profiles, tradeoff
+from reports.pictures import canvas, cases, figures, headline, new_clients, profiles, tradeoff
 from reports.reading.load import HEADLINE, PM, Store, load
 from reports.statistics import inference
 from reports.tables import cost, fairness
@@ -77,14 +77,19 @@ def _sites(store: Store) -> object:
     return data_page.data_sections(described)
 
 
+def _in_cases(store: Store) -> Store:
+    """The store with its tasks as cases of one task."""
+    cells = tuple(replace(cell, case=cell.task, base="digits") for cell in store.cells)
+    return replace(store, cells=cells, reference_case=store.tasks[0])
+
+
 FIGURES: dict[str, Callable[[Store], object]] = {
     "headline": lambda store: headline.headline(store, "validation"),
     "convergence": lambda store: figures.convergence(store, _curves(store)),
     "megabytes": lambda store: figures.convergence(store, _curves(store), "megabytes"),
     "tradeoff": lambda store: tradeoff.tradeoff(store, cost.totals(store), "validation"),
-    "intervals": lambda store: profiles.interval_estimates(store, "validation"),
     "profiles": lambda store: profiles.performance_profiles(store, "validation"),
-    "histograms": lambda store: figures.histograms(store, fairness.client_accuracies(store, "validation")),
+    "map of cases": lambda store: list(cases.heat_maps(_in_cases(store), "validation", {})),
     "clients": lambda store: figures.distribution(store, fairness.client_accuracies(store, "validation")),
     "partitions": figures.partitions,
     "ranks": _ranks,
@@ -105,7 +110,7 @@ def small(tmp_path_factory) -> Store:
 def drawn(monkeypatch):
     """What is drawn, before it is laid out."""
     kept: list[canvas.Canvas] = []
-    for module in (figures, headline, new_clients, profiles, tradeoff, further_tests, data_page):
+    for module in (cases, figures, headline, new_clients, profiles, tradeoff, further_tests, data_page):
         monkeypatch.setattr(module, "finish", lambda page, *_: kept.append(page))
     return kept
 
@@ -143,7 +148,6 @@ def faults(page: canvas.Canvas) -> list[str]:
 
 QUICK = [
     ("headline", 400, 10, True),
-    ("histograms", 400, 2, False),
     ("tradeoff", 1000, 10, True),
     ("megabytes", 1000, 2, False),
 ]

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from reports.page import further_tests, method_portraits
-from reports.pictures import canvas, figures, headline, profiles, tradeoff
-from reports.reading.load import HEADLINE, load
+from reports.pictures import canvas, figures, headline, profiles, tradeoff, trends
+from reports.pictures.canvas import Picture
+from reports.reading.load import HEADLINE, PM, load
 from reports.tables import cost, fairness
 from tests.reports.conftest import cell_id
 
@@ -48,17 +49,18 @@ def test_methods_are_told_apart_by_colour_and_style():
 
 
 @pytest.mark.long
-def test_sensitivity_is_drawn_for_settings_with_three_values(store_writer, tmp_path):
+def test_sensitivity_is_drawn_for_settings_with_three_values(store_writer, tmp_path, drawn):
     two = load([store_writer(tmp_path / "two", seeds=1, methods=("scd",))])
     three = load([store_writer(tmp_path / "three", seeds=1, methods=("scd",), alphas=(1.0, 0.5, 0.1))])
-    assert figures.varied(two) == []
-    assert figures.varied(three) == ["alpha"]
-    points = figures._points(three, "alpha")
-    assert {key: sorted(values) for key, values in points.items()} == {("scd", "digits"): [0.1, 0.5, 1.0]}
-    assert figures.sensitivity(three, "alpha", "validation").name == "sensitivity_alpha"
+    assert list(trends.sensitivity(two, "validation")) == []
+    [picture] = trends.sensitivity(three, "validation")
+    assert picture.name == "sensitivity_alpha"
+    curves = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in drawn[0].axes[1].lines]
+    means = [three.scores("scd", f"digits, α={alpha}", PM, "validation")["0"] for alpha in ("0.1", "0.5", "1")]
+    assert curves == [([0.1, 0.5, 1.0], means)]
 
 
-def test_sensitivity_counts_the_clients_of_a_setting_by_client(store_writer, tmp_path):
+def test_sensitivity_counts_the_clients_of_a_setting_by_client(store_writer, tmp_path, drawn):
     """Figure 2 of the SPFL paper: accuracy against the number of stragglers."""
     runs = [
         store_writer(tmp_path / str(len(late)), seeds=1, alphas=(1.0,), methods=("scd",), stragglers=late, case=case)
@@ -68,9 +70,10 @@ def test_sensitivity_counts_the_clients_of_a_setting_by_client(store_writer, tmp
         (run / cell_id("scd-1-0")).rename(run / cell_id(f"scd-{k}"))
         (run / "run.json").write_text((run / "run.json").read_text().replace(cell_id("scd-1-0"), cell_id(f"scd-{k}")))
     store = load(runs)
-    assert figures.varied(store) == ["stragglers"]
-    points = figures._points(store, "stragglers")
-    assert {key: sorted(values) for key, values in points.items()} == {("scd", "digits, α=1"): [0, 2, 3]}
+    assert len(list(trends.sensitivity(store, "validation"))) == 1
+    axis = drawn[0].axes[0]
+    assert (axis.get_title(), axis.get_xlabel()) == ("digits, α=1", "stragglers")
+    assert [line.get_xdata().tolist() for line in axis.lines] == [[0, 2, 3]]
 
 
 @pytest.fixture
@@ -78,11 +81,12 @@ def drawn(monkeypatch):
     """What is drawn, laid out, as it is handed to `finish`."""
     found = []
 
-    def keep(canvas, *_):
+    def keep(canvas, name, title, caption, how=""):
         canvas.arrange(11, 4, beside=True)
         found.append(canvas)
+        return Picture(name, title, caption, b"", b"")
 
-    for module in (figures, method_portraits, headline, tradeoff, profiles, further_tests):
+    for module in (figures, method_portraits, headline, tradeoff, trends, further_tests):
         monkeypatch.setattr(module, "finish", keep)
     return found
 

@@ -14,7 +14,7 @@ from reports.league.gain import by_seed, gain_section, gains
 from reports.league.page import _clients, write_league
 from reports.league.rule import _family, by_case, ranked, task_weights
 from reports.league.trials import best_by_trials
-from reports.pictures.figures import varied
+from reports.pictures.trends import sensitivity
 from reports.reading.load import PM, load
 from reports.statistics.inference import LEVEL
 from reports.statistics.reference import differences
@@ -52,7 +52,7 @@ def test_the_settings_of_all_draws_are_one_row(tuned: Path) -> None:
     compared, places = ranked(store, PM, selection(store))
     assert set(places) == {"finetune", "ditto", "scd", "local"}
     assert {len(units) for tasks in compared.scores.values() for units in tasks} == {4}
-    assert varied(load([tuned])) == []  # no curve over settings that are of one row
+    assert list(sensitivity(load([tuned]), "validation")) == []  # no curve over settings that are of one row
 
 
 def test_two_settings_within_a_draw_are_two_rows(tuned: Path) -> None:
