@@ -151,7 +151,7 @@ def _name_sites(axis: Any, sites: Sequence[Mapping[str, Any]]) -> None:
     axis.invert_yaxis()
     axis.grid(visible=False, axis="y")
     if len(sites) <= _MOST_NAMES:
-        axis.set_yticks(range(len(sites)), [str(site["name"])[:20] for site in sites])
+        axis.set_yticks(range(len(sites)), [str(site["name"]) for site in sites])
     else:
         axis.set(ylabel="site, in the order of the table")
 

@@ -12,6 +12,7 @@ from reports.reading.load import GM, PM, Figure, Store
 from reports.statistics import inference
 from reports.tables.cases import difference, effects, interval_text
 from reports.tables.standings import Family, by_unit, derived_rows, each_once, erratic_rows
+from reports.tables.table import listed
 
 _SIMPLE = {"fedavg": "FedAvg", "finetune": "fine-tuning", "local": "training alone"}
 """What a method should beat to be worth its trouble."""
@@ -129,7 +130,7 @@ def _how_sure(store: Store, figure: Figure, chosen: str, leader: str) -> str:
     shown = [f"{worse} of {len(others)} others are shown to be worse"]
     for verdict, text in (("undecided", "undecided"), ("equivalent", f"equivalent within {store.margin:g} points")):
         if rows := [row for row, of_row in others.items() if of_row == verdict]:
-            shown.append(f"{_list([f'`{row}`' for row in rows]) if len(rows) <= _NAMED else len(rows)} {text}")
+            shown.append(f"{listed([f'`{row}`' for row in rows]) if len(rows) <= _NAMED else len(rows)} {text}")
     return f"`{leader}` has the highest mean {over}: {', '.join(shown)}."
 
 
@@ -171,12 +172,12 @@ def _cost(store: Store, costs: pd.DataFrame, leader: str) -> str:
         factor = cost / float(means[name].get(base, math.nan) or math.nan)
         taken += [] if math.isnan(cost) else [f"{cost:.3g} {unit}"]
         beside += [] if math.isnan(factor) or base == leader else [f"{factor:.2g} times its {name}"]
-    against = f"; against FedAvg, {_list(beside)}" if beside else ""
-    return f"A round of `{leader}` takes {_list(taken)} of all clients together{against}." if taken else ""
+    against = f"; against FedAvg, {listed(beside)}" if beside else ""
+    return f"A round of `{leader}` takes {listed(taken)} of all clients together{against}." if taken else ""
 
 
 def _unsaid(store: Store, figure: Figure, chosen: str, leader: str, tuned: Sequence[str]) -> str:
-    return f"The run cannot say {_list(list(_limits(store, figure, chosen, leader, tuned)), last='or')}."
+    return f"The run cannot say {listed(list(_limits(store, figure, chosen, leader, tuned)), last='or')}."
 
 
 def _limits(store: Store, figure: Figure, chosen: str, leader: str, tuned: Sequence[str]) -> Iterator[str]:
@@ -192,19 +193,15 @@ def _limits(store: Store, figure: Figure, chosen: str, leader: str, tuned: Seque
         yield "what tuning would change (no setting was tuned)"
     if undone := sum(cell.state != "done" for cell in store.cells):
         yield f"what the {undone} of {len(store.cells)} cells that are not done would show"
-    yield f"how it is on other data than {_list(list(dict.fromkeys(cell.flat['dataset'] for cell in store.cells)))}"
+    yield f"how it is on other data than {listed(list(dict.fromkeys(cell.flat['dataset'] for cell in store.cells)))}"
 
 
 def _points(summary: inference.Summary) -> str:
     return f"{summary.mean:+.2f} {interval_text(summary)}".strip()
 
 
-def _list(names: Sequence[str], last: str = "and") -> str:
-    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)
-
-
 def _quoted(cases: Sequence[str]) -> str:
-    return _list([f'"{case}"' for case in cases])
+    return listed([f'"{case}"' for case in cases])
 
 
 def _capital(text: str) -> str:

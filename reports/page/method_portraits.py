@@ -73,5 +73,5 @@ def _picture(at: int, row: str, store: Store, curves: dict[str, pd.DataFrame], c
             axis.locator_params("x", integer=True, min_n_ticks=1)
         axes[-1].set(title="share of clients at or below", xlabel="PM accuracy (%)")
         legend(canvas, lines)
-        caption = f"{row}: test accuracy against rounds, mean and standard deviation over seeds; clients of all seeds."
+        caption = "Test accuracy against rounds, mean and standard deviation over seeds; clients of all seeds."
         return finish(canvas, f"method_{at}", row, caption)

@@ -82,7 +82,7 @@ _BETWEEN = 0.12  # inches between two columns of a legend
 _SLANTED = 1.6  # inches of a name that stands aslant
 _TITLE_LINES = 3  # at most
 _BOLD = "bold"
-_SMALL = 7.5  # points: notes inside a panel
+SMALL = 7.5  # points: notes inside a panel
 _GAP = 4  # pixels between two numbers of an axis
 _ALL = 1_000_000  # numbers of an axis: no limit
 _NUMBERS = 8  # of an axis on which more would touch
@@ -215,8 +215,8 @@ class Canvas(MatplotlibFigure):
             axis.set(title="\n".join(titles), xlabel="\n".join(labels))
             axis.set_ylabel("\n".join(self._folded(beside, max(1.2, height - 0.6))))
         for text, pattern, whole, share in self.named:
-            most = (share * (room - _TICKS) - inches(pattern.replace("{}", ""), _SMALL)) / len(whole)
-            text.set_text(pattern.format(*self._cut(whole, most, _SMALL)))
+            most = (share * (room - _TICKS) - inches(pattern.replace("{}", ""), SMALL)) / len(whole)
+            text.set_text(pattern.format(*self._cut(whole, most, SMALL)))
         return 0.15 * (lines + below_lines - 2)
 
     def _name_ticks(self, side: "Axis", names: list[str], room: float) -> list[str]:

@@ -1,27 +1,22 @@
 """The pictures of a report that are about curves, partitions, samples, clients, settings and ranks."""
 
+import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from bench.data import Floats
-from reports.pictures.canvas import Canvas, Picture, drawing, finish, legend, styles
+from reports.pictures.canvas import SMALL, Canvas, Picture, drawing, finish, legend, saved, style_context, styles
 from reports.reading.load import HEADLINE, Figure, Store
 from reports.statistics.inference import CriticalDifference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-import base64
-from collections.abc import Iterator
 
-import numpy.typing as npt
-
-from reports.pictures.canvas import saved, style_context
-
-_SMALL = 7.5  # points: notes inside a panel
 _BESIDE = 0.35  # of the width that a name on one side of the ranks may take
 
 
@@ -89,7 +84,7 @@ def _say(canvas: Canvas, axis: "Axes", groups: list[list[str]]) -> None:
     """The names of curves that coincide, in the panel's corner."""
     for line, group in enumerate(groups[:3]):
         text = axis.text(
-            0.98, 0.03 + 0.09 * line, "", transform=axis.transAxes, ha="right", va="bottom", fontsize=_SMALL,
+            0.98, 0.03 + 0.09 * line, "", transform=axis.transAxes, ha="right", va="bottom", fontsize=SMALL,
             color="#444444", bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1},
         )  # fmt: skip
         more = f" = {len(group) - 1} others" if len(group) > 3 else ""
@@ -169,7 +164,7 @@ def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
             depth = top + 1 + (k if left else worst - 1 - k)
             edge = 1 if left else worst  # not beyond: the layout makes room for text at the axis' ends
             axis.plot([rank, rank, edge], [0, depth, depth], color="#444444", linewidth=0.8, clip_on=False)
-            text = axis.text(edge, depth, "", ha="right" if left else "left", va="center", fontsize=_SMALL)
+            text = axis.text(edge, depth, "", ha="right" if left else "left", va="center", fontsize=SMALL)
             form = f"{{}} ({rank:.2f}) " if left else f" {{}} ({rank:.2f})"
             canvas.name(text, form, [name], _BESIDE)
         for level, (first, last) in enumerate(result.cliques):

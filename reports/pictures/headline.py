@@ -40,7 +40,7 @@ def headline(store: Store, chosen: str) -> Picture | None:
         how = (
             f"{described(store)}. {'; '.join(figure.text for figure in panels)}. Intervals are Student's on the logit "
             "scale, cut at the panel's edge; arrows are below the panel. Methods that lack a task have no mean over "
-            f"tasks and stand below. Reported is {SELECTION_TEXT[chosen]}."
+            f"tasks and stand below. {SELECTION_TEXT[chosen].capitalize()}."
         )
         return finish(canvas, "headline", "Accuracy of all methods", caption, how)
 

@@ -14,7 +14,18 @@ from reports.reading.load import HEADLINE, Figure, Store
 from reports.reading.names import setting_text
 from reports.statistics import inference
 from reports.tables.standings import by_unit, column_marks, derived_rows, family
-from reports.tables.table import LEGEND, MARKED, Column, Table, TableEntry, mean_entry, number, probability, words
+from reports.tables.table import (
+    LEGEND,
+    MARKED,
+    Column,
+    Table,
+    TableEntry,
+    listed,
+    mean_entry,
+    number,
+    probability,
+    words,
+)
 
 EPSILON = "ε"
 """How columns begin that say what noise is worth."""
@@ -288,6 +299,7 @@ def _aggregate_entries(aggregate: Aggregate) -> tuple[TableEntry, ...]:
 
 def described(store: Store) -> str:
     """Data, clients, alpha, model, rounds and seeds; where tasks differ, all values."""
+    seeds = len({cell.seed for cell in store.cells})
     parts = [
         ", ".join(dict.fromkeys(cell.flat["dataset"] for cell in store.cells)),
         *(f"{name} {values}" for name, values in _partitions(store).items()),
@@ -295,11 +307,9 @@ def described(store: Store) -> str:
         *([f"{shares} of them a round"] if (shares := _shares(store)) != "100 %" else []),
         f"model {_values(store, 'model')}",
         f"{_values(store, 'rounds')} rounds",
-        f"{len({cell.seed for cell in store.cells})} seeds",
+        f"{seeds} seed{'s' * (seeds != 1)}",
     ]
-    return (
-        ", ".join(parts).replace("1 seeds", "1 seed") if len({c.seed for c in store.cells}) == 1 else ", ".join(parts)
-    )
+    return ", ".join(parts)
 
 
 def _partitions(store: Store) -> dict[str, str]:
@@ -311,18 +321,14 @@ def _partitions(store: Store) -> dict[str, str]:
         if settings.alpha is not None and settings.alpha not in values:
             values.append(settings.alpha)
     return {
-        name: f"α={_list([f'{value:g}' for value in values])}" if values else "partition"
+        name: f"α={listed([f'{value:g}' for value in values])}" if values else "partition"
         for name, values in alphas.items()
     }
 
 
 def _shares(store: Store) -> str:
-    return _list([f"{100 * value:g} %" for value in dict.fromkeys(c.view.settings.participation for c in store.cells)])
+    return listed([f"{100 * value:g} %" for value in dict.fromkeys(c.view.settings.participation for c in store.cells)])
 
 
 def _values(store: Store, name: str) -> str:
-    return _list([setting_text("", value)[1:] for value in dict.fromkeys(cell.flat[name] for cell in store.cells)])
-
-
-def _list(values: list[str]) -> str:
-    return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} and {values[-1]}"
+    return listed([setting_text("", value)[1:] for value in dict.fromkeys(cell.flat[name] for cell in store.cells)])

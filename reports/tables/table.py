@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -138,6 +138,11 @@ class Table:
 def sentence(text: str) -> str:
     """The text with a full stop, unless a sign that ends a sentence is there."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def listed(names: Sequence[str], last: str = "and") -> str:
+    """Names as a sentence lists them: `a, b and c`."""
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def words(text: str) -> TableEntry:
