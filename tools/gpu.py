@@ -21,10 +21,11 @@ GRIDS = {
     "mlp": ["methods=[fedavg, ditto, scd, fedproto, pfedme]", "rounds=10"],
     "resnet18": [
         "methods=[fedavg, ditto, scd, fedproto]",
-        "rounds=2",
+        "rounds=3",
+        "steps=4",
         "model=resnet18",
         "model_options={}",
-        "clients=4",
+        "clients=3",
     ],
 }
 """What is changed in the grid `quickstart`, by its model."""
