@@ -209,20 +209,25 @@ def memory(work: CellWork, device: str, threads: int, cells: int = 1) -> tuple[f
     clients = work.clients + settings.new_clients if settings.clients == "all" else settings.clients
     frozen, trained = network.frozen * work.itemsize, network.trained * work.itemsize  # of the largest
     lanes = 1 if device == "cpu" and network.alone else lanes_on(device, trained)
-    step = _MODELS_IN_STEP * trained + settings.batch_size * network.training * work.itemsize / 4
     at_once = samples_at_once(device, convolutional=network.convolutional)
-    working = max(lanes * step, at_once * network.evaluation * work.itemsize / 4)
+
+    def working(models_in_step: float) -> float:
+        """Bytes of clients' steps side by side, or of an evaluation if that is more."""
+        step = models_in_step * trained + settings.batch_size * network.training * work.itemsize / 4
+        return max(lanes * step, at_once * network.evaluation * work.itemsize / 4)
+
     if device != "cuda":
         each = trainings(settings)  # each is kept between rounds, and new in a round beside that
         weights = (2 + each * (clients + settings.participation * clients)) * work.model + frozen
-        return max(2 * data, data + weights + threads * working), 0
-    from bench.runs.forecast.memory import keep_on_host, models, models_on_gpu  # here, as they take torch
+        return max(2 * data, data + weights + threads * working(_MODELS_IN_STEP)), 0
+    from bench.runs.forecast.memory import keep_on_host, models, models_in_step, models_on_gpu  # here: they take torch
 
+    steps = working(models_in_step(settings))
     weights = models(settings, clients) * trained + frozen
     if keep_on_host(settings, clients, size.shape, size.classes, device, cells):
         on_gpu = models_on_gpu(settings, clients, lanes) * trained + frozen
-        return max(2 * data, data + weights), data + on_gpu + working
-    return 2 * data + frozen, data + weights + working
+        return max(2 * data, data + weights), data + on_gpu + steps
+    return 2 * data + frozen, data + weights + steps
 
 
 def folder_bytes(work: CellWork) -> int:

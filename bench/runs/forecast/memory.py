@@ -20,6 +20,7 @@ from bench.runs.forecast.outline import ClientShares, DataSize
 from bench.runs.forecast.stand_in import stand_in
 from bench.settings import LoraSettings, PublicSet, Settings
 
+_NETWORK, _SIZE = "comet_cnn", DataSize((1, 28, 28), 10, 0, 0)  # quick, and small
 _SHARE = 0.5  # of a GPU's memory; the rest is for data, activations and what lies between tensors
 
 
@@ -79,28 +80,46 @@ def held(method: str, hp: str) -> tuple[HeldModels, HeldModels]:
     return HeldModels(*(few - 6 * rate for few, rate in zip(counts[0], each, strict=True))), each
 
 
-def _small(method: str, hp: dict[str, Any], clients: int) -> Federation:
-    """Build a federation of few samples and a small network, whose rounds have no steps if the method allows that."""
+def models_in_step(settings: Settings) -> float:
+    """Return how many models a client's step holds at its peak: its own, contexts, gradients, new values."""
+    return _in_step(settings.method, json.dumps(settings.hp, sort_keys=True))
+
+
+@functools.cache
+def _in_step(method: str, hp: str) -> float:
+    """Count them by what more lanes take, less the activations of the two samples."""
+    peaks: list[float] = []
+    for lanes in (2, 6):
+        with MemoryMeter() as footprint:
+            federation = _small(method, json.loads(hp), 6, steps=1)
+            federation.engine.lanes = lanes
+            federation.advance()
+            peaks.append(footprint.peak / federation.server.initial_model().weights.nbytes)
+    network = network_size(Settings(method="fedavg", model=_NETWORK), _NETWORK, _SIZE.shape, _SIZE.classes)
+    return max(2.0, (peaks[1] - peaks[0]) / 4 - 2 * network.training / (4 * network.trained))
+
+
+def _small(method: str, hp: dict[str, Any], clients: int, steps: int = 0) -> Federation:
+    """Build a federation of few samples and a small network, with so few steps in a round if the method allows that."""
     # Counts are in units of what is trained, so that the rank is no matter but to methods with ranks of their own.
     adapters = LoraSettings(name="lora", rank=256) if METHODS.get(method).adapter == "lora" else None
     settings = Settings(
         method=method,
-        hp=_fewest(method, hp),
-        model="comet_cnn",
-        steps=0,
+        hp=_fewest(method, hp, steps),
+        model=_NETWORK,
+        steps=steps,
         batch_size=2,
         adapters=adapters,
         public=PublicSet(name="mnist", size=4),
     )
-    size = DataSize((1, 28, 28), 10, 0, 0)
-    return stand_in(settings, size, ClientShares(clients, 2, 0, 0, 4), executor="cohort")
+    return stand_in(settings, _SIZE, ClientShares(clients, 2, 0, 0, 4), executor="cohort")
 
 
-def _fewest(method: str, hp: dict[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters with their epochs and steps set to 0, else to 1, if their class accepts that."""
+def _fewest(method: str, hp: dict[str, Any], steps: int) -> dict[str, Any]:
+    """Return the hyperparameters with their epochs and steps set to `steps`, else to 1, if their class accepts that."""
     kind: type[Hyperparameters] = METHODS.get(method).Hyper
     for key in [key for key in hp if key.endswith(("_epochs", "_steps"))]:
-        for count in (0, 1):
+        for count in (steps, 1):
             with contextlib.suppress(ValidationError):
                 hp = kind(**{**hp, key: count}).model_dump()
                 break
