@@ -96,7 +96,7 @@ def main_table(
         f"level. {MARKED} Data and settings: {described(store)}."
     )
     note = f"Tuned for {' and '.join(metric.upper() for metric in tuned)}: only these are marked."
-    notes = (LEGEND, *_spelled_out(store), *([note] if tuned else []))
+    notes = (LEGEND, *(_spelled_out(store) if name == "main" else []), *([note] if tuned else []))
     return Table(name, title, caption, "Method", tuple(by_column), rows, notes, how=how)
 
 

@@ -254,6 +254,9 @@ def test_accuracy_is_drawn_against_the_share_of_attackers_only_where_three_share
     assert list(ditto.get_xdata()) == [0.0, 0.1, 0.4]
     expected = [np.mean(list(several.scores("ditto", case, *PLACE).values())) for case in ("plain", "0.1", "0.4")]
     assert list(ditto.get_ydata()) == pytest.approx(expected)
+    without = tuple(cell for cell in several.cells if (cell.row, cell.case) != ("fedper", "0.1"))
+    assert len(list(trends.trends(replace(several, cells=without), "validation", {}))) == 1
+    assert len(drawn[1].axes[0].lines) == 2, "FedPer has two shares only"
 
 
 def test_accuracy_is_drawn_against_epsilon_with_what_has_no_noise_at_the_end(tmp_path, drawn):
