@@ -148,15 +148,18 @@ def test_a_recorded_step_has_each_operation_once_and_moves_no_more_than_now(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("method", ["fedavg", "scd"])
 @pytest.mark.parametrize("options", [{}, {"grad_clip": 1.0}, {"momentum": 0.0, "weight_decay": 0.01}], ids=str)
 def test_a_recorded_step_passes_pieces_and_has_eager_s_bytes(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gradient's length is needed before it can be clipped, so that the copy side by side remains."""
-    step, like = cohort_step("fedavg", monkeypatch, precision="bf16", model="cnn", **options)
+    """The gradient's length is needed before it can be clipped, so that the copy side by side remains. That of SCD's
+    divergence is passed beside the pieces."""
+    step, like = cohort_step(method, monkeypatch, precision="bf16", model="cnn", **options)
     right = step([t.clone() for t in like])
     graph = record(step, [t.flip(0) if t.dim() else t for t in like])
     (node,) = (node for node in graph.graph.nodes if str(node.target) == "pfleague.lane_sgd.default")
     kinds = [piece.meta["val"].dtype for piece in node.args[1]]
     assert kinds == ([torch.float32] if "grad_clip" in options else [torch.bfloat16] * 8)
+    assert len(node.args[2]) == (method == "scd" and "grad_clip" not in options)
     assert all(map(torch.equal, of_list(graph)(like), right))
