@@ -128,7 +128,7 @@ def sum_lines(
 
 
 def _basis(bases: list[str]) -> str:
-    """What the times and bytes of cells rest on."""
+    """Say on what the times and bytes of cells rest."""
     measured, scaled = bases.count("measured"), bases.count("scaled")
     if not measured:
         return BASIS.format(basis=ESTIMATED, sent=SENT.format(rest=""))

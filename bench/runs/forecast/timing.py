@@ -48,8 +48,8 @@ def measured(kinds: Mapping[str, Settings], data_root: Path, device: str, limit:
             break
         text = f"measuring {settings.name} ({i + 1} of {len(kinds)} kinds of cells), {left:.0f} s left"
         print(text, file=sys.stderr, flush=True)
-        if (found := measured_rates(settings, data_root, device)) is not None:
-            rates[key] = found
+        if (of_kind := measured_rates(settings, data_root, device)) is not None:
+            rates[key] = of_kind
     return rates
 
 
