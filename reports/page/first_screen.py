@@ -90,7 +90,7 @@ def _where(places: Sequence[str], of: int, cases: bool) -> str:
         return f"{preposition} {'both' if of == 2 else f'all {of}'} {kind}"
     if cases:
         return f"in {_quoted(places)}"
-    if len(places) <= _NAMED:
+    if len(places) == 1 or of <= _NAMED:
         return f"on {' and '.join(places)}"
     return f"{preposition} {len(places)} of {of} {kind}"
 
