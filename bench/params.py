@@ -113,6 +113,19 @@ class Spec:
         still = {id(layer) for layer in frozen_layers(self.module, {e.name for e in whole.frozen})}
         return tuple(layer for layer in self.module.modules() if id(layer) not in still)
 
+    @property
+    def partial(self) -> str:
+        """The layers that a part of a model has, for messages; empty if it has all that its whole trains."""
+        whole = self.whole or self
+        if len(self.params) + len(self.buffers) == len(whole.params) + len(whole.buffers):
+            return ""
+        return ", ".join(dict.fromkeys(e.name.rpartition(".")[0] for e in self.params + self.buffers)) or "no layer"
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether a layer draws in training, such as a mask of dropout (`bench.network_draws`)."""
+        return any(getattr(layer, "draws_in_training", False) for layer in self.module.modules())
+
     @cached_property
     def d(self) -> int:
         """Number of trainable scalars."""

@@ -12,7 +12,6 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    field_validator,
     model_validator,
 )
 from typing_extensions import TypeAliasType
@@ -248,14 +247,6 @@ class Adapters(Strict):
     train: Annotated[tuple[str, ...], Listed] = Field(
         ("head",), description="layers that are trained whole beside the adapters, by the beginning of their names"
     )
-    dropout: float = Field(0.0, description="of an adapter's input; 0 is the only value so far")
-
-    @field_validator("dropout")
-    @classmethod
-    def _refuse_dropout(cls, value: float) -> float:
-        if value != 0:
-            raise ValueError("draws of dropout would depend on which clients are computed together; leave it at 0")
-        return value
 
 
 class LoraSettings(Adapters):
@@ -264,6 +255,7 @@ class LoraSettings(Adapters):
     name: Literal["lora"]
     rank: int = Field(8, ge=1, description="of its two matrices")
     alpha: float = Field(16.0, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1, description="of the input of its matrices, in training")
 
 
 class BottleneckSettings(Adapters):

@@ -125,3 +125,10 @@ def draw_values(
         case Categorical(p):
             total = np.cumsum(np.asarray(p, dtype=np.float64))
             return np.searchsorted(total / total[-1], rng.random((steps, width)), side="right").astype(np.int64)
+
+
+def network_keys(address: DrawAddress, steps: int) -> npt.NDArray[np.int64]:
+    """Draw the keys of what networks draw in the steps of a training (`bench.network_draws`), `[steps]`."""
+    at = (address.seed, address.round, address.owner, address.purpose, address.training)
+    limits = np.iinfo(np.int64)
+    return generator("network draws", *at).integers(limits.min, limits.max, steps, endpoint=True)

@@ -1,5 +1,6 @@
 """One training step of one client, as a pure function: the same function runs alone and mapped over a cohort."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from bench.engine.lanes import with_lanes
 from bench.engine.lanes.norm import Padding, has_lane_norm
 from bench.engine.lanes.sgd import update
 from bench.model_call import Arithmetic, Composed, Forward, use_on_gpus
+from bench.network_draws import NetworkDraws
 from bench.optim import Optimizer, OptimizerState
 from bench.params import Params, Spec
 from bench.requests import Batch, Loss, Step, Values
@@ -129,6 +131,11 @@ class Recipe:
         return self.batch_statistics or any(getattr(layer, "moves_statistics", False) for layer in layers)
 
     @property
+    def network_draws(self) -> bool:
+        """Whether a network draws in training, such as a mask of dropout."""
+        return any(isinstance(kind, Spec) and kind.draws for _, kind in self.parts + self.context)
+
+    @property
     def takes_padding(self) -> bool:
         """Whether BatchNorm can leave out padding: in layers that know how, of the only stream of batches."""
         specs = [kind for _, kind in self.parts + self.context if isinstance(kind, Spec)]
@@ -230,7 +237,8 @@ class _Do:
         lr: Mapping[str, Tensor],
         batches: Mapping[str, _NotedBatch],
         differentiate: Differentiate,
-        noise: Flat | None,
+        noise: Flat | None = None,
+        key: Tensor | None = None,
     ) -> None:
         self._recipe = recipe
         self._differentiate = differentiate
@@ -239,6 +247,8 @@ class _Do:
         self._lr = lr
         self._batches = batches
         self._noise = noise or {}
+        self._key = key
+        self._draws = self._network_draws()
         self.state = dict(state)
         self.loss: Tensor | None = None
         self.reads: Counter[str] = Counter()
@@ -253,11 +263,18 @@ class _Do:
             gradients, self.loss = self._private_gradient(loss, values, batch, ctx, trained)
             self.reads.update(name for name, noted in self._batches.items() if noted.seen)
             return gradients, values
-        gradients, (self.loss, buffers) = self._differentiate(self._objective(loss, values, batch, ctx), trained)
+        objective = self._objective(loss, values, batch, ctx, self._draws)
+        gradients, (self.loss, buffers) = self._differentiate(objective, trained)
         self.reads.update(name for name, noted in self._batches.items() if noted.seen)
         return gradients, {n: v.with_buffers(buffers[n]) if n in buffers else v for n, v in values.items()}
 
-    def _objective(self, loss: Loss, values: Values, batch: Batch, ctx: Any) -> Objective:
+    def _network_draws(self, position: Tensor | None = None) -> contextlib.AbstractContextManager[Any]:
+        """A stream of what networks draw in this step, for a batch or for the sample at a position."""
+        return contextlib.nullcontext() if self._key is None else NetworkDraws(self._key, position)
+
+    def _objective(
+        self, loss: Loss, values: Values, batch: Batch, ctx: Any, draws: contextlib.AbstractContextManager[Any]
+    ) -> Objective:
         """The loss of a batch as a function of what trains."""
 
         def objective(trained: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
@@ -266,7 +283,8 @@ class _Do:
             padding = Padding(raw["x"], raw["weight"]) if recipe.padded else None
             model = Forward(frozen=recipe.frozen, arithmetic=recipe.arithmetic, padding=padding)
             full = {name: self._seen(name, v, trained[name]) if name in trained else v for name, v in values.items()}
-            value = _as_loss(loss(model, full, batch, ctx), loss)
+            with draws:
+                value = _as_loss(loss(model, full, batch, ctx), loss)
             return value, (value, {n: model.moved(v) for n, v in full.items() if isinstance(v, Params)})
 
         return objective
@@ -300,11 +318,13 @@ class _Do:
                 step=raw["step"],
                 in_epoch=raw["in_epoch"],
             )
-            gradients, (value, _) = differentiate(self._objective(loss, values, alone, ctx), trained)
+            draws = self._network_draws(sample["position"])
+            gradients, (value, _) = differentiate(self._objective(loss, values, alone, ctx, draws), trained)
             batch.seen |= alone.seen  # type: ignore[attr-defined]
             return gradients, value
 
         samples = {name: raw[name] for name in ("x", "y", "index", "draws")}
+        samples["position"] = torch.arange(len(raw["weight"]), device=raw["weight"].device)
         of_each: tuple[Flat, Tensor] = torch.func.vmap(of_sample)(samples)
         return of_each
 
@@ -312,7 +332,7 @@ class _Do:
         """The loss of a batch `[]`, and those of its samples `[samples]`, each as a batch of its own."""
         loss, trained = self._recipe.loss, {name: self._take(name, values[name]) for name in self._optimizers}
         assert loss is not None, "a step of the method's own is refused before"
-        _, (of_batch, _) = self._differentiate(self._objective(loss, values, batch, ctx), trained)
+        _, (of_batch, _) = self._differentiate(self._objective(loss, values, batch, ctx, self._draws), trained)
         return of_batch, self._of_samples(loss, values, batch, ctx, trained)[1]
 
     def update(self, values: Values, gradients: dict[str, Tensor]) -> Values:
@@ -375,7 +395,7 @@ def make_step(
         ctx: Any = SimpleNamespace(hp=SimpleNamespace(**plain_hp, **hp), **rebuild(context, recipe.context))
         inside = _batch(batch)
         batches: Any = {MAIN: inside, **inside.side}
-        do = _Do(recipe, state, lr, batches, differentiate, batch.get("noise"))
+        do = _Do(recipe, state, lr, batches, differentiate, batch.get("noise"), batch.get("key"))
         if recipe.step is not None:
             values = recipe.step(do, values, inside, ctx)
         else:
@@ -397,7 +417,7 @@ def losses(
     The arguments are those of `make_step` and of its function.
     """
     ctx: Any = SimpleNamespace(hp=SimpleNamespace(**plain_hp, **hp), **rebuild(context, recipe.context))
-    do = _Do(recipe, {}, {}, {}, differentiate, None)
+    do = _Do(recipe, {}, {}, {}, differentiate, key=batch.get("key"))
     return do.losses(rebuild(parts, recipe.parts), _batch(batch), ctx)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.data import Array
+from bench.engine.batches import network_keys
 from bench.engine.device_data import GATHER, DeviceData
 from bench.engine.lane_schedule import IDLE, SHORT, Packing, Phase, batch_sizes, runs_of, widths_in
 from bench.engine.prepare import Prepared, Stream
@@ -140,7 +141,7 @@ def _places(group: list[Prepared], packing: Packing, phase: Phase) -> Array:
 
 def _arrays(group: list[Prepared], name: str = MAIN) -> dict[str, Any]:
     """The inputs of a stream by name: the entries of a `bench.requests.Batch`, and beside them `absolute`, positions in
-    the pool, and `lr` by part."""
+    the pool, `lr` by part, and `key`, that of what networks draw."""
     streams = [p.streams[name] for p in group]
     width = streams[0].batches.positions.shape[1]
     sizes = np.concatenate([s.batches.sizes for s in streams])
@@ -163,6 +164,8 @@ def _arrays(group: list[Prepared], name: str = MAIN) -> dict[str, Any]:
         arrays["augmentation"] = np.concatenate(codes)
     if name == MAIN:
         arrays["lr"] = {part: np.concatenate([p.lr[part] for p in group]) for part in group[0].lr}
+        if group[0].recipe.network_draws:
+            arrays["key"] = np.concatenate([network_keys(p.address, p.steps) for p in group])
         arrays["draws"] = {d: np.concatenate([p.draws[d] for p in group]) for d in group[0].draws}
         if noise := group[0].noise:
             arrays["noise"] = {
@@ -197,8 +200,7 @@ def _without_padding(batches: dict[str, Any], steps: slice, sizes: dict[str, int
     real: dict[str, Any] = {key: batches[key][steps, 0, :size] for key in per_sample}
     return {
         **real,
-        "step": batches["step"][steps, 0],
-        "in_epoch": batches["in_epoch"][steps, 0],
+        **{key: batches[key][steps, 0] for key in ("step", "in_epoch", "key") if key in batches},
         "draws": {d: v[steps, 0, :size] for d, v in batches["draws"].items()},
         **({"noise": {part: v[steps, 0] for part, v in batches["noise"].items()}} if "noise" in batches else {}),
         "side": {s: _without_padding(batch, steps, sizes, s) for s, batch in batches["side"].items()},

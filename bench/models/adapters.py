@@ -62,12 +62,17 @@ class Lora(Adapter):
     A, `lora_a`, has the shape of `rank` of the layer's output channels: for a convolution it is a convolution of the
     same kernel, stride and padding. B, `lora_b [outputs, rank]`, mixes them in every place, as in the library PEFT.
     No gradient reaches the layer's inputs through the first `layer.lora_detached` ranks.
+
+    Attributes:
+        rank, scale: of B A, and what it is multiplied by.
+        dropout: share of A's inputs that are dropped in training, as in the code of LoRA's authors.
     """
 
     kind = "lora"
 
     rank: int
     scale: float
+    dropout: float
 
     def obstacle(self, network: nn.Module, path: str, layer: nn.Module) -> str:
         if isinstance(layer, _CONVOLUTIONS) and layer.groups > 1:
@@ -82,9 +87,8 @@ class Lora(Adapter):
 
     def __call__(self, layer: Any, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
         a: Tensor = layer.lora_a
-        inner = (
-            functional.linear(inputs[0], a) if isinstance(layer, nn.Linear) else layer._conv_forward(inputs[0], a, None)
-        )
+        x = functional.dropout(inputs[0], self.dropout, layer.training)
+        inner = functional.linear(x, a) if isinstance(layer, nn.Linear) else layer._conv_forward(x, a, None)
         if k := layer.lora_detached:
             at = -1 if isinstance(layer, nn.Linear) else 1
             inner = torch.cat([inner.narrow(at, 0, k).detach(), inner.narrow(at, k, self.rank - k)], at)
@@ -197,6 +201,7 @@ def insert(net: nn.Module, settings: AdapterSettings, name: str, called: frozens
         if isinstance(adapter, Lora):
             layer.lora_scale = adapter.scale  # for methods that compute products themselves
             layer.lora_detached = 0
+            layer.draws_in_training = adapter.dropout > 0
     return net
 
 
@@ -271,7 +276,7 @@ def merged(network: nn.Module) -> nn.Module:
 def _adapter(settings: AdapterSettings) -> Adapter:
     match settings:
         case LoraSettings():
-            return Lora(settings.rank, settings.alpha / settings.rank)
+            return Lora(settings.rank, settings.alpha / settings.rank, settings.dropout)
         case BottleneckSettings():
             return Bottleneck(settings.rank)
         case PlainAdapters():

@@ -69,10 +69,14 @@ def build(
             samples, watched = try_out(name, net, shape, classes)
             goes = None not in rules_of(net).values() or goes_side_by_side(net, samples)
             _TRIED[at] = _Trial(goes, watched)
-        goes, (called, moving) = _TRIED[at]
-        for path in moving:
+        goes, watched = _TRIED[at]
+        for path in watched.moving:
             setattr(net.get_submodule(path), "moves_statistics", True)  # noqa: B010 (for mypy)
+        if not watched.draws_by_sample:  # its batches must not be padded, as those of layers with statistics
+            setattr(net, "moves_statistics", True)  # noqa: B010
+        setattr(net, "draws_in_training", watched.draws)  # noqa: B010
         setattr(net, "better_alone", not goes or getattr(net, "better_alone", False))  # noqa: B010 (for mypy)
+        called = watched.called
         kept = {path for path, _ in constants(net)}
         _replace(net, lambda path, tensor: tensor if path in kept else tensor.to("meta"))
     return insert(net, adapters, name, called) if adapters else net

@@ -18,8 +18,8 @@ from bench.plugin import MODELS
 def torchvision(architecture: str, shape: tuple[int, ...], classes: int, /, **options: Any) -> nn.Module:
     """A network of torchvision by name, such as torchvision/resnet18; all options go to its constructor.
 
-    With a width, such as torchvision/resnet50:512, its features are pooled to that width and its dropout left out: so
-    clients' networks of several architectures have heads of one shape, as in HtFLlib.
+    With a width, such as torchvision/resnet50:512, its features are pooled to that width: so clients' networks of
+    several architectures have heads of one shape, as in HtFLlib.
 
     Raises:
         UserError: samples or options do not fit, or there is no such network or width.
@@ -42,9 +42,6 @@ def torchvision(architecture: str, shape: tuple[int, ...], classes: int, /, **op
         raise UserError(f"model {name!r} has no linear layer, and so no head")
     if not colon:
         return with_head(net, linear[-1])
-    for layer in net.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.p = 0.0
     net.set_submodule(linear[-1], nn.Sequential(FeaturePool(int(width)), nn.Linear(int(width), classes)))
     return with_head(net, f"{linear[-1]}.1")
 

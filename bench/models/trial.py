@@ -1,11 +1,14 @@
 """Checks of a model before anything runs, with messages for its author."""
 
+import contextlib
+import random
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -14,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from bench.data import TokenShape
 from bench.errors import UserError, in_words
 from bench.models.network import Cut
+from bench.network_draws import NetworkDraws
 from bench.tensors import constants, statistics
 
 _SAMPLES = 2
@@ -54,18 +58,6 @@ def _problems(net: nn.Module) -> Iterator[str]:
                 )
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
             yield f"shortens rows of its parameter {f'{path}.weight'!r} wherever it reads them: leave max_norm out"
-        if _rate(layer) > 0:
-            yield (
-                f"has dropout in {path or 'itself'!r} ({type(layer).__name__}, rate {_rate(layer):g}), whose draws "
-                "depend on which clients are computed together: set the rate to 0, or draw the mask in the loss"
-            )
-
-
-def _rate(layer: nn.Module) -> float:
-    """The rate of a layer's dropout."""
-    if isinstance(layer, nn.modules.dropout._DropoutNd):
-        return layer.p
-    return float(layer.dropout) if isinstance(layer, nn.MultiheadAttention | nn.RNNBase) else 0.0
 
 
 class Watched(NamedTuple):
@@ -74,10 +66,14 @@ class Watched(NamedTuple):
     Attributes:
         called: those that it calls.
         moving: those whose statistics it moves.
+        draws: whether it draws, such as a mask of dropout.
+        draws_by_sample: whether a sample's draws are the same in a larger batch, so that a batch may be padded.
     """
 
     called: frozenset[str]
     moving: frozenset[str]
+    draws: bool
+    draws_by_sample: bool
 
 
 def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> tuple[Tensor, Watched]:
@@ -88,7 +84,7 @@ def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> 
 
     Raises:
         UserError: it fails, its logits have another shape, forward(x) is not head(features(x)), it draws random
-            numbers, or it changes its parameters or constants.
+            numbers that `bench.network_draws` cannot give it, or it changes its parameters or constants.
     """
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -132,14 +128,15 @@ def goes_side_by_side(net: nn.Module, x: Tensor) -> bool:
     params = {name: torch.stack([p.detach()] * 2) for name, p in net.named_parameters()}
     moving = {name: torch.stack([b] * 2) for name, b in statistics(net)}
 
-    def loss(params: dict[str, Tensor], moving: dict[str, Tensor], x: Tensor) -> Tensor:
-        logits: Tensor = functional_call(net, {**params, **{name: b.clone() for name, b in moving.items()}}, (x,))
+    def loss(params: dict[str, Tensor], moving: dict[str, Tensor], x: Tensor, key: Tensor) -> Tensor:
+        with NetworkDraws(key):
+            logits: Tensor = functional_call(net, {**params, **{name: b.clone() for name, b in moving.items()}}, (x,))
         return logits.square().sum()
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it warns where it goes through the clients one by one
-            vmap(grad(loss))(params, moving, torch.stack([x, x]))
+            vmap(grad(loss))(params, moving, torch.stack([x, x]), torch.arange(2))
     except Exception:  # any operation may be unknown to it, in its own way
         return False
     return True
@@ -148,7 +145,8 @@ def goes_side_by_side(net: nn.Module, x: Tensor) -> bool:
 def _compare(name: str, net: nn.Module, x: Tensor, classes: int) -> None:
     """Check that the whole model and its parts give the same logits."""
     parts: Any = net
-    whole = net.uncut(x) if isinstance(net, Cut) else net(x)
+    with _refusing_draws(name, net, "in evaluation"):
+        whole = net.uncut(x) if isinstance(net, Cut) else net(x)
     if whole.shape != (_SAMPLES, classes):
         raise UserError(
             f"model {name!r} makes {tuple(whole.shape)} of {_SAMPLES} samples; logits are ({_SAMPLES}, {classes})"
@@ -185,30 +183,53 @@ def _not_last(net: Cut, x: Tensor) -> str:
     )
 
 
-def _watch(name: str, net: nn.Module, x: Tensor) -> Watched:
-    """Check that training draws no random numbers and leaves the constants as they are; return what it uses."""
-    states: list[Tensor] = []
+@contextlib.contextmanager
+def _refusing_draws(name: str, net: nn.Module, when: str) -> Iterator[set[str]]:
+    """Note the layers that a network calls inside, and refuse it if one of them moves a generator of the process."""
+    before: list[list[Any]] = []
     drawing: list[str] = []
     called: set[str] = set()
 
     def leave(path: str, layer: nn.Module) -> None:
         called.add(path)
-        if not torch.equal(states.pop(), torch.get_rng_state()):
+        if not all(map(_equal, before.pop(), _generators())):
             drawing.append(f"{path!r} ({type(layer).__name__})" if path else "its forward pass")
 
     hooks = []
     for path, layer in net.named_modules():
-        hooks.append(layer.register_forward_pre_hook(lambda layer, _: states.append(torch.get_rng_state())))
+        hooks.append(layer.register_forward_pre_hook(lambda *_: before.append(_generators())))
         hooks.append(layer.register_forward_hook(lambda layer, *_, path=path: leave(path, layer)))
-    before = {path: value.clone() for path, value in net.named_buffers()}
-    with torch.random.fork_rng(devices=[]):
-        net(x)
-    for hook in hooks:
-        hook.remove()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield called
+    finally:
+        for hook in hooks:
+            hook.remove()
     if drawing:  # inner layers come first
         raise UserError(
-            f"model {name!r} draws random numbers in {drawing[0]}, and they would depend on which clients are computed "
-            "together: set its rate (dropout, drop path, ...) to 0"
+            f"model {name!r} draws random numbers in {drawing[0]} {when}, and they would depend on which clients are "
+            "computed together: draw by dropout, torch.rand, rand_like or bernoulli where self.training is true"
+        )
+
+
+def _generators() -> list[Any]:
+    """States of the generators of the process: torch's, Python's and numpy's."""
+    return [torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)["state"]["pos"]]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return torch.equal(a, b) if isinstance(a, Tensor) else bool(a == b)
+
+
+def _watch(name: str, net: nn.Module, x: Tensor) -> Watched:
+    """Check that training leaves the generators of the process and the constants as they are; return what it uses."""
+    before = {path: value.clone() for path, value in net.named_buffers()}
+    draws, of_more = (NetworkDraws(torch.zeros((), dtype=torch.int64)) for _ in range(2))
+    with _refusing_draws(name, net, "in training") as called, draws:
+        logits = net(x)
+    if draws.shapes and not logits.isfinite().all():
+        raise UserError(
+            f"model {name!r} reads a tensor that it drew into in place: read what `bernoulli_` or `uniform_` returns"
         )
     for path, value in constants(net):
         if not torch.equal(value, before[path]):
@@ -216,5 +237,15 @@ def _watch(name: str, net: nn.Module, x: Tensor) -> Watched:
                 f"model {name!r} changes its buffer {path!r} in training; only persistent buffers of floating numbers "
                 "can be statistics that travel with the model"
             )
-    moved = (path for path, value in statistics(net) if not torch.equal(value, before[path]))
-    return Watched(frozenset(called), frozenset(path.rpartition(".")[0] for path in moved))
+    moved = (path.rpartition(".")[0] for path, value in statistics(net) if not torch.equal(value, before[path]))
+    watched = frozenset(called), frozenset(moved)
+    if draws.shapes:
+        with of_more:
+            net(torch.cat([x, x[:1]]))
+    shapes = zip(draws.shapes, of_more.shapes, strict=True)
+    return Watched(*watched, bool(draws.shapes), all(_extends(*pair) for pair in shapes))
+
+
+def _extends(shape: torch.Size, of_more: torch.Size) -> bool:
+    """Whether a draw for one sample more begins with the draw of that shape."""
+    return shape == of_more or (shape[1:] == of_more[1:] and shape[0] * (_SAMPLES + 1) == of_more[0] * _SAMPLES)

@@ -33,7 +33,7 @@ def vgg13(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _vgg(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Convolutions with BatchNorm, two hidden layers of 512, and no dropout, because its draws are not reproducible.
+    """Convolutions with BatchNorm, two hidden layers of 512, and no dropout.
 
     COMET's communication costs (Cho et al. 2023, Table III) fit this head, not the ImageNet head with layers of 4,096.
 

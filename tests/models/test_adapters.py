@@ -278,7 +278,7 @@ def test_models_of_the_package_call_every_layer_that_gets_an_adapter() -> None:
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ({"name": "lora", "dropout": 0.1}, "leave it at 0"),
+        ({"name": "ia3", "dropout": 0.1}, "unknown key 'dropout'"),
         ({"name": "ia3", "rank": 4}, "unknown key 'rank'"),
         ({"name": "bias_only", "rank": 4}, "unknown key 'rank'"),
         ({"name": "adapter", "alpha": 4}, "unknown key 'alpha'"),

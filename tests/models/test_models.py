@@ -240,20 +240,12 @@ class MethodHead(Bare):
         return out
 
 
-class Dropping(Bare):
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.head = nn.Linear(math.prod(shape), classes)
-        self.dropout = nn.Dropout()
-
-
 @pytest.mark.usefixtures("theirs")
 @pytest.mark.parametrize(
     ("theirs", "words"),
     [
         (Bare, "needs `features` and `head`"),
         (MethodHead, "no parameters named `head\\.\\*`"),
-        (Dropping, "dropout"),
     ],
     indirect=["theirs"],
 )

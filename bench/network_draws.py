@@ -1,0 +1,251 @@
+"""Draws of a network in training (dropout, drop path), from a stream that belongs to one step of one client.
+
+PyTorch draws from one generator for the process, so a mask would depend on which clients are computed together. Here
+an element of the n-th draw of a step is a function of the step's key, of n and of the element's place. The function is
+SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators") in integer arithmetic, so the
+bits are the same in a cohort, alone, in a recording, after a resume, and on a GPU. It is a tenth of the operations of
+Philox, of which a step would launch a hundred for each mask.
+"""
+
+import functools
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from bench.errors import UserError
+
+_GAMMA, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # as signed 64-bit numbers
+_BITS = 24  # of a draw: those of a float32
+
+
+class NetworkDraws(TorchFunctionMode):
+    """Answers what the code of a network draws, as long as it is entered.
+
+    Args:
+        key: that of the step, an int64 `[]`; `vmap` gives each client its own.
+        position: where in its batch the only sample is that the network gets, `[]` (None: it gets the batch). Each
+            sample alone has the draws that it has in the batch, if samples come first in what is drawn.
+
+    Attributes:
+        shapes: those of the draws so far.
+    """
+
+    def __init__(self, key: Tensor, position: Tensor | None = None) -> None:
+        super().__init__()
+        self.shapes: list[torch.Size] = []
+        self._key = key
+        self._position = position
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        answer = _ANSWERS.get(func)
+        return func(*args, **(kwargs or {})) if answer is None else answer(self, func, *args, **(kwargs or {}))
+
+    def bits(self, like: Tensor) -> Tensor:
+        """The next draw: numbers from 0 to 2^24 - 1, int64 in the shape of `like`."""
+        place = torch.arange(like.numel(), device=like.device)
+        if self._position is not None:
+            place = place + self._position * like.numel()
+        self.shapes.append(like.shape)
+        start = _mixed(self._key + _wrapped(_GAMMA * len(self.shapes)))
+        return _shifted(_mixed(start + _GAMMA * (place + 1)), 64 - _BITS).view(like.shape)
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """The next draw: uniform in [0, 1), in the shape and type of `like`."""
+        return self.bits(like).to(like.dtype) * 2.0**-_BITS
+
+    def kept(self, like: Tensor, p: float) -> Tensor:
+        """The next draw: whether each number is kept that is dropped with probability p, in the shape of `like`."""
+        kept: Tensor = self.bits(like) >= round(p * 2**_BITS)
+        return kept
+
+
+def _mixed(z: Tensor) -> Tensor:
+    """The finaliser of SplitMix64."""
+    z = (z ^ _shifted(z, 30)) * _FIRST
+    z = (z ^ _shifted(z, 27)) * _SECOND
+    return z ^ _shifted(z, 31)
+
+
+def _wrapped(number: int) -> int:
+    """The signed 64-bit number that a product of such numbers wraps around to, as that of tensors does."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _shifted(z: Tensor, n: int) -> Tensor:
+    """Shift bits to the right, and zeros in from the left: torch would repeat the sign."""
+    shifted: Tensor = (z >> n) & (2 ** (64 - n) - 1)
+    return shifted
+
+
+def _dropout(
+    draws: NetworkDraws, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """`functional.dropout`, and `torch.dropout`, whose third argument is called `train`."""
+    return _dropped(draws, input, p, training, inplace, input)
+
+
+def _torch_dropout(draws: NetworkDraws, func: Any, input: Tensor, p: float, train: bool) -> Tensor:
+    return _dropped(draws, input, p, train, False, input)
+
+
+def _dropout_of_channels(
+    draws: NetworkDraws, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """`functional.dropout1d` to `dropout3d`: whole channels of a batch are dropped."""
+    dimensions = int(func.__name__[-2])
+    if input.dim() < dimensions + 2:
+        raise UserError(f"the network calls {func.__name__} on {tuple(input.shape)}, which has no batch of channels")
+    of_channels = input.flatten(2)[..., 0]
+    return _dropped(draws, input, p, training, inplace, of_channels.view(*of_channels.shape, *[1] * dimensions))
+
+
+def _dropped(draws: NetworkDraws, input: Tensor, p: float, training: bool, inplace: bool, like: Tensor) -> Tensor:
+    if not training or p == 0:
+        return input
+    noise = draws.kept(like, p).to(input.dtype) / (1 - p if p < 1 else 1)
+    return input.mul_(noise) if inplace else input * noise
+
+
+def _alpha_dropout(
+    draws: NetworkDraws, func: Any, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """`functional.alpha_dropout` (Klambauer et al. 2017, arXiv:1706.02515): it keeps the mean and variance of SELU."""
+    if not training or p == 0:
+        return input
+    dropped = -1.7580993408473766
+    scale = 1 / math.sqrt((1 - p) * (1 + p * dropped**2)) if p < 1 else 0.0
+    kept = draws.kept(input, p)
+    return scale * (torch.where(kept, input, dropped) - dropped * p)
+
+
+def _attention(
+    draws: NetworkDraws,
+    func: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`functional.scaled_dot_product_attention`, whose kernels draw inside: written out where it drops weights."""
+    if dropout_p == 0:
+        out: Tensor = func(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return out
+    if enable_gqa:
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None:
+        allowed = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -math.inf) if allowed else scores + attn_mask
+    weights = scores.softmax(-1)
+    return _dropped(draws, weights, dropout_p, True, False, weights) @ value
+
+
+@functools.cache
+def _body_alone(function: Any) -> Callable[..., Any]:
+    """A function of torch.nn.functional without its first question, whether a mode answers it in its place: so the
+    mode answers what it calls."""
+    inside = {**function.__globals__, "has_torch_function": lambda _: False}
+    return types.FunctionType(function.__code__, inside, function.__name__, function.__defaults__)
+
+
+def _heads(draws: NetworkDraws, func: Any, *args: Any, **kwargs: Any) -> Any:
+    with draws:
+        return _body_alone(func)(*args, **kwargs)
+
+
+def _recurrent(draws: NetworkDraws, func: Any, input: Tensor, hx: Any, weights: Any, *rest: Any) -> Any:
+    """`torch.lstm`, `gru` and their like, which draw between layers: called layer by layer where they do."""
+    if isinstance(weights, bool) or not isinstance(rest[0], bool):  # the form for packed sequences has other arguments
+        data, sizes, start, (of_layers, bias, layers, p, training, both) = input, hx, weights, rest
+        if training and p:
+            raise UserError(
+                "the network drops values between recurrent layers of a packed sequence: give it a padded one"
+            )
+        return func(data, sizes, start, of_layers, bias, layers, p, training, both)
+    bias, layers, p, training, both, batch_first = rest
+    if not training or not p or layers == 1:
+        return func(input, hx, weights, *rest)
+    states, size, ends = hx if isinstance(hx, tuple | list) else (hx,), len(weights) // layers, []
+    for layer in range(layers):
+        if layer:
+            input = _dropped(draws, input, p, True, False, input)
+        start = tuple(state[layer * (1 + both) : (layer + 1) * (1 + both)] for state in states)
+        of_layer = weights[layer * size : (layer + 1) * size]
+        first = start if isinstance(hx, tuple | list) else start[0]
+        input, *end = func(input, first, of_layer, bias, 1, 0.0, True, both, batch_first)
+        ends.append(end)
+    return input, *(torch.cat(end) for end in zip(*ends, strict=True))
+
+
+def _bernoulli(
+    draws: NetworkDraws, func: Any, input: Tensor, p: float | None = None, *, generator: None = None
+) -> Tensor:
+    """`torch.bernoulli`: 1 with the probability that stands in `input`, or p."""
+    return (draws.uniform(input) < (input if p is None else p)).to(input.dtype)
+
+
+def _bernoulli_in_place(
+    draws: NetworkDraws, func: Any, input: Tensor, p: Tensor | float = 0.5, *, generator: None = None
+) -> Tensor:
+    """`Tensor.bernoulli_`, as drop path calls it."""
+    return _in_place(input, (draws.uniform(input) < p).to(input.dtype))
+
+
+def _uniform_in_place(
+    draws: NetworkDraws, func: Any, input: Tensor, start: float = 0.0, to: float = 1.0, *, generator: None = None
+) -> Tensor:
+    """`Tensor.uniform_`."""
+    return _in_place(input, start + (to - start) * draws.uniform(input))
+
+
+def _in_place(input: Tensor, drawn: Tensor) -> Tensor:
+    """The result of an operation in place. Its argument is one tensor for all clients and cannot hold a draw of each:
+    it becomes NaN, so that the trial of a model finds code that reads it."""
+    if not input.is_floating_point():
+        raise UserError(
+            f"the network draws into a tensor of {input.dtype}: draw into floating numbers and compare them"
+        )
+    input.fill_(math.nan)
+    return drawn
+
+
+def _rand_like(draws: NetworkDraws, func: Any, input: Tensor, **kwargs: Any) -> Tensor:
+    return draws.uniform(torch.empty_like(input, **kwargs))
+
+
+def _rand(draws: NetworkDraws, func: Any, *size: Any, generator: None = None, **kwargs: Any) -> Tensor:
+    return draws.uniform(torch.empty(*size, **kwargs))
+
+
+_ANSWERS: dict[Any, Callable[..., Any]] = {
+    functional.dropout: _dropout,
+    torch.dropout: _torch_dropout,
+    functional.dropout1d: _dropout_of_channels,
+    functional.dropout2d: _dropout_of_channels,
+    functional.dropout3d: _dropout_of_channels,
+    functional.alpha_dropout: _alpha_dropout,
+    functional.scaled_dot_product_attention: _attention,
+    functional.multi_head_attention_forward: _heads,
+    torch.lstm: _recurrent,
+    torch.gru: _recurrent,
+    torch.rnn_tanh: _recurrent,
+    torch.rnn_relu: _recurrent,
+    torch.bernoulli: _bernoulli,
+    torch.Tensor.bernoulli: _bernoulli,
+    torch.Tensor.bernoulli_: _bernoulli_in_place,
+    torch.Tensor.uniform_: _uniform_in_place,
+    torch.rand_like: _rand_like,
+    torch.rand: _rand,
+}

@@ -1,0 +1,329 @@
+"""Networks that draw in training: their masks belong to a client's step, whoever is computed beside it."""
+
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision.ops import StochasticDepth
+
+from bench.engine.batches import DrawAddress, draw_batches, network_keys
+from bench.errors import UserError
+from bench.federation.federation import Federation
+from bench.models.factory import build
+from bench.network_draws import NetworkDraws
+from bench.requests import Feed
+from bench.settings import Settings
+from tests.engine.problems import assert_same, everything, generic, run, toy_partition
+from tests.models.test_own import pictures
+
+SIZES = [9, 6, 5, 0]
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # of cohorts with torch's attention
+
+
+class Base(nn.Module):
+    """A hidden layer of rows of a picture; subclasses change `hidden`, `[batch, 8, 6]`."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.rows = nn.Linear(shape[2], 6)
+        self.head = nn.Linear(6, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.hidden(torch.tanh(self.rows(x.mean(1)))).mean(1)
+
+    def hidden(self, z: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+class Layers(Base):
+    """torch's layers, one after another."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.drop = nn.Sequential(nn.Dropout(0.3), nn.AlphaDropout(0.1), nn.Dropout1d(0.2), StochasticDepth(0.2, "row"))
+
+    def hidden(self, z: Tensor) -> Tensor:
+        out: Tensor = self.drop(z)
+        return out
+
+
+class Functions(Base):
+    """What people write by hand: dropout in a function, drop path as timm has it, noise, a mask from probabilities."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        z = functional.dropout(z, 0.3, training=self.training)
+        if not self.training:
+            return z
+        path = z.new_empty(len(z), 1, 1).bernoulli_(0.8)
+        path.div_(0.8)
+        z = z * path + 0.1 * torch.rand_like(z) + torch.rand(6)
+        return z * torch.bernoulli(torch.full_like(z, 0.7)) * z.new_empty(6).uniform_(0.5, 1.5)
+
+
+class Encoder(Base):
+    """torch's encoder, whose attention drops weights."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.encoder = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.2, batch_first=True)
+
+    def hidden(self, z: Tensor) -> Tensor:
+        out: Tensor = self.encoder(z)
+        return out
+
+
+class TimeFirst(Base):
+    """A layout with samples in the second place, where a larger batch would move every draw."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        return functional.dropout(z.transpose(0, 1).contiguous(), 0.3, self.training).transpose(0, 1)
+
+
+class Normed(Base):
+    """BatchNorm beside dropout."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.norm = nn.BatchNorm1d(8)
+        self.drop = nn.Dropout(0.5)
+
+    def hidden(self, z: Tensor) -> Tensor:
+        out: Tensor = self.drop(self.norm(z))
+        return out
+
+
+class Recurrent(Base):
+    """Two recurrent layers with dropout between them, and a convolution's channels: `vmap` does not know the first."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.lstm = nn.LSTM(6, 3, 2, dropout=0.4, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(6, 6, 2, dropout=0.4, batch_first=True)
+
+    def hidden(self, z: Tensor) -> Tensor:
+        out: Tensor = self.gru(self.lstm(z)[0])[0]
+        return out
+
+
+NETWORKS = [Layers, Functions, Encoder, TimeFirst, Normed, Recurrent]
+
+
+def federation(executor: Any, method: str = "fedavg", **changes: Any) -> Federation:
+    data = pictures(8)
+    chosen: dict[str, Any] = {
+        "dtype": "float64",
+        "batch_size": 4,
+        "lr": 0.05,
+        "seed": 3,
+        "clients": len(SIZES),
+        "epochs": 2,
+        **changes,
+    }
+    return Federation(
+        Settings(method=method, model="theirs", **chosen), dataset=data, partition=toy_partition(data, SIZES),
+        executor=executor, public=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+@pytest.mark.parametrize("theirs", NETWORKS, indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_the_same_draws_in_a_cohort_alone_and_after_a_resume(method: str) -> None:
+    """To rounding where matrices are multiplied in another order, to the byte where they are not."""
+    cohort, alone, debug, before, resumed = (
+        federation(executor, method) for executor in ("cohort", "sequential", "debug", "cohort", "cohort")
+    )
+    run(cohort, 2), run(alone, 2), run(debug, 2), run(before, 1)
+    tensors, plain = before.state()
+    resumed.restore(tensors, json.loads(json.dumps(plain)))
+    run(resumed, 1)
+    assert_same(everything(alone), everything(cohort))
+    assert_same(everything(resumed), everything(cohort), 0)
+    assert_same(everything(debug), everything(alone), 0)
+    assert cohort.warnings == alone.warnings == []
+
+
+def splitmix64(key: int, n: int, place: int) -> int:
+    """The n-th draw of a step at a place, by the definition of Steele, Lea and Flood, in Python's numbers."""
+
+    def mixed(z: int) -> int:
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+        return z ^ z >> 31
+
+    gamma = 0x9E3779B97F4A7C15
+    return mixed((mixed((key + n * gamma) % 2**64) + (place + 1) * gamma) % 2**64)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(1, 5))
+@settings(max_examples=30, deadline=None)
+def test_draws_are_splitmix64(key: int, draws: int) -> None:
+    """Its published first numbers of seed 1234567, too."""
+    stream = NetworkDraws(torch.tensor(key))
+    for n in range(1, draws + 1):
+        bits = stream.bits(torch.empty(2, 3)).reshape(-1).tolist()
+        assert bits == [splitmix64(key, n, place) >> 40 for place in range(6)]
+
+
+def test_draws_are_uniform_and_independent() -> None:
+    """Of neighbouring keys, draws and places: means, variances and correlations of a million numbers."""
+    streams = [NetworkDraws(torch.tensor(key)) for key in (0, 1, -1)]
+    u = torch.stack([stream.uniform(torch.empty(200_000)) for stream in streams for _ in range(3)])
+    assert ((u.mean(1) - 0.5).abs() < 5 * math.sqrt(1 / 12 / 200_000)).all()
+    assert (u.var(1) * 12 - 1).abs().max() < 0.02
+    with_neighbours = torch.corrcoef(torch.cat([u[:, 1:], u[:1, :-1]])) - torch.eye(10)
+    assert with_neighbours.abs().max() < 5 / math.sqrt(200_000)
+    counts = torch.histc(u, 64, 0, 1)
+    assert ((counts - u.numel() / 64) ** 2 / (u.numel() / 64)).sum() < 63 + 5 * math.sqrt(2 * 63)
+
+
+class Dropping(nn.Module):
+    """One layer of dropout, for a loop by hand."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.inner, self.drop, self.head = nn.Linear(math.prod(shape), 5), nn.Dropout(0.4), nn.Linear(5, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        out: Tensor = self.drop(torch.tanh(self.inner(x.flatten(1))))
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+@pytest.mark.parametrize("theirs", [Dropping], indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_a_plain_loop_with_the_same_masks_trains_the_same_model() -> None:
+    """A round of FedAvg, written out: masks from Python's numbers, which a hook puts in the place of the layer's."""
+    cell, data = federation("cohort"), pictures(8)
+    start = {name: tensor.clone() for name, tensor in cell.server.initial_model().tensors().items()}
+    run(cell, 1)
+    x, y = torch.from_numpy(data.x).double(), torch.from_numpy(data.y)
+    total = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
+    for client, (first, n) in enumerate([(0, 9), (9, 6), (15, 5)]):
+        net = Dropping((1, 8, 8), 3).double()
+        net.load_state_dict(start)
+        optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=cell.settings.momentum)
+        address = DrawAddress(seed=3, round=0, owner=client, training=1)
+        steps = 2 * -(-n // 4)
+        batches = draw_batches(Feed(), n, 4, steps, address, batch_statistics=False)
+        for places, size, key in zip(
+            batches.positions, batches.sizes, network_keys(address, steps).tolist(), strict=True
+        ):
+            mask = [splitmix64(key, 1, place) >> 40 >= round(0.4 * 2**24) for place in range(size * 5)]
+            noise = torch.tensor(mask).view(size, 5).double() / 0.6
+            handle = net.drop.register_forward_hook(lambda _, inputs, __, noise=noise: inputs[0] * noise)
+            at = torch.from_numpy(first + places[:size])
+            optimizer.zero_grad()
+            functional.cross_entropy(net(x[at]), y[at]).backward()
+            optimizer.step()
+            handle.remove()
+        for name, tensor in net.state_dict().items():
+            total[name] += n / 20 * tensor
+    expected = torch.cat([total[name].reshape(-1) for name in start])
+    torch.testing.assert_close(generic(cell), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("theirs", [Layers, Encoder], indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_evaluation_draws_nothing() -> None:
+    cell = federation("cohort")
+    first, again = run(cell, 1), cell.evaluate()
+    assert (first.metrics, first.clients) == (again.metrics, again.clients)
+
+
+@pytest.mark.parametrize("theirs", [Dropping], indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_a_sample_alone_has_the_draws_that_it_has_in_its_batch() -> None:
+    """With DP-SGD, whose gradients are of samples alone: without clipping and noise they are those of the batch."""
+    private = federation("cohort", dp_sgd={"norm": 1e9, "noise": 1e-12, "delta": 1e-5}, epochs=1)
+    run(private, 1)
+    assert private.warnings == []
+
+
+@pytest.mark.parametrize("theirs", [Dropping], indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_lora_drops_inputs_of_its_matrices_only() -> None:
+    """Of frozen layers nothing else is drawn: without the adapter's dropout the network's own is all that differs."""
+    lora = {"name": "lora", "rank": 2, "alpha": 2, "train": []}
+    cells = [
+        federation(e, adapters={**lora, "dropout": p})
+        for e, p in (("cohort", 0.3), ("sequential", 0.3), ("cohort", 0.0))
+    ]
+    for cell in cells:
+        run(cell, 2)
+    assert_same(everything(cells[1]), everything(cells[0]))
+    assert not torch.equal(generic(cells[0]), generic(cells[2]))
+
+
+class Remembering(Base):
+    """Draws in place and reads the tensor that was drawn into."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        if not self.training:
+            return z
+        mask = torch.empty(6)
+        mask.bernoulli_(0.5)
+        return z * mask
+
+
+class Normal(Base):
+    """Draws that have no stream: their logarithms and cosines would round by the processor."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        return z + torch.randn_like(z) if self.training else z
+
+
+class Coin(Base):
+    """Python's generator, which is one for the process."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        return z if self.training and random.random() < 0.5 else z + 0
+
+
+class Always(Base):
+    """Dropout that evaluation has, too."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        return functional.dropout(z, 0.2)
+
+
+class Packed(Base):
+    """Recurrent layers of a packed sequence."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.gru = nn.GRU(6, 6, 2, dropout=0.4, batch_first=True)
+
+    def hidden(self, z: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(z, torch.full((len(z),), 8), batch_first=True)
+        return nn.utils.rnn.pad_packed_sequence(self.gru(packed)[0], batch_first=True)[0]
+
+
+REFUSED = [
+    (Remembering, "reads a tensor that it drew into in place"),
+    (Normal, "draws random numbers in its forward pass in training, .* torch.rand"),
+    (Coin, "draws random numbers in its forward pass in training"),
+    (Always, "draws random numbers in its forward pass in evaluation"),
+    (Packed, "of a packed sequence: give it a padded one"),
+]
+
+
+@pytest.mark.parametrize(("theirs", "words"), REFUSED, indirect=["theirs"])
+@pytest.mark.usefixtures("theirs")
+def test_draws_that_have_no_stream_are_refused_by_name(words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        build("theirs", (1, 8, 8), 3)
