@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ def pretrained(path: Path, net: nn.Module) -> dict[str, Tensor]:
     Raises:
         UserError: as in `match`.
     """
-    taken, state = match(path, net).taken, _state(path)
+    taken, state = match(path, net).taken, _state_for(path, net)
     return {name: state[key] for name, key in taken.items()}
 
 
@@ -77,7 +78,7 @@ def match(path: Path, net: nn.Module) -> Match:
         UserError: there is no such file, it holds no state dict, a tensor of it does not fit the network, the order of
             its layers does not say which is which, or a constant differs from the network's.
     """
-    state, added = _state(path), tensors_of_adapters(net)
+    state, added = _state_for(path, net), tensors_of_adapters(net)
     tensors = itertools.chain(net.named_parameters(), statistics(net))
     target = {name: tensor for name, tensor in tensors if name not in added}
     body, head = ([name for name in target if name.startswith("head.") == last] for last in (False, True))
@@ -285,7 +286,11 @@ def _in_order(names: list[str], keys: list[str]) -> dict[str, str]:
                 f"{owner} {', '.join(layer.values()) or 'no further tensor'}"
                 for owner, layer in (("the file has", stored), ("the model", layer_names))
             )
-            raise ValueError(f"{len(keys)} tensors for {len(names)} of the model; {listed} in the same place")
+            raise ValueError(
+                f"{len(keys)} tensors for {len(names)} of the model; {listed} in the same place. Write the file with "
+                "the model's names: torch.save({key.replace('OLD', 'NEW'): value for key, value in state.items()}, "
+                "'renamed.pt')"
+            )
         matched |= {name: stored[kind] for kind, name in layer_names.items()}
     return matched
 
@@ -299,7 +304,32 @@ def _layers(names: Iterable[str]) -> list[dict[str, str]]:
     return list(layers.values())
 
 
+def _state_for(path: Path, net: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a file, under the names that the layers of Hugging Face's networks have in memory.
+
+    `save_pretrained` writes the names of older versions (`vit.encoder.layer.0` for `vit.layers.0`), and the library
+    knows which: it is asked what it would call each tensor of the network.
+    """
+    state = _state(path)
+    # The library is loaded, if a network is of it. Before version 5 files and networks have the same names.
+    library, loading = (sys.modules.get(f"transformers{part}") for part in ("", ".core_model_loading"))
+    networks = [n for n in net.modules() if library and loading and isinstance(n, library.PreTrainedModel)]
+    if not loading or not networks:
+        return state
+    names = list(networks[0].state_dict())
+    numbered = {name: torch.tensor(i) for i, name in enumerate(names)}
+    in_files = {old: names[int(i)] for old, i in loading.revert_weight_conversion(networks[0], numbered).items()}
+    base = networks[0].base_model_prefix  # which a file of the network without its head lacks
+    shorter = {old.removeprefix(f"{base}."): new.removeprefix(f"{base}.") for old, new in in_files.items()}
+    return {in_files.get(key, shorter.get(key, key)): value for key, value in state.items()}
+
+
 def _state(path: Path) -> dict[str, Tensor]:
+    if path.name.endswith(".index.json"):
+        raise UserError(
+            f"pretrained {path}: an index of several files, and one file is needed: "
+            "model.save_pretrained(FOLDER, max_shard_size='1TB')"
+        )
     check_file(path, "file of weights", "set `pretrained` to yours")
     return _read(*versions(path)[0])
 

@@ -13,6 +13,7 @@ from bench.config.identity import cell_id
 from bench.errors import UserError
 from bench.models.factory import build
 from bench.models.init import initialise
+from bench.models.network import with_head
 from bench.models.pretrained import match, pretrained
 from bench.params import Params
 from bench.rng import generator
@@ -357,6 +358,36 @@ def test_a_cell_starts_with_half_precision_in_its_own(tmp_path: Path) -> None:
     assert all(
         start[name].dtype == torch.float64 and torch.equal(start[name], halves[name].double()) for name in halves
     )
+
+
+def test_names_of_hugging_face_s_files_are_those_of_its_networks(tmp_path: Path) -> None:
+    """`save_pretrained` writes names of older versions: each tensor is where the library itself would load it."""
+    library = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = library.ViTConfig(**sizes, image_size=8, patch_size=4, num_channels=1, num_labels=3)
+    kinds = [
+        (library.ViTForImageClassification, 0, 3),
+        (library.ViTModel, 2, 3),
+        (library.ViTForImageClassification, 2, 5),
+    ]
+    net = with_head(library.ViTForImageClassification(config), "classifier")
+    for kind, drawn, classes in kinds:
+        config.num_labels = classes
+        theirs = kind(config)
+        theirs.save_pretrained(tmp_path)
+        path = tmp_path / "model.safetensors"
+        found, values = match(path, net), pretrained(path, net)
+        expected = theirs.state_dict()
+        assert (len(found.reset), found.by_order) == (drawn, ())
+        for name, value in values.items():
+            stored = name.replace("head.", "classifier.").removeprefix("body.")
+            assert torch.equal(value, expected.get(stored, expected.get(stored.removeprefix("vit."))))
+
+
+def test_several_files_of_weights_are_said_to_be_several(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(UserError, match="an index of several files, and one file is needed"):
+        match(tmp_path / "model.safetensors.index.json", build("mlp", (4,), 3))
 
 
 def test_a_file_that_no_model_would_read_is_refused(tmp_path: Path) -> None:
