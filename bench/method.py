@@ -3,6 +3,7 @@
 A method is one file that reads like its paper's algorithm box. It imports this module and no deeper one.
 """
 
+import inspect
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
@@ -245,6 +246,9 @@ def mean(messages: Sequence[Message], name: str, *, equal: bool = False) -> Any:
     if not values:
         raise ValueError(_nobody_sent(name, messages))
     weights = [1.0 if equal else m.weight for m in messages if name in m.values]
+    if not isinstance(values[0], Params | Tensor):
+        kind = type(values[0]).__name__
+        raise TypeError(f"{name!r} is a {kind} in the uploads: a mean is of model values or tensors")
     whole = sum(weights)
     if whole <= 0:
         raise ValueError(f"the weights of all messages with {name!r} sum to {whole:g}: there is no mean")
@@ -353,9 +357,20 @@ class Method:
         """Refuse a user's class whose mistakes show in its text.
 
         Raises:
-            UserError: a request is never yielded, or `mean_of` is text.
+            UserError: a request is never yielded, `mean_of` is text, `trains` is no tier, or its constructor takes
+                something else than the hyperparameters.
         """
         super().__init_subclass__(**options)
+        if cls.trains not in ("gm", "pm", "both"):
+            raise UserError(f"{cls.__name__}: trains = {cls.trains!r} is none of 'gm', 'pm' and 'both'")
+        if is_external(cls) and "__init__" in cls.__dict__:
+            try:
+                inspect.signature(cls.__init__).bind(None, None)
+            except TypeError:
+                raise UserError(
+                    f"{cls.__name__}.__init__ should be (self, hyper), as hyperparameters are all that it gets: models "
+                    "and numbers of classes come from the server in `init`"
+                ) from None
         if isinstance(cls.mean_of, str):
             raise UserError(f'{cls.__name__}: mean_of = "{cls.mean_of}" is text: write ("{cls.mean_of}",) with a comma')
         if is_external(cls):
@@ -443,6 +458,8 @@ class Method:
 
 def cross_entropy(model: Forward, values: Values, batch: Batch, ctx: Context) -> Tensor:
     """Mean cross-entropy of part `w`, `[]`."""
+    if "w" not in values:
+        raise ValueError(f"cross_entropy trains a part 'w', and there is {', '.join(map(repr, values))}: call it 'w'")
     # PyTorch's cross_entropy also looks for labels to ignore, which takes a tenth of a small model's step.
     logits = model(values["w"], batch.x).log_softmax(1)
     try:

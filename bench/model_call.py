@@ -183,7 +183,13 @@ class Forward:
         return self.call("head", w, z, stats=stats)
 
     def call(self, method: str, w: Params, *args: Tensor, stats: Stats = "batch") -> Tensor:
-        """Call the network's method of that name on `args` with the tensors of `w`."""
+        """Call the network's method of that name on `args` with the tensors of `w`.
+
+        Raises:
+            ValueError: the whole network is called, and `w` is a part of it.
+        """
+        if method == "forward" and (layers := w.spec.partial):
+            raise ValueError(f"a part of a model ({layers}) is called as a whole: `join(body, head)` makes one")
         training = stats == "batch" and not self._frozen
         current = w.with_buffers(self.moved(w)).tensors()
         if training:

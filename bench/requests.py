@@ -322,7 +322,7 @@ def not_a_request(yielded: Any) -> str:
     if isinstance(yielded, Request):
         values = getattr(yielded, "values", {})
         if isinstance(values, Mapping):
-            return ""
+            return _wrong_value(kind, values) or (_wrong_option(yielded) if isinstance(yielded, Train) else "")
         return f"{kind}({type(values).__name__}) has no names: write {kind}({{'name': ...}})"
     if isinstance(yielded, type) and issubclass(yielded, Request):
         return f"the class {yielded.__name__} was yielded, not a request: write {yielded.__name__}(...)"
@@ -331,6 +331,35 @@ def not_a_request(yielded: Any) -> str:
     if isinstance(yielded, tuple | list) and any(isinstance(part, Request) for part in yielded):
         return f"a {kind} was yielded: yield requests one by one, without a comma after them"
     return f"a {kind} was yielded, which is no request: yield Train(...), Upload(...), Predict(...) or another one"
+
+
+def _wrong_value(kind: str, values: Mapping[str, Any]) -> str:
+    """Say which of a request's values is an answer, or a model value with other weights than its network has."""
+    for name, value in values.items():
+        if isinstance(value, Trained):
+            return f"{kind}({{{name!r}: ...}}) holds the answer to Train: take a part of it, such as trained['w']"
+        if isinstance(value, Params) and value.weights.shape != (value.spec.d,):
+            sizes = f"{list(value.weights.shape)} where its network has [{value.spec.d}]"
+            return f"{kind}({{{name!r}: ...}}) holds a model value with weights {sizes}"
+    return ""
+
+
+def _wrong_option(train: Train) -> str:
+    """Say which option of a training is of another library or type."""
+    if str(getattr(train.loss, "__module__", "")).startswith("torch"):
+        name = getattr(train.loss, "__name__", type(train.loss).__name__)
+        return (
+            f"Train(loss={name}) is torch's: give it `cross_entropy` of bench.method, or write a function "
+            "loss(model, values, batch, ctx) that calls torch's"
+        )
+    for option, number in (("epochs", train.epochs), ("steps", train.steps)):
+        if number is not None and not isinstance(number, int):
+            return f"Train({option}={number!r}): give it a whole number"
+    optimizers = train.optimizer if isinstance(train.optimizer, Mapping) else {"": train.optimizer}
+    for optimizer in optimizers.values():
+        if optimizer is not None and not isinstance(optimizer, Optimizer):
+            return f"Train(optimizer={optimizer!r}): give it SGD(lr=...) or Adam(...) of bench.method"
+    return ""
 
 
 _REQUESTS = (Train, Gradient, Predict, Evaluate, ClassStats, Upload, Exchange)

@@ -131,7 +131,8 @@ def _named(
             hint = did_you_mean(strange[0], names) or listed
             raise UserError(f"{source}: there is no column {strange[0]!r}, which `{option}` names.{hint}")
     if not needed[0]:
-        raise UserError(f"{source}: `label_column` should name the column of the classes")
+        listed = ", ".join([*names[:LISTED_NAMES], *(["..."] if len(names) > LISTED_NAMES else [])])
+        raise UserError(f"{source}: which column holds the classes (--label, or `label_column`)? There are {listed}")
     if clash := {*needed}.intersection(leave_out):
         raise UserError(
             f"{source}: {clash.pop()!r} is the column of labels, sites, subjects or parts and cannot be in `leave_out`"

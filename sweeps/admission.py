@@ -183,8 +183,8 @@ class Admission:
         if defined is None:
             seeds = sorted({seed for task, seed in self._cells if task == _task(settings)})
             raise UserError(f"{where}: {self._name} has the seeds {_list(seeds)} only")
-        found, due = self._fixed(settings), self._fixed(defined)
-        if different := [name for name in Settings.model_fields if found.get(name) != due.get(name)]:
+        given, due = self._fixed(settings), self._fixed(defined)
+        if different := [name for name in Settings.model_fields if given.get(name) != due.get(name)]:
             here, there = settings.model_dump(mode="json"), defined.model_dump(mode="json")
             values = "; ".join(f"{name} is {shown(here[name])}, not {shown(there[name])}" for name in different)
             raise UserError(f"{where}: not a cell of {self._name}: {values}")
@@ -289,8 +289,8 @@ class Admission:
 
     def _fixed(self, settings: Settings) -> dict[str, Any]:
         """The settings that every entry has in common, where they differ from their defaults."""
-        own = {"method", "label", "hp", *(dimension.key for dimension in self._searched)}
-        return {name: value for name, value in differing(settings).items() if name not in own}
+        free = {"method", "label", "hp", *(dimension.key for dimension in self._searched)}
+        return {name: value for name, value in differing(settings).items() if name not in free}
 
 
 def _task(settings: Settings) -> tuple[str, str]:

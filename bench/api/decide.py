@@ -289,7 +289,7 @@ def _export(folder: Path, method: str, data_root: Path) -> str:
     if out.is_dir():  # of an earlier command, with fewer seeds or minutes
         shutil.rmtree(inside.make_folder(folder, out))
     try:
-        notes = cell.export(out, data_root)
+        notes = cell.export(out, data_root).notes
     except UserError as error:
         return f"Models: none ({error})."
     return " ".join([f"Models: {out}, of `{method}` with seed {cell.settings.seed}.", *(f"{note}." for note in notes)])

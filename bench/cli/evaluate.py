@@ -82,7 +82,7 @@ def export(
     view = one_cell(run, cell)
     with starting("Reading the models ...", quiet=quiet):
         importlib.import_module("bench.results.export")
-    notes = view.export(out, data_root)
+    notes = view.export(out, data_root).notes
     for note in notes if not quiet else []:
         typer.echo(f"note: {note}")
     typer.echo(out)

@@ -96,7 +96,7 @@ class Evaluator:
             return mean_of_models(personal, self._server.sizes)
         program = self._method.generic(self._server)
         model = self._engine.finish(SERVER, program, self._address(version, SERVER))
-        if model is None:
+        if model is None and self._method.trains != "gm":
             return None
         return self._clients.mean_buffers(as_model(model, f"{type(self._method).__name__}.generic"))
 

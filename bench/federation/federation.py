@@ -86,6 +86,9 @@ class Federation(CellContext):
     def of(cls, settings: Settings, data_root: Path | str = "data", **execution: Unpack[Execution]) -> "Federation":
         """Make the federation of a cell before its first round, with its data, partition, shifts and public samples.
 
+        It sets for the whole process what a worker of a run sets, so that both are equally fast and round alike:
+        torch's threads to 1 (the engine has threads of its own), deterministic kernels, and memory that is kept.
+
         Args:
             settings: settings of the cell, for instance of a loaded grid.
             data_root: folder of the data files.
@@ -221,6 +224,9 @@ class Federation(CellContext):
             message.staleness = self.version - message.version
         inbox.sort(key=lambda m: m.client)
         done = self.method.aggregate(self.server, inbox)
+        if isinstance(done, Params):
+            name = type(self.method).__name__
+            raise TypeError(f"{name}.aggregate returned a model, which nobody keeps: server.state['model'] = ...")
         self.engine.finish(SERVER, done, DrawAddress(self.settings.seed, self.version, SERVER))
 
     def evaluate(self) -> Evaluation:

@@ -272,9 +272,13 @@ def as_model(value: Any, source: str) -> Params:
         TypeError: it is something else.
     """
     if isinstance(value, Params):
+        if layers := value.spec.partial:
+            raise TypeError(f"{source} gave a part of a model ({layers}): `join(body, head)` makes a model of parts")
         return value
     kind = "nothing" if value is None else type(value).__name__
     remedy = ', for instance `return trained["w"]`' if isinstance(value, Trained) else ""
+    if value is None:
+        remedy = ": write that function, return the model, or let `trains` say what the method trains"
     raise TypeError(f"{source} gave {kind} where a model value is due{remedy}")
 
 

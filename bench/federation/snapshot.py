@@ -32,9 +32,9 @@ class Packer:
             TypeError: a value of another kind, or a dict whose keys are neither strings nor integers.
         """
         self._group = group
-        return self._pack(value)
+        return self._pack(value, f"state of {group}")
 
-    def _pack(self, value: Any) -> Plain:
+    def _pack(self, value: Any, where: str) -> Plain:
         match value:
             case Params():
                 return {
@@ -46,12 +46,12 @@ class Packer:
             case None | bool() | int() | float() | str():
                 return value
             case list() | tuple():
-                return [self._pack(v) for v in value]
+                return [self._pack(v, where) for v in value]
             case Mapping():
                 if not all(isinstance(k, str | int) for k in value):
-                    raise TypeError(f"state has a dict with keys other than text and integers: {list(value)!r}")
-                return {"$dict": [[k, self._pack(v)] for k, v in value.items()]}
-        raise TypeError(f"state may hold model values, tensors and plain values, not {type(value).__name__}")
+                    raise TypeError(f"{where} has a dict with keys other than text and integers: {list(value)!r}")
+                return {"$dict": [[k, self._pack(v, f"{where}[{k!r}]")] for k, v in value.items()]}
+        raise TypeError(f"{where} may hold model values, tensors and plain values, not {type(value).__name__}")
 
     def _tensor(self, tensor: Tensor) -> str:
         at = memory_of(tensor)

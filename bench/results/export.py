@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,11 +37,11 @@ import sys
 from bench.errors import UserError
 from bench.exported import load_model
 
+if len(sys.argv) < 3 or {"-h", "--help"} & set(sys.argv):
+    sys.exit(__doc__)
 try:
     model, *site = [load_model(file) for file in (sys.argv[1], *sys.argv[3:4])]
     table, notes = model.predict(sys.argv[2], *site)
-except IndexError:
-    sys.exit(__doc__)
 except UserError as error:
     sys.exit(f"predict.py: {error}")
 print(*notes, sep="\\n", end="\\n" if notes else "", file=sys.stderr)
@@ -49,7 +49,19 @@ print(table.to_csv(index=False), end="")
 '''
 
 
-def export_cell(cell: ReadCell, out: Path, data_root: Path) -> list[str]:
+class Export(NamedTuple):
+    """Exported models of a cell.
+
+    Attributes:
+        models: the file of each site's model by the site's name, and under `generic` that of the generic model.
+        notes: what is to be known of them, a line each, such as a site whose file is the generic model.
+    """
+
+    models: dict[str, Path]
+    notes: list[str]
+
+
+def export_cell(cell: ReadCell, out: Path, data_root: Path) -> Export:
     """Write the models of a finished cell to a folder; the work of `bench.results.results.CellView.export`.
 
     The folder has a file for each client, named after its site, `generic.pt`, `models.json` that says which is which,
@@ -68,15 +80,15 @@ def export_cell(cell: ReadCell, out: Path, data_root: Path) -> list[str]:
     saved = SavedModels(cell, data_root)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder:
-        notes = _write(saved, Path(folder))
+        models, notes = _write(saved, Path(folder))
         out.mkdir(exist_ok=True)
         for file in Path(folder).iterdir():
             file.rename(out / file.name)
-    return notes
+    return Export({name: out / file for name, file in models.items()}, notes)
 
 
-def _write(saved: SavedModels, folder: Path) -> list[str]:
-    """Write all files, and say what is to be known of them."""
+def _write(saved: SavedModels, folder: Path) -> tuple[dict[str, str], list[str]]:
+    """Write all files; return the names of those of models, and what is to be known of them."""
     cell, notes = saved.cell, []
     tests = load_partition(cell.settings, saved.raw).test
     names = saved.partition.names or tuple(f"client-{client}" for client in range(len(saved.partition)))
@@ -102,7 +114,8 @@ def _write(saved: SavedModels, folder: Path) -> list[str]:
     }
     inside.replace(folder / INDEX, json.dumps(index, indent=2, ensure_ascii=False).encode())
     inside.replace(folder / SCRIPT, PREDICT.encode())
-    return notes
+    of_sites = {site: of_site["file"] for site, of_site in sites.items()}
+    return of_sites | ({"generic": GENERIC} if generic is not None else {}), notes
 
 
 def _generic(saved: SavedModels, notes: list[str], recordings: list[Recording]) -> ExportedModel | None:

@@ -27,6 +27,7 @@ from bench.store.tables import read_table, read_tables
 if TYPE_CHECKING:
     import pandas as pd
 
+    from bench.results.export import Export
     from bench.results.saved_models import KeptModel
 
 FIGURE_COLUMNS = (
@@ -112,7 +113,7 @@ class CellView:
 
         return load_model(self, client, data_root)
 
-    def export(self, out: Path | str, data_root: Path | str = "data") -> list[str]:
+    def export(self, out: Path | str, data_root: Path | str = "data") -> "Export":
         """Write the models as files that predict anywhere: one of each client, and the generic one (docs/export.md).
 
         Args:
@@ -120,7 +121,7 @@ class CellView:
             data_root: where data files lie.
 
         Returns:
-            What is to be known of them, a line each, such as a site whose file is the generic model.
+            `models`, the files by the names of the sites and `generic`, and `notes`, what is to be known of them.
 
         Raises:
             UserError: the cell is not done, kept no models, its data are not there, or its models cannot be exported.

@@ -146,7 +146,8 @@ METHODS: dict[str, dict[str, object]] = {
 def test_arrays_and_methods_with_models_of_their_own(method: str, cell: Cell, tmp_path: Path) -> None:
     """Each exported model gives the saved model's logits on raw samples."""
     done = finished(cell(method=method, rounds=2, **METHODS[method]), tmp_path / "0123456789abcdef", "best")
-    notes = done.export(tmp_path / "models")
+    models, notes = done.export(tmp_path / "models")
+    assert {path.name for path in models.values()} == {path.name for path in (tmp_path / "models").glob("*.pt")}
     assert any("the file of each site is the generic one" in note for note in notes) == (method == "fedprox")
     x = torch.from_numpy(load_dataset(done.settings).x[:70])
     for client in (None, *range(done.settings.clients)):
