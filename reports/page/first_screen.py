@@ -118,8 +118,8 @@ def _how_sure(store: Store, figure: Figure, chosen: str, leader: str) -> str:
     group = _family(store, figure, chosen)
     standings = group.standings(store.margin)
     if leader not in standings:
-        one = "one seed shows no spread" if len(group.scores) > 1 else "there is no other model to compare with"
-        return f"How sure that is cannot be said: {one}."
+        reason = "one seed shows no spread" if len(group.scores) > 1 else "there is no other model to compare with"
+        return f"How sure that is cannot be said: {reason}."
     over = f"over {len(store.tasks)} tasks" if len(store.tasks) > 1 else f"on {store.tasks[0]}"
     first = standings[leader]
     if first.verdict == "better":
@@ -135,7 +135,7 @@ def _how_sure(store: Store, figure: Figure, chosen: str, leader: str) -> str:
 
 
 def _gains(store: Store, figure: Figure, chosen: str, leader: str) -> str:
-    """By how much the leader is above what is simple, mean over tasks, or case by case."""
+    """The leader's gains over simple methods, as means over tasks, or case by case."""
     rows = {cell.view.settings.method: cell.row for cell in reversed(store.cells)}
     texts, lacking = [], []
     for method, name in _SIMPLE.items():
@@ -147,14 +147,14 @@ def _gains(store: Store, figure: Figure, chosen: str, leader: str) -> str:
                 case: difference(store, (leader, part.tasks), (row, part.tasks), figure, chosen)
                 for case, part in blocks.items()
             }
-            listed = [f"{_points(gain)}{case and f' in {_quoted([case])}'}" for case, gain in gains.items() if gain.n]
-            texts += [f"against {name} {', '.join(listed)}"] if listed else []
+            shown = [f"{_points(gain)}{case and f' in {_quoted([case])}'}" for case, gain in gains.items() if gain.n]
+            texts += [f"against {name} {', '.join(shown)}"] if shown else []
     missing = f" ({' and '.join(lacking)}: not in the grid)" if lacking else ""
     return f"`{leader}`, in points: {'; '.join(texts)}{missing}." if texts else ""
 
 
 def _of_cases(store: Store, figure: Figure, chosen: str, leader: str) -> str:
-    """What each case changes for the leader."""
+    """The changes that each case makes to the leader."""
     against: dict[str, list[str]] = {}
     for effect in effects(store, figure, chosen):
         if effect.row == leader:

@@ -345,7 +345,7 @@ def _thin_ticks(side: "Axis") -> bool:
 
 
 def _boxes(side: "Axis") -> list[Any]:
-    """Where the numbers of an axis stand, within what it shows."""
+    """The places of the numbers of an axis, within what it shows."""
     low, high = sorted(side.get_view_interval())
     side.get_ticklabels()  # brings the ticks up to date
     shown = [tick for tick in side.get_major_ticks() if low <= tick.get_loc() <= high]

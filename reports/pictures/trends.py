@@ -83,8 +83,8 @@ def _number(value: Any) -> float | None:
 def _without(name: str, values: Sequence[tuple[Cell, float]]) -> Callable[[Settings], Settings]:
     """Cells' settings but for one, which is in all of them as in the first."""
     if name.startswith("hp."):
-        own = name.removeprefix("hp.")
-        return lambda settings: settings.model_copy(update={"hp": {**settings.hp, own: 0}})
+        short = name.removeprefix("hp.")
+        return lambda settings: settings.model_copy(update={"hp": {**settings.hp, short: 0}})
     return lambda settings: settings.model_copy(update={name: getattr(values[0][0].view.settings, name)})
 
 

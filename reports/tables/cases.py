@@ -42,14 +42,14 @@ def effects(store: Store, figure: Figure, chosen: str) -> list[Effect]:
         chosen: which round is reported.
     """
     tasks = {(cell.case, cell.base): cell.task for cell in store.cells}
-    found = []
+    changes = []
     for row in store.rows:
         for pair in pairs_of_cases(store):
             bases = [base for case, base in tasks if case == pair[0] and (pair[1], base) in tasks]
             of_case, against = ([tasks[case, base] for base in bases] for case in pair)
             if (of_pair := difference(store, (row, of_case), (row, against), figure, chosen)).n:
-                found.append(Effect(row, *pair, of_pair))
-    return found
+                changes.append(Effect(row, *pair, of_pair))
+    return changes
 
 
 def difference(
@@ -71,11 +71,11 @@ def mean_scores(store: Store, row: str, tasks: Sequence[str], figure: Figure, ch
 
 def effect_table(store: Store, chosen: str) -> Table:
     """Differences between cases, method by method."""
-    found = {figure: effects(store, figure, chosen) for figure in (*HEADLINE, *BENIGN)}
-    shown = [figure for figure, of_figure in found.items() if of_figure]
+    by_figure = {figure: effects(store, figure, chosen) for figure in (*HEADLINE, *BENIGN)}
+    shown = [figure for figure, of_figure in by_figure.items() if of_figure]
     rows: dict[tuple[str, str, str], dict[Figure, TableEntry]] = {}
     for figure in shown:
-        for effect in found[figure]:
+        for effect in by_figure[figure]:
             entry = number(effect.difference.mean, signed=True)
             interval = interval_text(effect.difference)
             rows.setdefault((effect.row, effect.case, effect.against), {})[figure] = replace(entry, note=interval)

@@ -3,8 +3,10 @@
 import itertools
 from collections.abc import Mapping
 
+import numpy as np
 from torch import Tensor, nn
 
+from bench.data import Dataset
 from bench.tensors import constants
 
 
@@ -15,3 +17,11 @@ def filled(net: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     for path, tensor in itertools.chain(net.named_parameters(), net.named_buffers()):
         tensor.data = (fixed if path in fixed else values)[path].clone()
     return net
+
+
+def pictures(side: int, channels: int = 1) -> Dataset:
+    """Square pictures of three classes, 20 to train and 10 to test."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 30)
+    x = (rng.normal(size=(30, channels, side, side)) + y[:, None, None, None]).astype(np.float32)
+    return Dataset("toy", x, y, 20, 3, (0.0,) * channels, (1.0,) * channels, "toy")

@@ -21,7 +21,7 @@ from bench.network_draws import NetworkDraws
 from bench.requests import Feed
 from bench.settings import Settings
 from tests.engine.problems import assert_same, everything, generic, run, toy_partition
-from tests.models.test_own import pictures
+from tests.models.helpers import pictures
 
 SIZES = [9, 6, 5, 0]
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # of cohorts with torch's attention

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import bench
 from bench.config.identity import cell_id
-from bench.data import Dataset
 from bench.errors import UserError
 from bench.federation.federation import Federation
 from bench.models.factory import build, initial_values
@@ -30,7 +29,7 @@ from bench.runs.session_options import Options
 from bench.settings import Settings
 from tests.conftest import ROOT
 from tests.engine.problems import assert_same, everything, run, toy_partition
-from tests.models.helpers import filled
+from tests.models.helpers import filled, pictures
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # of cohorts with torch's attention
 
@@ -43,13 +42,6 @@ SIZES = [9, 6, 5]
 @pytest.fixture(autouse=True)
 def _registered() -> None:
     bench.load_file(FILE)
-
-
-def pictures(side: int, channels: int = 1) -> Dataset:
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 30)
-    x = (rng.normal(size=(30, channels, side, side)) + y[:, None, None, None]).astype(np.float32)
-    return Dataset("toy", x, y, 20, 3, (0.0,) * channels, (1.0,) * channels, "toy")
 
 
 def federation(model: str, executor: Any, **settings: Any) -> Federation:
