@@ -39,10 +39,15 @@ class NetworkDraws(TorchFunctionMode):
     def __init__(self, key: Tensor, position: Tensor | None = None) -> None:
         super().__init__()
         self.shapes: list[torch.Size] = []
+        self._spent: list[Tensor] = []
         self._key = key
         self._position = position
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if self._spent and any(argument is tensor for argument in args for tensor in self._spent):
+            raise UserError(
+                "the network reads a tensor that it drew into in place: read what `bernoulli_` or `uniform_` returns"
+            )
         answer = _ANSWERS.get(func)
         return func(*args, **(kwargs or {})) if answer is None else answer(self, func, *args, **(kwargs or {}))
 
@@ -56,8 +61,14 @@ class NetworkDraws(TorchFunctionMode):
         return _shifted(_mixed(start + _GAMMA * (place + 1)), 64 - _BITS).view(like.shape)
 
     def uniform(self, like: Tensor) -> Tensor:
-        """The next draw: uniform in [0, 1), in the shape and type of `like`."""
-        return self.bits(like).to(like.dtype) * 2.0**-_BITS
+        """The next draw: uniform in [0, 1), in the shape and type of `like`; of few digits, as many as it holds."""
+        digits = min(_BITS, 1 - round(math.log2(torch.finfo(like.dtype).eps)))  # more would round up to 1
+        return (self.bits(like) >> (_BITS - digits)).to(like.dtype) * 2.0**-digits
+
+    def spend(self, tensor: Tensor) -> None:
+        """Let nobody read a tensor that was drawn into in place: it is one for all clients and cannot hold a draw of
+        each. What the operation returns has it."""
+        self._spent.append(tensor)
 
     def kept(self, like: Tensor, p: float) -> Tensor:
         """The next draw: whether each number is kept that is dropped with probability p, in the shape of `like`."""
@@ -167,7 +178,7 @@ def _heads(draws: NetworkDraws, func: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _recurrent(draws: NetworkDraws, func: Any, input: Tensor, hx: Any, weights: Any, *rest: Any) -> Any:
     """`torch.lstm`, `gru` and their like, which draw between layers: called layer by layer where they do."""
-    if isinstance(weights, bool) or not isinstance(rest[0], bool):  # the form for packed sequences has other arguments
+    if not isinstance(rest[0], bool):  # the form for packed sequences has other arguments
         data, sizes, start, (of_layers, bias, layers, p, training, both) = input, hx, weights, rest
         if training and p:
             raise UserError(
@@ -200,24 +211,17 @@ def _bernoulli_in_place(
     draws: NetworkDraws, func: Any, input: Tensor, p: Tensor | float = 0.5, *, generator: None = None
 ) -> Tensor:
     """`Tensor.bernoulli_`, as drop path calls it."""
-    return _in_place(input, (draws.uniform(input) < p).to(input.dtype))
+    drawn = (draws.uniform(input) < p).to(input.dtype)
+    draws.spend(input)
+    return drawn
 
 
 def _uniform_in_place(
     draws: NetworkDraws, func: Any, input: Tensor, start: float = 0.0, to: float = 1.0, *, generator: None = None
 ) -> Tensor:
     """`Tensor.uniform_`."""
-    return _in_place(input, start + (to - start) * draws.uniform(input))
-
-
-def _in_place(input: Tensor, drawn: Tensor) -> Tensor:
-    """The result of an operation in place. Its argument is one tensor for all clients and cannot hold a draw of each:
-    it becomes NaN, so that the trial of a model finds code that reads it."""
-    if not input.is_floating_point():
-        raise UserError(
-            f"the network draws into a tensor of {input.dtype}: draw into floating numbers and compare them"
-        )
-    input.fill_(math.nan)
+    drawn = start + (to - start) * draws.uniform(input)
+    draws.spend(input)
     return drawn
 
 

@@ -5,6 +5,7 @@ import linecache
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -346,14 +347,14 @@ def _wrong_value(kind: str, values: Mapping[str, Any]) -> str:
 
 def _wrong_option(train: Train) -> str:
     """Say which option of a training is of another library or type."""
-    if str(getattr(train.loss, "__module__", "")).startswith("torch"):
+    if str(getattr(train.loss, "__module__", "")).partition(".")[0] == "torch":
         name = getattr(train.loss, "__name__", type(train.loss).__name__)
         return (
             f"Train(loss={name}) is torch's: give it `cross_entropy` of bench.method, or write a function "
             "loss(model, values, batch, ctx) that calls torch's"
         )
     for option, number in (("epochs", train.epochs), ("steps", train.steps)):
-        if number is not None and not isinstance(number, int):
+        if number is not None and not isinstance(number, Integral):
             return f"Train({option}={number!r}): give it a whole number"
     optimizers = train.optimizer if isinstance(train.optimizer, Mapping) else {"": train.optimizer}
     for optimizer in optimizers.values():

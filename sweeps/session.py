@@ -102,8 +102,9 @@ def run_study(
     if timeout is not None and timeout < 0:
         raise UserError(f"--timeout {timeout:g}: should be 0 or more")
     folder, quiet, mirror = session.folder, session.options.quiet, session.mirror
+    runner.threads(None)  # Ray's nodes are asked for so many cores
+    planned = session.plan(runner)  # which finds out how many cells share a GPU
     options = session.cell_options(runner, None)
-    planned = session.plan(runner)
     if not quiet:
         print_notes(planned_remarks(planned))
     check_blind(study, session.options.data_root)

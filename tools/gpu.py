@@ -36,7 +36,8 @@ TESTS, RUNS = 110, 120
 
 def tests() -> int:
     """Run the tests on a GPU in many processes, without the plug-ins of pytest that happen to be installed."""
-    words = ["-p", "xdist.plugin", "-n", str(max(1, cores() - 2)), "--dist", "worksteal", "-q", "-m", "not slow"]
+    processes = str(max(1, min(8, cores() - 2)))  # each opens the device
+    words = ["-p", "xdist.plugin", "-n", processes, "--dist", "worksteal", "-q", "-m", "not slow"]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-m", "pytest", *words, "tests/engine/test_gpu.py"]
     try:

@@ -111,17 +111,18 @@ def sum_lines(
         return [
             f"{total}: " + ("no estimate, see `missing` above" if any(share for _, share in runs) else "nothing to do")
         ]
-    seconds = sum(cost.seconds * repeats for cost, repeats in estimates) / side_by_side
     memory, gpu, disk = (
         _largest([(getattr(cost, resource), _cells(repeats)) for cost, repeats in estimates], side_by_side)
         for resource in ("memory", "gpu", "disk")
     )
+    # Cells that share a GPU are not taken to be faster than one after the other.
+    seconds = sum(cost.seconds * repeats for cost, repeats in estimates) / (1 if gpu else side_by_side)
     disk += sum(cost.folder * _cells(repeats) for cost, repeats in estimates)
     memory_text = f"{_bytes(memory)} of memory" + (f", {_bytes(gpu)} of the GPU's" if gpu else "")
     left_out = sum(_cells(repeats) for (_, repeats), cost in zip(runs, costs, strict=True) if repeats and not cost)
     return [
         f"{total}: about {duration_text(seconds)}, {memory_text}, at most {_bytes(disk)} of disk",
-        _basis([cost.basis for cost, _ in estimates]),
+        _basis([cost.basis for cost, repeats in estimates for _ in range(_cells(repeats))]),
         *(f"missing: {text}" for text in _shortages(memory, gpu, disk, folder, side_by_side)),
         *([f"{left_out} cells are left out: see `missing` above."] if left_out else []),
     ]

@@ -149,7 +149,7 @@ class _Forecast:
 
     Attributes:
         side_by_side: number of cells at a time.
-        costs: of each run; None if it runs no more, or if its data are not known or it is refused (`_checked` says so).
+        costs: of each run; None if it runs no more, if its data are not known, or if a model does not take the samples.
     """
 
     def __init__(self, runs: "Sequence[tuple[Settings, float]]", options: "SessionOptions", *, measure: bool) -> None:

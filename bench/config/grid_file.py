@@ -122,6 +122,11 @@ def read_plan(document: Document) -> Plan:
     _refuse_shared_names(document, plan.datasets)
     for cases in (plan.cases, *(dataset.cases for dataset in plan.datasets)):
         _refuse_repeats(document, "the case", [(entry.text, entry.path) for entry in cases])
+        for entry in cases:  # reports find a cell's case in the text that has the data set's name, too
+            if entry.text and entry.text in {dataset.text or dataset.name for dataset in plan.datasets}:
+                document.complain(
+                    entry.path, f"the case {shown(entry.text)} has the name of a data set: give it another"
+                )
     for choices in plan.vary:
         _refuse_repeats(document, "the value", [(choice.value, choice.path) for choice in choices])
     _refuse_settings_of_axes(document, plan)

@@ -19,7 +19,8 @@ class DrawAddress(NamedTuple):
 
     Attributes:
         purpose, training: what a program is for (empty: a round of training), and the number of a training in it. They
-            are part of the address of noise only: trainings of a round share their batches, and must not share noise.
+            are part of the address of noise and of what networks draw: trainings of a round share their batches, and
+            must share neither.
     """
 
     seed: int

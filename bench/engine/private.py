@@ -44,7 +44,11 @@ def refuse(request: Train, recipe: Recipe) -> None:
     elif request.side:
         problem = f"{recipe.name} reads a second batch ({', '.join(request.side)}) beside a sample"
     elif recipe.moves_statistics:
-        problem = "a network has batch statistics, which mix the samples of a batch: take one with GroupNorm"
+        problem = (
+            "a network has batch statistics, which mix the samples of a batch: take one with GroupNorm"
+            if recipe.batch_statistics
+            else "a network's statistics, or what it draws, are of a batch: give it neither, or draw with samples first"
+        )
     else:
         return
     raise UserError(f"dp_sgd: {problem}. Gradients cannot be clipped by sample here; or take out `dp_sgd`")

@@ -72,7 +72,6 @@ class CellContext:
     ) -> None:
         self.settings = settings
         forget_networks()
-        torch.set_num_threads(1)  # the engine's threads take the cores; torch's beside them would halve its speed
         make_deterministic(torch.device(device), settings.precision)
         self.method = make_method(settings)
         self.selection = make_selection(settings, self.method)

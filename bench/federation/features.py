@@ -26,6 +26,7 @@ from bench.engine.device_data import Pool, home_of
 from bench.engine.predict import outputs
 from bench.federation.setup import frozen_tensors
 from bench.model_call import Arithmetic
+from bench.models.network import Network
 from bench.params import Entry, Params, Spec
 from bench.plugin import METHODS
 from bench.settings import Settings
@@ -49,6 +50,9 @@ class Head(nn.Module):
     def __init__(self, net: Any) -> None:
         super().__init__()
         self.head = net.head
+        # What the trial of the whole found is not seen in a part of it.
+        self.draws_in_training = getattr(net, "draws_in_training", False)
+        self.moves_statistics = getattr(net, "moves_statistics", False)
 
     def features(self, x: Tensor) -> Tensor:
         """The inputs themselves, `[batch, width]`."""
@@ -76,6 +80,8 @@ def can_take_their_place(settings: Settings, net: nn.Module) -> bool:
         return False
     if any(isinstance(layer, _BatchNorm) and layer.running_mean is None for layer in net.modules()):
         return False  # a sample's features depend on the others of its batch
+    if getattr(net, "draws_in_training", False) and not isinstance(net, Network):
+        return False  # what lies between body and head may draw
     return reads_inputs_by_models_only(settings.method)
 
 

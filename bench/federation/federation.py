@@ -97,6 +97,7 @@ class Federation(CellContext):
         Raises:
             UserError: the data are missing or damaged, or a setting does not fit the method, the data or the device.
         """
+        torch.set_num_threads(1)  # the engine's threads take the cores; torch's beside them would halve its speed
         dataset, partition, public = load_all(settings, Path(data_root))
         return cls(settings, dataset=dataset, partition=partition, public=public, **execution)
 
@@ -291,7 +292,7 @@ class Federation(CellContext):
         """
         convolutions: dict[str, str | int] = {}
         if self.device_data.device.type != "cpu":
-            convolutions["convolutions"] = way(self.settings.precision)
+            convolutions["convolutions"] = way(self.settings.precision, self.settings.dtype)
         return convolutions | {
             "device": str(self.device_data.device),
             "models": str(self.device_data.home),

@@ -101,6 +101,8 @@ class ServerState:
 
     def build(self, arch: str, module: nn.Module) -> Params:
         """Initial values for a network of the method's own, built on the meta device."""
+        drops = (layer.p > 0 for layer in module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd))
+        setattr(module, "draws_in_training", any(drops))  # noqa: B010 (for mypy)
         rng = generator("initial", self._settings.seed, arch)
         return self._value(arch, module, initialise(prepare(module), rng, self._dtype))
 
@@ -278,7 +280,7 @@ def as_model(value: Any, source: str) -> Params:
     kind = "nothing" if value is None else type(value).__name__
     remedy = ', for instance `return trained["w"]`' if isinstance(value, Trained) else ""
     if value is None:
-        remedy = ": write that function, return the model, or let `trains` say what the method trains"
+        remedy = ": write that function and return the model, or set `trains` to what the method trains"
     raise TypeError(f"{source} gave {kind} where a model value is due{remedy}")
 
 

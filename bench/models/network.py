@@ -23,6 +23,7 @@ class Network(nn.Module):
             pooling faster. Such a network must flatten with `flatten`, because `view` needs the other layout.
         better_alone: whether clients are trained one after another on a CPU, as with convolutional networks.
         draws_in_training: whether it draws in training, such as a mask of dropout; a user's model is watched instead.
+            It stands at the root, so whoever wraps a part of a network passes it on.
         recordable: whether the tensor operations of a single client's step can be recorded.
         rules: how to draw the weights of a type of layer, if not by `bench.models.init.DEFAULT_RULES`; None if all
             weights start as the constructor leaves them.

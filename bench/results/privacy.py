@@ -51,5 +51,5 @@ def _note(text: str, gaps: dict[str, dict[str, None]]) -> str:
     for name, of_row in gaps.items():
         if further := "; ".join(gap for gap in of_row if gap not in common):
             more.setdefault(further, []).append(name)
-    also = [f"In {', '.join(names)} not either: {further}" for further, names in more.items()]
+    also = [f"Nor, in {', '.join(names)}: {further}" for further, names in more.items()]
     return ". ".join([f"{', '.join(gaps)}: {text}", f"Not protected: {'; '.join(common)}", *also])

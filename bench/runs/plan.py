@@ -90,10 +90,12 @@ def is_plain(settings: Settings, data_root: Path) -> bool:
         settings.channel, settings.dp_sgd, settings.attack, settings.adapters, settings.frozen, settings.pretrained,
         settings.tests, settings.shifts, settings.timeline, settings.clock.dropout, settings.batch_size == 1,
         settings.unselected != "idle", settings.lr_decay < 1 and arrivals(settings) == 1,
-        settings.pm_until_broadcast and (arrivals(settings) or not settings.wait_free),
+        settings.pm_until_broadcast, settings.normalise, settings.public,
         settings.server and not _takes_a_mean(settings),
     )  # fmt: skip
     if known is None or any(special) or outlined_shares(settings, data_root) is None:
+        return False
+    if settings.augment != "none" and len(known.size.shape) != 3:
         return False
     return is_in_table(settings, known.size.shape, known.size.classes)
 

@@ -111,8 +111,9 @@ class Session:
         self.save_code()
         local = isinstance(runner, LocalRunner)  # on other machines the callbacks' code may be missing
         packed_callbacks = {id(callback): text for callback in callbacks if local and (text := pack_callback(callback))}
+        runner.threads(len(self.cells))  # Ray's nodes are asked for so many cores
+        cells = self.plan(runner)  # which finds out how many cells share a GPU
         options = self.cell_options(runner, len(self.cells), tuple(packed_callbacks.values()))
-        cells = self.plan(runner)
         all_cells = cells
         if len(self.cells) < len(self.grid.cells):
             all_cells = listed(self.grid.cells, cells, self.folder, self.options.data_root)

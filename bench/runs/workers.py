@@ -124,6 +124,8 @@ def _cells_on_gpu(cells: Collection[Settings], data_root: Path) -> int:
     from bench.runs.forecast.estimate import estimate
     from bench.runs.forecast.timing import kind
 
+    if not cells:
+        return 1
     largest, end = 0, time.monotonic() + _ESTIMATE_SECONDS
     try:
         for settings in {kind(cell): cell for cell in cells}.values():

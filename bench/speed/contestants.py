@@ -177,6 +177,8 @@ def _plain(workload: Workload, contestant: Contestant, device: str) -> Iterator[
     loop = PlainLoop(workload.settings, data, workload.partition(data), place, captured=captured, bf16=bf16)
     clients = [i for i, client in enumerate(loop.clients) if client.size]
     share = workload.settings.selected(len(clients))
+    if captured:
+        loop.round(clients)  # each client's step is captured before rounds count
     while True:
         selected, clients = clients[:share], clients[share:] + clients[:share]
         start = time.perf_counter()

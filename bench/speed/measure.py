@@ -71,7 +71,8 @@ def measure(names: list[str], device: str, repeats: int) -> dict[str, Any]:
 def _figures(
     name: str, entered: list[Contestant], rounds: dict[str, list[Turn]], peaks: dict[str, float]
 ) -> dict[str, Figures]:
-    plain = min((rounds[contestant.name] for contestant in entered if contestant.executor == PLAIN), key=_milliseconds)
+    loops = [contestant for contestant in entered if contestant.executor == PLAIN and not contestant.captured]
+    plain = min((rounds[contestant.name] for contestant in loops), key=_milliseconds)
     work = operations(WORKLOADS[name])
     return {
         contestant.name: summary(rounds[contestant.name], plain, work / peaks[contestant.precision])

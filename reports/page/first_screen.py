@@ -170,10 +170,15 @@ def _cost(store: Store, costs: pd.DataFrame, leader: str) -> str:
     for name, unit in (("steps", "steps"), ("megabytes", "MB")):
         cost = float(means[name].get(leader, math.nan))
         factor = cost / float(means[name].get(base, math.nan) or math.nan)
-        taken += [] if math.isnan(cost) else [f"{cost:.3g} {unit}"]
-        beside += [] if math.isnan(factor) or base == leader else [f"{factor:.2g} times its {name}"]
+        taken += [] if math.isnan(cost) else [f"{_amount(cost)} {unit}"]
+        beside += [] if math.isnan(factor) or base == leader else [f"{_amount(factor)} times its {name}"]
     against = f"; against FedAvg, {listed(beside)}" if beside else ""
-    return f"A round of `{leader}` takes {listed(taken)} of all clients together{against}." if taken else ""
+    return f"In a round of `{leader}` all clients together take {listed(taken)}{against}." if taken else ""
+
+
+def _amount(number: float) -> str:
+    """A number with three digits, and all of them before the point."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _unsaid(store: Store, figure: Figure, chosen: str, leader: str, tuned: Sequence[str]) -> str:
@@ -188,12 +193,13 @@ def _limits(store: Store, figure: Figure, chosen: str, leader: str, tuned: Seque
         yield "how much of a difference is the luck of its one seed"
     elif standing is not None and not 0 < standing.seeds <= seeds:
         needed = f"about {standing.seeds}" if standing.seeds else "more than 10,000"
-        yield f"which method is ahead where it is by one point ({seeds} seeds; {needed} would show it)"
+        yield f"which of two methods one point apart is ahead ({seeds} seeds; {needed} would show it)"
     if not tuned and not any(run.get("draws") for run in store.runs):
         yield "what tuning would change (no setting was tuned)"
     if undone := sum(cell.state != "done" for cell in store.cells):
         yield f"what the {undone} of {len(store.cells)} cells that are not done would show"
-    yield f"how it is on other data than {listed(list(dict.fromkeys(cell.flat['dataset'] for cell in store.cells)))}"
+    data = listed(list(dict.fromkeys(cell.flat["dataset"] for cell in store.cells)))
+    yield f"how the methods do on data other than {data}"
 
 
 def _points(summary: inference.Summary) -> str:

@@ -83,7 +83,8 @@ def _heat_map(
             values = np.array([[panel[row, case].mean for case in cases] for row in rows])
             axis.imshow(values, aspect="auto", cmap="cividis", vmin=min(means), vmax=max(means))
             filled = np.nan_to_num(values, nan=-1)
-            highest = np.where(np.ptp(filled, axis=0) > _EQUAL, filled.max(axis=0), np.inf)
+            lowest = np.where(np.isnan(values), np.inf, values).min(axis=0)
+            highest = np.where(filled.max(axis=0) - lowest > _EQUAL, filled.max(axis=0), np.inf)
             for at, row in enumerate(rows):
                 for across, case in enumerate(cases):
                     if (summary := panel[row, case]).n:

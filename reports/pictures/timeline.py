@@ -31,8 +31,9 @@ def timelines(store: Store) -> Picture | None:
     panels = {row: spans for row, spans in _first_cells(store) if len(spans)}
     if not panels:
         return None
-    everyone = max(cell.view.settings.clients for cell in store.cells if cell.task == store.tasks[0])
     shown = min(CLIENTS, max(spans["client"].nunique() for spans in panels.values()))
+    done = (cell for cell in store.cells if cell.task == store.tasks[0] and cell.state == "done")
+    everyone = max((cell.trained for cell in done), default=shown)
     counted = f"all {everyone} clients" if shown == everyone else f"{shown} of {everyone} clients"
     end = max(float(spans["end"].max()) for spans in panels.values())
     with drawing(list(panels), 1) as (canvas, axes):

@@ -39,7 +39,7 @@ def trends(store: Store, chosen: str, success: Success) -> Iterator[Picture]:
     measures = {f"{figure.name} accuracy (%)": _scores(store, figure, chosen) for figure in HEADLINE}
     for kind in PROTECTED:
         if len(points := _curves(_epsilons(store, kind), _without_noise)):
-            text = f"{_INTERVALS} ε is what noise is worth; smaller is more private, and the notes say what it covers."
+            text = f"{_INTERVALS} A smaller ε is more private; the notes say what it protects."
             title = f"Accuracy against ε of a {kind}"
             yield _trend(store, f"epsilon_{kind}", title, f"ε of a {kind}", text, points, measures)
     attacks = [(cell, cell.flat["attack"] or {"name": "", "share": 0.0}) for cell in store.cells]
@@ -106,7 +106,8 @@ def _successes(success: Success, metric: str) -> Scores:
 
 def _epsilons(store: Store, kind: str) -> list[tuple[Cell, float]]:
     """The largest epsilon of the cells of an entry, for each of them; infinite without noise."""
-    figures = store.figures[["row", "task", f"epsilon_{kind}"]]
+    others = [f"epsilon_{other}" for other in PROTECTED if other != kind]
+    figures = store.figures[store.figures[others].isna().all(axis=1)]
     if not figures[f"epsilon_{kind}"].notna().any():
         return []
     largest = figures.groupby(["row", "task"])[f"epsilon_{kind}"].max().fillna(math.inf)
@@ -132,6 +133,8 @@ def _curves(values: Sequence[tuple[Cell, float]], without: Callable[[Settings], 
     ).drop_duplicates()
     single = points.groupby(["row", "task"])["x"].transform("nunique") == 1  # else each draw of tuning chose one
     points = points[single]
+    # Entries that differ in what x does not say, such as two channels without noise, are no points of one curve.
+    points = points[points.groupby(["panel", "curve", "x"])["row"].transform("size") == 1]
     enough = points.groupby(["panel", "curve"])["x"].transform("nunique") >= _FEWEST
     return points[enough].sort_values("x", kind="stable")
 

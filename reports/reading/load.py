@@ -168,7 +168,8 @@ class Store:
     def of_protocol(self, protocol: str) -> "Store":
         """The cells of one protocol: rows of the two are never mixed."""
         part = self._part([cell for cell in self.cells if cell.view.settings.protocol == protocol])
-        return replace(part, reference_case=self.reference_case)
+        known = any(cell.case == self.reference_case for cell in part.cells)
+        return replace(part, reference_case=self.reference_case if known else "")
 
     def _part(self, cells: list[Cell]) -> "Store":
         """Some of the cells, with their figures; they are of no cases."""

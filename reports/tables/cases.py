@@ -20,7 +20,7 @@ class Effect:
 
 
 def pairs_of_cases(store: Store) -> list[tuple[str, str]]:
-    """Each case with the reference case, and with the case that it adds most of its settings to, if there is one."""
+    """Each case with the reference case, and with the largest case that it extends, if there is one."""
     reference = store.reference_case
     settings = {
         case: {text for cell in part.cells for text in cell.case_settings} for case, part in store.cases.items()
@@ -81,7 +81,7 @@ def effect_table(store: Store, chosen: str) -> Table:
             rows.setdefault((effect.row, effect.case, effect.against), {})[figure] = replace(entry, note=interval)
     caption = (
         "Difference of a method between two cases in percentage points, paired by seed, with Student's 95 % interval. "
-        f"Each case is compared with {store.reference_case}, and with the case that it adds most of its settings to."
+        f"Each case is compared with {store.reference_case}, and with the largest case that it extends."
     )
     how = f"Not corrected for the number of intervals. {'; '.join(figure.text for figure in shown)}."
     heads = (Column("case"), Column("against"), *(Column(figure.name) for figure in shown))

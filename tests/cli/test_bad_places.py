@@ -331,9 +331,9 @@ def test_the_real_command_says_the_same(
 
 
 VALUES = {  # values that are no places, and what is said of them
-    "evaluate good --tests 3": "tests: 3: should be a mapping",
-    "evaluate good --tests nope": "tests: \"nope\": name: should be 'global', 'others'",
-    "run --grid grid.yaml --dry-run --set tests=[3]": "--set tests: tests[0] = 3 should be a mapping",
+    "evaluate good --tests 3": "tests: 3: should be a name or a mapping",
+    "evaluate good --tests nope": "has the name 'nope'; there are 'global', 'others'",
+    "run --grid grid.yaml --dry-run --set tests=[3]": "--set tests: tests[0] = 3 should be a name or a mapping",
     "data table.csv --label \udcff": 'label_column = "?" is not text in UTF-8',
     "sweep --study study.yaml --out new --storage sqlite:///\udcff": "is not text in UTF-8: give another one",
 }

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.engine import device
 from bench.engine import predict as outputs
+from bench.engine import sizes
 from bench.engine.backends import backends
 from bench.engine.batches import DrawAddress
 from bench.engine.programs import ProgramRun
@@ -364,7 +364,7 @@ def test_a_recorded_step_gives_the_same_bytes(
 def test_threads_change_nothing(method: str, executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one and with three clients or cohorts at a time, before and after steps are recorded."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 3)
-    monkeypatch.setattr(device, "_MOST", 3)
+    monkeypatch.setattr(sizes, "_MOST", 3)
     monkeypatch.setattr(outputs, "_THREADS_PAY", 0)
     found = []
     for threads in (1, 3):

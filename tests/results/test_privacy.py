@@ -37,7 +37,7 @@ def test_rows_of_one_promise_share_a_note() -> None:
     assert notes == [f"fedavg, fedper: {text}", f"ditto: {text.replace('1e-05', '1e-06')}"]
     more = {**statement, "unprotected": ["this", "personal models", "that"]}
     assert privacy_notes([("fedavg", [statement]), ("ditto", [more])]) == [
-        f"fedavg, ditto: {text}. In ditto not either: personal models"
+        f"fedavg, ditto: {text}. Nor, in ditto: personal models"
     ]
 
 

@@ -76,7 +76,7 @@ class Meets(Odd):
     Hyper = MeetingHyper
 
     def aggregate(self, server: Server, messages: list[Message]) -> None:
-        if server.round > 1:  # the rehearsal that costs are counted in has two rounds
+        if server.round > 1:  # the federation in which models are counted has two rounds
             self.meet(Path(self.hp.folder))
         super().aggregate(server, messages)
 

@@ -200,7 +200,11 @@ def _pass_pieces(graph: fx.Graph) -> None:
         terms = gradient.args if _name(gradient) == "add" and len(gradient.users) == 1 else [gradient]
         pieces: list[Any] = [term for term in terms if _is_side_by_side(term)]
         others = [term for term in terms if not _is_side_by_side(term)]
-        if len(pieces) == 1 and not gradient.kwargs and all(_layout(other) == _layout(gradient) for other in others):
+        if (
+            len(pieces) == 1
+            and not gradient.kwargs
+            and all(isinstance(other, fx.Node) and _layout(other) == _layout(gradient) for other in others)
+        ):
             node.update_arg(1, [_as_computed(piece) for piece in pieces[0].args[0]])
             node.update_arg(2, others)
 

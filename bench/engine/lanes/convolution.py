@@ -56,9 +56,9 @@ def convolve(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
     return out
 
 
-def way(precision: str) -> str:
-    """Return how a GPU convolves in a precision of a cell's settings: `kernels` or `columns`."""
-    return "kernels" if KERNELS[precision] and tensors.triton_works() else "columns"
+def way(precision: str, dtype: str) -> str:
+    """Return how a GPU convolves in a precision and type of a cell's settings: `kernels` or `columns`."""
+    return "kernels" if dtype == "float32" and KERNELS[precision] and tensors.triton_works() else "columns"
 
 
 class PlaceMean(nn.Module):
@@ -185,7 +185,8 @@ def _weights(t: Tensor, dim: int | None, lanes: int) -> Tensor:
 @custom_op("pfleague::lane_convolution", mutates_args=())
 def _convolution(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
     geometry = _geometry(kernel, stride, padding)
-    if taken := _kernels(x, w):
+    rows, columns = geometry.output(x.shape[2], x.shape[3])
+    if taken := _kernels(x, w, numbers=len(x) * w.shape[0] * w.shape[1] * rows * columns):
         out: Tensor = taken[0].convolve(x, w, geometry, taken[1])
         return out
     return _by_columns(x, w.flatten(2).transpose(1, 2), geometry)
@@ -195,7 +196,7 @@ def _convolution(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: 
 def _convolution_of_input(
     g: Tensor, w: Tensor, size: _Sizes, kernel: _Sizes, stride: _Sizes, padding: _Sizes
 ) -> Tensor:
-    if taken := _kernels(g, w):
+    if taken := _kernels(g, w, numbers=len(g) * len(w) * w.shape[4] * size[0] * size[1]):
         geometry = _geometry(kernel, stride, padding)
         gradient: Tensor = taken[0].of_input(g, w, geometry, (size[0], size[1]), taken[1])
         return gradient
@@ -212,7 +213,7 @@ def _convolution_of_input(
 @custom_op("pfleague::lane_convolution_of_weight", mutates_args=())
 def _convolution_of_weight(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, stride: _Sizes, padding: _Sizes) -> Tensor:
     geometry = _geometry(kernel, stride, padding)
-    if taken := _kernels(g, x):
+    if taken := _kernels(g, x, numbers=g.shape[1] * math.prod(kernel) * x.shape[1]):
         gradient: Tensor = taken[0].of_weight(g, x, geometry, lanes, taken[1])
         return gradient
     out = x.new_empty(lanes, g.shape[1] // lanes, *kernel, x.shape[1] // lanes)
@@ -238,8 +239,11 @@ def _(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, *_: _Sizes) -> Tensor:
     return g.new_empty(lanes, g.shape[1] // lanes, *kernel, x.shape[1] // lanes)
 
 
-def _kernels(*given: Tensor) -> Any:
-    """The kernels and how they multiply, or None where the tensors or `KERNELS` want columns."""
+def _kernels(*given: Tensor, numbers: int) -> Any:
+    """The kernels and how they multiply, or None where the tensors or `KERNELS` want columns, or where the results are
+    more numbers than a kernel's 32-bit places."""
+    if numbers >= 2**31:
+        return None
     single = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "fp32"
     products = KERNELS["bf16" if given[0].dtype == torch.bfloat16 else single]
     kernels = tensors.triton_kernels("bench.engine.lanes.kernels", *given) if products else None

@@ -185,7 +185,7 @@ def estimate(
     here, gpu = memory(work, device, threads, cells)
     return Estimate(
         steps=settings.rounds * work.selected * work.steps,
-        seconds=work.seconds(of_cell, threads),
+        seconds=work.seconds(of_cell, threads if device == "cpu" else 1),  # a GPU takes one cohort at a time
         sent=round(settings.rounds * work.selected * of_cell.sent),
         folder=folder_bytes(work),
         checkpoint=state,

@@ -57,7 +57,8 @@ _SETS = {
     "ag_news": KnownSet(DataSize(TokenShape(64, 20_000), 4, 120_000, 7_600, 4), "ag_news_csv/train.csv"),
     "inaturalist2017": KnownSet(DataSize((3, 64, 64), 13, 506_378, 0), "2017"),
 }
-"""Data sets with default options. `tests/runs/test_outline.py` compares them with their loaders."""
+"""Data sets with default options. `tests/runs/test_estimate.py` compares `digits` with its loader, and
+the files of the others."""
 
 _OF_A_SAMPLE = ("mean", "std", "resize", "size", "length", "vocabulary")
 """Options of these data sets that change samples and not how many there are."""

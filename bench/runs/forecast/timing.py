@@ -48,7 +48,12 @@ def measured(kinds: Mapping[str, Settings], data_root: Path, device: str, limit:
             break
         text = f"measuring {settings.name} ({i + 1} of {len(kinds)} kinds of cells), {left:.0f} s left"
         print(text, file=sys.stderr, flush=True)
-        if (of_kind := measured_rates(settings, data_root, device)) is not None:
+        try:
+            of_kind = measured_rates(settings, data_root, device)
+        except Exception as error:  # a method or a network of the user's may raise anything
+            print(f"{settings.name} could not be timed: {error}", file=sys.stderr, flush=True)
+            continue
+        if of_kind is not None:
             rates[key] = of_kind
     return rates
 
@@ -94,7 +99,8 @@ def _few(work: CellWork, device: str) -> tuple[Settings, ClientShares]:
     clients = max(2, len(work.networks), min(2 * lanes, work.selected))
     rates = work.rates()
     part = min(1.0, _ROUND / max(1e-9, clients * work.steps * rates.step))
-    tests = max(_FEWEST, round(_ROUND / (3 * clients * rates.evaluated)))  # of validation, its own and common ones
+    # Of validation, own and common ones each.
+    tests = max(_FEWEST, round(_ROUND / max(1e-9, 3 * clients * rates.evaluated)))
     batch = min(settings.batch_size, whole.train)
     shares = ClientShares(
         clients=clients,

@@ -80,7 +80,7 @@ def run(rows: Rows, until: float, found: Found, device: str, save: Callable[[], 
             signal.setitimer(signal.ITIMER_REAL, MOST)
             try:
                 result = row()
-            except Exception as error:
+            except (Exception, TooLongError) as error:
                 result = {"error": one_line(error)}
                 works = still_works(device)
             finally:
@@ -98,9 +98,13 @@ def run(rows: Rows, until: float, found: Found, device: str, save: Callable[[], 
     return works
 
 
+class TooLongError(BaseException):
+    """The end of a row's time. It is no `Exception`: the engine falls back after those, and the row would go on."""
+
+
 def too_long(*_: object) -> None:
     """End the row that is running."""
-    raise TimeoutError(f"more than {MOST} seconds")
+    raise TooLongError(f"more than {MOST} seconds")
 
 
 def still_works(device: str) -> bool:

@@ -61,7 +61,7 @@ def correctness(device: str, tiny: bool) -> Rows:
 
     @functools.cache
     def after(device: str, method: str, executor: str, precision: str) -> tuple[Federation, list[float]]:
-        net = {"model": "resnet18"} if method == "fedproto" else {"model": "cnn", "model_options": {"hidden": 32}}
+        net = {"model": "flower_cnn"} if method == "fedproto" else {"model": "cnn", "model_options": {"hidden": 32}}
         how = {"batch_size": 10, "lr": 0.02, "precision": precision, "alpha": 1.0, "eval_every": 20}
         settings = Settings(method=method, clients=4, **net, **how)  # type: ignore[arg-type]
         data = replace(WORKLOADS["mnist_mlp"], train=40 if tiny else 200, test=100).dataset()
