@@ -17,6 +17,7 @@ from bench.engine.batches import DrawAddress, draw_batches, network_keys
 from bench.errors import UserError
 from bench.federation.federation import Federation
 from bench.models.factory import build
+from bench.models.network import with_head
 from bench.network_draws import NetworkDraws
 from bench.requests import Feed
 from bench.settings import Settings
@@ -176,6 +177,13 @@ def test_draws_are_splitmix64(key: int, draws: int) -> None:
         assert bits == [splitmix64(key, n, place) >> 40 for place in range(6)]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_few_digits_never_round_up_to_one(dtype: torch.dtype) -> None:
+    u = NetworkDraws(torch.tensor(0)).uniform(torch.empty(100_000, dtype=dtype))
+    assert 0 <= u.min() < 0.01
+    assert 0.99 < u.max() < 1
+
+
 def test_draws_are_uniform_and_independent() -> None:
     """Of neighbouring keys, draws and places: means, variances and correlations of a million numbers."""
     streams = [NetworkDraws(torch.tensor(key)) for key in (0, 1, -1)]
@@ -269,6 +277,35 @@ def test_lora_drops_inputs_of_its_matrices_only() -> None:
     assert not torch.equal(generic(cells[0]), generic(cells[2]))
 
 
+def dropping_head(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A network whose last layer drops its inputs."""
+    last = nn.Sequential(nn.Dropout(0.5), nn.Linear(5, classes))
+    return with_head(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 5), last), "2")
+
+
+@pytest.mark.parametrize(("theirs", "on_features"), [(dropping_head, True), (Dropping, False)], indirect=["theirs"])
+@pytest.mark.usefixtures("theirs")
+def test_a_frozen_body_leaves_the_head_its_draws(on_features: bool) -> None:
+    """Features take the samples' place only where nothing draws between them and the head."""
+    frozen = ("body",) if on_features else ("inner",)
+    cohort, alone = (federation(executor, frozen=frozen) for executor in ("cohort", "sequential"))
+    assert cohort.on_features == on_features
+    run(cohort, 2), run(alone, 2)
+    assert_same(everything(alone), everything(cohort))
+    recipe = next(iter(cohort.engine._preparer._recipes))
+    assert recipe.network_draws
+
+
+class Comparing(Base):
+    """Draws in place and compares the tensor that was drawn into: NaN in its place would be less than nothing."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        mask = torch.empty_like(z)
+        if self.training:
+            mask.uniform_()
+        return z * (mask < 0.9) if self.training else z
+
+
 class Remembering(Base):
     """Draws in place and reads the tensor that was drawn into."""
 
@@ -314,6 +351,7 @@ class Packed(Base):
 
 
 REFUSED = [
+    (Comparing, "reads a tensor that it drew into in place"),
     (Remembering, "reads a tensor that it drew into in place"),
     (Normal, "draws random numbers in its forward pass in training, .* torch.rand"),
     (Coin, "draws random numbers in its forward pass in training"),
