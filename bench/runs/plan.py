@@ -22,7 +22,7 @@ from bench.results.cell_names import cell_name
 from bench.results.remarks import gathered, partition_remarks
 from bench.results.results import load_run
 from bench.runs.forecast.networks import is_in_table
-from bench.runs.forecast.outline import DataSize, arrivals, known_set, outlined_shares
+from bench.runs.forecast.outline import DataSize, arrivals, is_synchronous, known_set, outlined_shares
 from bench.settings import SCORING, AdapterSettings, Settings
 from bench.store.data_record import partition_record
 
@@ -90,7 +90,8 @@ def is_plain(settings: Settings, data_root: Path) -> bool:
         settings.channel, settings.dp_sgd, settings.attack, settings.adapters, settings.frozen, settings.pretrained,
         settings.tests, settings.shifts, settings.timeline, settings.clock.dropout, settings.batch_size == 1,
         settings.unselected != "idle", settings.lr_decay < 1 and arrivals(settings) == 1,
-        settings.pm_until_broadcast, settings.normalise, settings.public,
+        settings.pm_until_broadcast and not (settings.wait_free and is_synchronous(settings)),
+        settings.normalise, settings.public,
         settings.server and not _takes_a_mean(settings),
     )  # fmt: skip
     if known is None or any(special) or outlined_shares(settings, data_root) is None:

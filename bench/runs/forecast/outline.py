@@ -170,6 +170,11 @@ def arrivals(settings: Settings) -> int:
     return int(getattr(declared_method(settings).trigger, "k", 0))
 
 
+def is_synchronous(settings: Settings) -> bool:
+    """Whether the server waits for all selected clients."""
+    return type(declared_method(settings).trigger).__name__ == "Everyone"  # the class is of a module that takes torch
+
+
 def selected(settings: Settings, clients: int) -> int:
     """The number of clients that train in a round, of so many."""
     if messages := arrivals(settings):
