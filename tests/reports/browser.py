@@ -118,7 +118,7 @@ def assert_alive(found: dict[str, Any]) -> None:
     assert found["enlarged"]
     assert found["width"], "the page scrolls sideways"
     assert found["nav"], "links of the navigation lie outside the page"
-    assert found["broken"] == []
+    assert found["broken"] == [], found["broken"]
     assert not found["backticks"]
     for position, column in enumerate(found["sorts"]):
         numbers = [float(text) for text in column if text is not None]
