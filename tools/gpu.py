@@ -70,7 +70,9 @@ def runs(out: Path, device: str) -> list[str]:
 def differences(out: Path, model: str) -> pd.DataFrame:
     """Of the accuracies after each round, by method: how many, how far apart, and the means of the last ones."""
     here, there = (load_run(out / model / place).metrics for place in ("processor", "gpu"))
-    both = here.merge(there, on=[name for name in here.columns if name not in ("value", "cell")], suffixes=("", " there"))
+    both = here.merge(
+        there, on=[name for name in here.columns if name not in ("value", "cell")], suffixes=("", " there")
+    )
     accuracies = both[both["quantity"] == "accuracy"]
     away = (accuracies["value"] - accuracies["value there"]).abs()
     table = accuracies.assign(away=away).groupby("label")["away"].agg(["size", "max", "mean"])
