@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from bench.errors import UserError
 
@@ -44,7 +45,7 @@ class NetworkDraws(TorchFunctionMode):
         self._position = position
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if self._spent and any(argument is tensor for argument in args for tensor in self._spent):
+        if self._spent and any(value is tensor for value in tree_leaves((args, kwargs)) for tensor in self._spent):
             raise UserError(
                 "the network reads a tensor that it drew into in place: read what `bernoulli_` or `uniform_` returns"
             )
@@ -74,6 +75,13 @@ class NetworkDraws(TorchFunctionMode):
         """The next draw: whether each number is kept that is dropped with probability p, in the shape of `like`."""
         kept: Tensor = self.bits(like) >= round(p * 2**_BITS)
         return kept
+
+
+def drops(layer: nn.Module) -> bool:
+    """Whether a layer of torch drops something in training; draws of functions only the trial of a model sees."""
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        return layer.p > 0
+    return isinstance(layer, nn.MultiheadAttention | nn.RNNBase) and layer.dropout > 0
 
 
 def _mixed(z: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.network_draws import drops
 from bench.plugin import Registry
 from bench.tensors import NOTHING_FROZEN, Frozen, constants, frozen_layers, precise, statistics
 
@@ -124,7 +125,7 @@ class Spec:
     @cached_property
     def draws(self) -> bool:
         """Whether a layer draws in training, such as a mask of dropout (`bench.network_draws`)."""
-        return any(getattr(layer, "draws_in_training", False) for layer in self.module.modules())
+        return any(getattr(layer, "draws_in_training", False) or drops(layer) for layer in self.module.modules())
 
     @cached_property
     def d(self) -> int:

@@ -101,8 +101,6 @@ class ServerState:
 
     def build(self, arch: str, module: nn.Module) -> Params:
         """Initial values for a network of the method's own, built on the meta device."""
-        drops = (layer.p > 0 for layer in module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd))
-        setattr(module, "draws_in_training", any(drops))  # noqa: B010 (for mypy)
         rng = generator("initial", self._settings.seed, arch)
         return self._value(arch, module, initialise(prepare(module), rng, self._dtype))
 

@@ -115,9 +115,7 @@ def _two_convolutions(
         width = size
     if dropout:
         body["dropout"] = nn.Dropout(dropout)
-    net = _Pooled(nn.Sequential(body), nn.Linear(width, classes))
-    net.draws_in_training = dropout > 0
-    return net
+    return _Pooled(nn.Sequential(body), nn.Linear(width, classes))
 
 
 def _after_convolutions(side: int) -> int:

@@ -22,8 +22,6 @@ class Network(nn.Module):
         channels_last: whether images may have this memory layout if clients are trained one by one, which makes
             pooling faster. Such a network must flatten with `flatten`, because `view` needs the other layout.
         better_alone: whether clients are trained one after another on a CPU, as with convolutional networks.
-        draws_in_training: whether it draws in training, such as a mask of dropout; a user's model is watched instead.
-            It stands at the root, so whoever wraps a part of a network passes it on.
         recordable: whether the tensor operations of a single client's step can be recorded.
         rules: how to draw the weights of a type of layer, if not by `bench.models.init.DEFAULT_RULES`; None if all
             weights start as the constructor leaves them.
@@ -36,7 +34,6 @@ class Network(nn.Module):
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
         super().__init__()
-        self.draws_in_training = False
         self.body = body
         self.head = head
 

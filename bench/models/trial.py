@@ -238,8 +238,8 @@ def _watch(name: str, net: nn.Module, x: Tensor) -> Watched:
     if draws.shapes:
         with of_more:
             net(torch.cat([x, x[:1]]))
-    shapes = zip(draws.shapes, of_more.shapes, strict=True)
-    return Watched(*watched, bool(draws.shapes), all(_extends(*pair) for pair in shapes))
+    by_sample = len(draws.shapes) == len(of_more.shapes) and all(map(_extends, draws.shapes, of_more.shapes))
+    return Watched(*watched, bool(draws.shapes), by_sample)
 
 
 def _extends(shape: torch.Size, of_more: torch.Size) -> bool:

@@ -19,6 +19,7 @@ from bench.federation.federation import Federation
 from bench.models.factory import build
 from bench.models.network import with_head
 from bench.network_draws import NetworkDraws
+from bench.params import Spec
 from bench.requests import Feed
 from bench.settings import Settings
 from tests.engine.problems import assert_same, everything, generic, run, toy_partition
@@ -117,7 +118,14 @@ class Recurrent(Base):
         return out
 
 
-NETWORKS = [Layers, Functions, Encoder, TimeFirst, Normed, Recurrent]
+class OneByOne(Base):
+    """One draw for each sample, so that a larger batch has more of them."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        return torch.stack([functional.dropout(sample, 0.3, self.training) for sample in z])
+
+
+NETWORKS = [Layers, Functions, Encoder, TimeFirst, Normed, Recurrent, OneByOne]
 
 
 def federation(executor: Any, method: str = "fedavg", **changes: Any) -> Federation:
@@ -194,6 +202,18 @@ def test_draws_are_uniform_and_independent() -> None:
     assert with_neighbours.abs().max() < 5 / math.sqrt(200_000)
     counts = torch.histc(u, 64, 0, 1)
     assert ((counts - u.numel() / 64) ** 2 / (u.numel() / 64)).sum() < 63 + 5 * math.sqrt(2 * 63)
+
+
+OWN = [nn.Dropout(0.1), nn.LSTM(2, 2, 2, dropout=0.1), nn.MultiheadAttention(2, 1, dropout=0.1)]
+
+
+@pytest.mark.parametrize("layer", OWN)
+def test_a_network_of_a_method_s_own_has_a_stream(layer: nn.Module) -> None:
+    """As `server.build` makes it, which no trial watches."""
+    for dropped in (True, False):
+        if not dropped:
+            setattr(layer, "p" if isinstance(layer, nn.Dropout) else "dropout", 0.0)
+        assert Spec.of("mine", nn.Sequential(layer, nn.Linear(2, 2))).draws == dropped
 
 
 class Dropping(nn.Module):
@@ -306,6 +326,16 @@ class Comparing(Base):
         return z * (mask < 0.9) if self.training else z
 
 
+class Joining(Base):
+    """Reads the tensor in a list, as `cat` takes it."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        mask = torch.zeros_like(z)
+        if self.training:
+            mask.uniform_()
+        return torch.cat([mask, z], 1)[:, 8:]
+
+
 class Remembering(Base):
     """Draws in place and reads the tensor that was drawn into."""
 
@@ -352,6 +382,7 @@ class Packed(Base):
 
 REFUSED = [
     (Comparing, "reads a tensor that it drew into in place"),
+    (Joining, "reads a tensor that it drew into in place"),
     (Remembering, "reads a tensor that it drew into in place"),
     (Normal, "draws random numbers in its forward pass in training, .* torch.rand"),
     (Coin, "draws random numbers in its forward pass in training"),
