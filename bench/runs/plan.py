@@ -91,7 +91,7 @@ def is_plain(settings: Settings, data_root: Path) -> bool:
         settings.tests, settings.shifts, settings.timeline, settings.clock.dropout, settings.batch_size == 1,
         settings.unselected != "idle", settings.lr_decay < 1 and arrivals(settings) == 1,
         settings.pm_until_broadcast and not (settings.wait_free and is_synchronous(settings)),
-        settings.normalise, settings.public,
+        settings.normalise, not _has_room_for_public(settings),
         settings.server and not _takes_a_mean(settings),
     )  # fmt: skip
     if known is None or any(special) or outlined_shares(settings, data_root) is None:
@@ -99,6 +99,17 @@ def is_plain(settings: Settings, data_root: Path) -> bool:
     if settings.augment != "none" and len(known.size.shape) != 3:
         return False
     return is_in_table(settings, known.size.shape, known.size.classes)
+
+
+def _has_room_for_public(settings: Settings) -> bool:
+    """Whether a cell's public samples, if it has any, are enough and from another data set of the same shape."""
+    clients, chosen = known_set(settings), settings.public
+    if chosen is None:
+        return True
+    public = known_set(settings.model_copy(update={"dataset": chosen.name, "dataset_options": chosen.options}))
+    if clients is None or public is None or chosen.name == settings.dataset:
+        return False
+    return public.size.shape == clients.size.shape and (chosen.size or 0) <= public.size.train
 
 
 def _takes_a_mean(settings: Settings) -> bool:

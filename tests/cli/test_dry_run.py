@@ -72,3 +72,18 @@ def test_each_case_has_the_steps_of_its_clients(bench_here: Bench, grid: Grid) -
     for name, batches in (("few", 1), ("many", 4)):
         [line] = [text for text in done.stdout.splitlines() if text.startswith(f"blobs {name} alpha=1: 1 cells")]
         assert f", {6 * 3 * 2 * batches:.2g} steps of clients, " in line
+
+
+@pytest.mark.parametrize(
+    ("public", "said"),
+    [("{name: digits, size: 5000}", "public size = 5000"), ("{name: organamnist}", "organamnist.npz is missing")],
+)
+def test_public_samples_that_a_run_would_refuse_are_refused(
+    public: str, said: str, bench_here: Bench, grid: Grid
+) -> None:
+    """Samples that the clients' own data set does not have, and a file that is not here."""
+    path = grid(methods=["fedmd"], datasets=[{"name": "digits"}], model="mlp")
+    done = bench_here(
+        "run", "--grid", path, "--out", "run", "--device", "cpu", "--dry-run", "--set", f"public={public}"
+    )
+    assert said in done.stdout
