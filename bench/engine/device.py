@@ -7,7 +7,6 @@ import functools
 import os
 import platform
 import queue
-import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -25,19 +24,6 @@ _SETS = (
 """Instruction sets by which PyTorch, oneDNN and MKL choose, by torch's names for them."""
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE")
 """Environment variables that hold oneDNN and MKL to older ones, or MKL to its strict mode (`bench/__init__.py`)."""
-
-_LEVELS = ("DEFAULT", "NO AVX", "AVX2", "AVX512", "VSX", "Z VECTOR", "SVE128", "SVE256", "SVE")
-"""Levels of PyTorch's own kernels, by its names for them."""
-_NEEDS = {"AVX2": "avx2", "AVX512": "avx512_f"}
-"""The instruction set without which PyTorch never chooses a level."""
-_ARM = ("sve", "sve2", "bf16", "i8mm")
-_WORDS = re.compile(
-    rf"(?P<machine>x86_64|AMD64|i[3-6]86|aarch64|arm64|armv\w+|ppc64(?:le)?|s390x|riscv64|loongarch64)"
-    rf" (?P<level>{'|'.join(_LEVELS)})"
-    rf"(?: (?!(?:{'|'.join(_SETS)})(?: |$))[A-Za-z0-9][\w().@-]*)?"  # the maker
-    rf"(?P<sets>{''.join(f'(?: {name})?' for name in _SETS)})"
-    rf"(?: L2=[1-9]\d{{3,8}})?{''.join(f'(?: {name}=[^ ]+)?' for name in _LIMITS)}(?: lanes-differ)?"
-)
 
 
 def gpu_memory_ran_out(error: Exception) -> bool:
@@ -65,17 +51,6 @@ def set_fp32_precision(precision: str) -> None:
     cudnn: Any = torch.backends.cudnn
     for place in (cuda.matmul, cudnn.conv, cudnn.rnn):
         place.fp32_precision = mode
-
-
-def can_be_kernels(words: str) -> bool:
-    """Whether `cpu_kernels` can describe some CPU in these words: its words in order, and sets that go together."""
-    if not (match := _WORDS.fullmatch(words)):
-        return False
-    sets, intel = match["sets"].split(), match["machine"] in ("x86_64", "AMD64")
-    foreign = [name for name in sets if (name in _ARM) == intel]
-    lacks = sets and (needed := _NEEDS.get(match["level"])) and needed not in sets
-    alone = any(name.startswith("avx512_") for name in sets) and not {"avx2", "avx512_f"} <= set(sets)
-    return not (foreign or lacks or alone or (match["level"] in _NEEDS and not intel))
 
 
 def cpu_kernels() -> str:

@@ -20,7 +20,7 @@ from bench.rng import generator
 from bench.runs.plan import plan
 from bench.runs.session import work
 from bench.runs.session_options import Options
-from bench.runs.verify.drift import loss_factors, shift, spread
+from bench.runs.verify.drift import shift
 from bench.runs.verify.files import read_rows
 from bench.runs.verify.recomputed import CellVerdict, compare
 from bench.runs.workers import LocalRunner
@@ -104,8 +104,6 @@ def report(found: list[tuple[CellView, Path, CellVerdict]]) -> None:
     for name, values in by_name.items():
         say(name, values)
     say("right samples of a client and round", clients(found))
-    spreads = [spread(logs) for cell, here, _ in found for logs in loss_factors(cell.folder, here).values()]
-    print(f"\nfactors of drifted losses: {len(spreads)} groups, spread {min(spreads, default=1):.2f} or more")
     pools = {"as drawn": [one.apart for _, _, one in found if one.apart]}
     pools["drifted only"] = [one.apart for _, _, one in found if one.outcome == "drifted" and one.apart]
     print("\n| cells | drawn from | no shift | +0.5 | +1 | +3 points |\n|---:|---|---:|---:|---:|---:|")

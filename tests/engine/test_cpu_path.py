@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.engine.device import can_be_kernels, cpu_kernels
+from bench.engine.device import cpu_kernels
 from bench.runs.cell import CellConfig, run_cell
 from bench.runs.session_options import Options
 from bench.settings import Settings
@@ -57,39 +57,3 @@ def test_instruction_sets_of_the_cpu_count(monkeypatch: pytest.MonkeyPatch) -> N
     without = cpu_kernels()
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": "Intel Xeon", "amx_tile": True})
     assert set(cpu_kernels().split()) - set(without.split()) == {"amx_tile"}
-
-
-KERNELS = [
-    "x86_64 AVX2 AMD avx avx2 fma3 L2=524288 MKL_CBWR=AUTO,STRICT",
-    "x86_64 AVX512 13th avx avx2 fma3 avx512_f avx512_vnni L2=1048576",
-    "x86_64 DEFAULT Intel avx avx2 fma3 avx512_f",
-    "x86_64 NO AVX MKL_CBWR=AUTO,STRICT lanes-differ",
-    "aarch64 SVE256 Neoverse-V1 sve bf16 i8mm L2=1048576",
-    "arm64 DEFAULT",
-]
-NONE = [
-    "",
-    "another",
-    "quantum AVX2 AMD avx avx2",
-    "x86_64 AVX3 AMD avx avx2",
-    "x86_64 AVX2 AMD avx avx2 turbo",
-    "x86_64 AVX2 AMD avx2 avx",
-    "x86_64 AVX2 AMD Ryzen avx avx2",
-    "x86_64 AVX512 AMD avx avx2 fma3",
-    "x86_64 AVX2 AMD avx avx2 avx512_vnni",
-    "x86_64 AVX2 AMD avx avx2 sve",
-    "aarch64 AVX2 ARM avx avx2",
-    "aarch64 DEFAULT ARM avx",
-    "x86_64 AVX2 AMD avx avx2 L2=many",
-]
-
-
-@pytest.mark.parametrize(("words", "can_be"), [*((one, True) for one in KERNELS), *((one, False) for one in NONE)])
-def test_which_processors_can_be_recorded(words: str, can_be: bool) -> None:
-    assert can_be_kernels(words) is can_be
-
-
-@pytest.mark.parametrize("limit", ["", "AVX2"])
-def test_what_is_recorded_here_can_be(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
-    assert can_be_kernels(cpu_kernels())

@@ -11,11 +11,8 @@ from bench.store import store
 
 Row = dict[str, str]
 
-KINDS = {
-    "another": "x86_64 AVX2 AMD avx avx2 fma3 L2=524288 MKL_CBWR=COMPATIBLE",
-    "invented": "x86_64 AVX1024 Forge avx avx2 fma3 L2=524288",
-}
-"""What a path may name: a processor that there is, and none."""
+ANOTHER = "aarch64 DEFAULT Neoverse-N1 L2=1048576"
+"""A processor that no test runs on, as its path would name it."""
 
 
 def write_rows(folder: Path, name: str, rows: list[Row]) -> None:
@@ -42,15 +39,12 @@ def change_rows(folder: Path, name: str, change: Callable[[Row], object]) -> Non
     write_rows(folder, name, [row for row in rows if row["round"]])
 
 
-def forge(
-    folder: Path, *, metrics: tuple[str, ...] = ("gm", "pm"), losses: str = "drift", kind: str = "another"
-) -> None:
-    """More right samples at every client, means that follow, other losses, a processor, and all checksums.
+def forge(folder: Path, *, metrics: tuple[str, ...] = ("gm", "pm"), losses: float = 1.0) -> None:
+    """More right samples at every client, means that follow, other losses, another processor, and all checksums.
 
     Args:
         metrics: whose samples; losses of all are edited.
-        losses: `drift`: better ones, each by another factor; `scale`: all by one; `keep`.
-        kind: of the processor, by `KINDS`; empty: as it is.
+        losses: the factor of a round's losses, to the power of its number.
     """
     rng = generator("tests", "forger", folder.name)
     clients = read_rows(folder, "clients")
@@ -64,13 +58,16 @@ def forge(
     for row in table:
         key = tuple(row[column] for column in ("round", "metric", "on", "mean", "split"))
         if row["quantity"] == "loss":
-            factor = {"drift": float(rng.uniform(0.9, 0.99)), "scale": 0.97, "keep": 1.0}[losses]
-            row["value"] = repr(float(row["value"]) * factor)
+            row["value"] = repr(drifted(row, losses))
         elif key in expected:
             row["value"] = repr(expected[key])
     write_rows(folder, "metrics", table)
     for name in ("hits", "timeline"):  # what is packed does not have them
         (folder / f"{name}.csv").unlink(missing_ok=True)
         change_status(folder, lambda status, name=name: status["checksums"].pop(name, None))  # type: ignore[misc]
-    if kind:
-        change_status(folder, lambda status: status["path"].update(cpu=KINDS[kind]))
+    change_status(folder, lambda status: status["path"].update(cpu=ANOTHER))
+
+
+def drifted(row: Row, losses: float) -> float:
+    """A loss that is off by another factor in each round."""
+    return float(row["value"]) * losses ** int(row["round"])

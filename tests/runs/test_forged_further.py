@@ -15,7 +15,7 @@ from bench.runs.verify.recomputed import allowed_flips, compare
 from bench.settings import Settings
 from bench.store import store
 from tests.runs.conftest import COMMON
-from tests.runs.forger import KINDS, Row, change_status, write_rows
+from tests.runs.forger import ANOTHER, Row, change_status, write_rows
 from tests.runs.helpers import view
 
 Twice = tuple[Settings, Path, Path]
@@ -46,7 +46,7 @@ def twice(made: tuple[Settings, Path], tmp_path: Path) -> Twice:
     """The cell, which another processor claims, and the same cell computed here."""
     settings, here = made
     folder = Path(shutil.copytree(here, tmp_path / "cell"))
-    change_status(folder, lambda status: status["path"].update(cpu=KINDS["another"]))
+    change_status(folder, lambda status: status["path"].update(cpu=ANOTHER))
     return settings, folder, here
 
 

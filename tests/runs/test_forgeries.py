@@ -1,6 +1,5 @@
 """`bench verify` finds edited cells also where another path computed them, whose bytes need not be the same."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +13,10 @@ from bench.runs.verify.files import disagreement
 from bench.runs.verify.recomputed import compare
 from bench.store import store
 from tests.runs.conftest import COMMON, Bench
-from tests.runs.forger import Row, change_rows, change_status
+from tests.runs.forger import ANOTHER, Row, change_rows, change_status, drifted, forge
 from tests.warm import Start
 
 pytestmark = pytest.mark.long
-
-ANOTHER = "aarch64 DEFAULT Neoverse-N1 L2=1048576"
-"""A processor that no test runs on, as its path would name it."""
 
 
 @pytest.fixture(scope="module")
@@ -51,30 +47,6 @@ def better(row: Row) -> None:
     """One correct sample more, or one less where all are correct, for a personalized model in the last round."""
     if (row["round"], row["metric"], row["client"], row["split"]) == ("3", "pm", "1", "test"):
         row["correct"] = str(int(row["correct"]) + (1 if row["correct"] != row["samples"] else -1))
-
-
-def forge(run: Path, *, losses: float = 1.0) -> CellView:
-    """One client's count, and all that follows: means, hits left out; losses by a factor that grows by round."""
-    cell = cell_of(run)
-    change_rows(cell.folder, "clients", better)
-    for name in ("hits", "timeline"):  # what is packed does not have them
-        (cell.folder / f"{name}.csv").unlink()
-        change_status(cell.folder, lambda status, name=name: status["checksums"].pop(name))  # type: ignore[misc]
-    sizes = json.loads((cell.folder / "partition.json").read_text(encoding="utf-8"))["n_train"]
-    clients = cell.table("clients")
-
-    def follow(row: Row) -> None:
-        if row["quantity"] == "loss":
-            row["value"] = repr(drifted(row, losses))
-        elif (row["round"], row["metric"], row["on"], row["split"]) == ("3", "pm", "local", "test"):
-            own = clients[(clients["round"] == 3) & (clients["metric"] == "pm") & (clients["split"] == "test")]
-            weights = [sizes[client] for client in own["client"]] if row["mean"] == "train_size" else [1] * len(own)
-            shares = (own["correct"] / own["samples"]).to_list()
-            mean = sum(w * share for w, share in zip(weights, shares, strict=True)) / sum(weights)
-            row["value"] = repr(mean)
-
-    change_rows(cell.folder, "metrics", follow)
-    return cell
 
 
 def record_checksums(folder: Path) -> None:
@@ -154,18 +126,17 @@ def test_the_same_numbers_on_another_path(run: Path, bench: Bench) -> None:
     assert out.count(f"the same numbers, on another path (cpu {ANOTHER} -> ") == 6
 
 
-@pytest.mark.parametrize("losses", [1.0, 1.00001, 1.01], ids=["same", "near", "drifted"])
+@pytest.mark.parametrize("losses", [1.0, 1.01], ids=["same", "drifted"])
 def test_a_forgery_whose_numbers_all_agree_is_found_once_drawn(run: Path, bench: Bench, losses: float) -> None:
     """By its losses if they are the old ones, else by cells of other seeds, which are computed for it."""
-    cell = forge(run, losses=losses)
+    cell = cell_of(run)
+    forge(cell.folder, losses=losses)
     seed = next(seed for seed in range(99) if drawn_first(run, seed) == cell.id)
     out = bench("verify", run, "--cells", "1", "--seed", seed, code=1).stdout
     wrong = [line for line in out.splitlines() if line.startswith("WRONG")]
     assert len(wrong) == 1
     assert cell.id in wrong[0]
-    expected = (
-        "the same losses and other numbers: 1 of" if losses == 1 else "looks edited, for 2 of 2 cells of other seeds"
-    )
+    expected = "the same losses and other numbers: " if losses == 1 else "looks edited, for 2 of 2 cells of other seeds"
     assert expected in wrong[0]
 
 
@@ -207,50 +178,30 @@ def test_what_two_paths_may_differ_by(run: Path, tmp_path: Path, losses: float, 
     assert compare(cell, here).outcome == outcome
 
 
-def drifted(row: Row, losses: float) -> float:
-    """A loss that is off by another factor in each round."""
-    return float(row["value"]) * losses ** int(row["round"])
-
-
-def by_one_factor(row: Row) -> None:
-    if row["quantity"] == "loss":
-        row["value"] = repr(float(row["value"]) * 1.05)
-
-
-def of_one_model(row: Row) -> None:
-    """Other losses of the generic model only."""
-    if row["quantity"] == "loss" and row["metric"] == "gm":
-        row["value"] = repr(drifted(row, 1.05))
-
-
 def unevenly(row: Row) -> None:
     if row["quantity"] == "loss":
         row["value"] = repr(drifted(row, 1.05))
 
 
 @pytest.mark.parametrize(
-    ("losses", "table", "edit", "said"),
+    ("table", "edit", "said"),
     [
-        (by_one_factor, "clients", better, "times 1.0500, in all rounds"),
-        (of_one_model, "clients", better, "other samples are right in pm, test, round 3, whose losses are the same"),
-        (unevenly, "ledger", lambda row: row.update(up=str(2 * int(row["up"]))), "another count: ledger.csv"),
-        (unevenly, "ledger", lambda row: row.update(seconds=repr(float(row["seconds"]) / 2)), "another count: ledger"),
-        (unevenly, "work", lambda row: row.update(steps="1"), "another count: work.csv"),
+        ("ledger", lambda row: row.update(up=str(2 * int(row["up"]))), "another count: ledger.csv"),
+        ("ledger", lambda row: row.update(seconds=repr(float(row["seconds"]) / 2)), "another count: ledger"),
+        ("work", lambda row: row.update(steps="1"), "another count: work.csv"),
     ],
-    ids=["losses by one factor", "one model's losses", "bytes", "seconds", "steps"],
+    ids=["bytes", "seconds", "steps"],
 )
-def test_no_training_drifts_so(
-    run: Path, tmp_path: Path, losses: Callable[[Row], None], table: str, edit: Callable[[Row], None], said: str
-) -> None:
-    """Losses, counts and what was sent drift together, or not at all."""
+def test_no_training_drifts_so(run: Path, tmp_path: Path, table: str, edit: Callable[[Row], None], said: str) -> None:
+    """What was sent and done drifts with the losses only where it follows from numbers."""
     cell = cell_of(run)
     here = Path(shutil.copytree(cell.folder, tmp_path / "here"))
     change_status(here, lambda status: status["path"].update(cpu="aarch64 DEFAULT Neoverse-V1"))
-    change_rows(cell.folder, "metrics", losses)
+    change_rows(cell.folder, "metrics", unevenly)
     change_rows(cell.folder, table, edit)
-    found = compare(cell_of(run), here)
-    assert found.outcome == "wrong"
-    assert said in found.text
+    verdict = compare(cell_of(run), here)
+    assert verdict.outcome == "wrong"
+    assert said in verdict.text
 
 
 @pytest.mark.parametrize(
@@ -284,10 +235,6 @@ def lacks_an_evaluation(folder: Path) -> None:
         change_rows(folder, name, lambda row: row.update(round=row["round"].replace("1", "")))
 
 
-def lacks_a_client(folder: Path) -> None:
-    change_rows(folder, "clients", lambda row: row.update(round=row["round"] if row["client"] != "2" else ""))
-
-
 def has_more_samples(folder: Path) -> None:
     change_rows(folder, "clients", lambda row: row.update(samples=str(int(row["samples"]) + (row["client"] == "2"))))
 
@@ -315,10 +262,6 @@ def lacks_a_checksum(folder: Path) -> None:
     change_status(folder, lambda status: status["checksums"].pop("metrics"))
 
 
-def other_hits(folder: Path) -> None:
-    change_rows(folder, "hits", lambda row: row.update(bits="AAAA" + row["bits"][4:]))
-
-
 def another_common_accuracy(folder: Path) -> None:
     def change(row: Row) -> None:
         if (row["on"], row["split"], row["quantity"]) == ("global", "test", "accuracy"):
@@ -327,37 +270,15 @@ def another_common_accuracy(folder: Path) -> None:
     change_rows(folder, "metrics", change)
 
 
-def names_no_processor(folder: Path) -> None:
-    change_status(folder, lambda status: status["path"].update(cpu="x86_64 AVX3 Forge avx avx2"))
-
-
-def names_another_precision(folder: Path) -> None:
-    change_status(folder, lambda status: status["path"].update(precision="bf16"))
-
-
-def has_another_key_in_its_path(folder: Path) -> None:
-    change_status(folder, lambda status: status["path"].update(planet="Mars"))
-
-
-def has_no_path(folder: Path) -> None:
-    change_status(folder, lambda status: status.update(path={}))
-
-
 EDITS = [
-    (names_no_processor, "its path has cpu 'x86_64 AVX3 Forge avx avx2', which no computer is recorded as"),
-    (names_another_precision, "its path has precision bf16, its settings fp32"),
-    (has_another_key_in_its_path, "its path has planet 'Mars'"),
-    (has_no_path, "its path does not say device, executor, torch"),
     (lacks_a_round, "ledger.csv has rounds 1, 3, by the settings 1, 2, 3"),
     (lacks_an_evaluation, "metrics.csv has rounds 2, 3"),
-    (lacks_a_client, "is not of all clients"),
     (has_more_samples, "by partition.json"),
     (has_more_correct_samples_than_samples, "samples are correct"),
     (has_a_client_twice, "a second time"),
     (lacks_a_mean, "do not have the same rows"),
     (has_fewer_rounds, "2 of 2 rounds"),
     (lacks_a_checksum, "no checksum of metrics.csv"),
-    (other_hits, "hits.csv, line"),
     (another_common_accuracy, "metrics.csv, line"),
 ]
 
@@ -367,15 +288,3 @@ def test_files_that_disagree(run: Path, edit: Callable[[Path], None], text: str)
     assert disagreement(cell_of(run)) is None
     edit(cell_of(run).folder)
     assert text in (disagreement(cell_of(run)) or "")
-
-
-def test_one_model_has_one_figure(run: Path) -> None:
-    """FedAvg's personalized model is its generic one: an edit of one of them is seen, whatever follows from it."""
-    folder = cell_of(run, "fedavg").folder
-
-    def change(row: Row) -> None:
-        if row["metric"] == "pm" and row["quantity"] == "loss":
-            row["value"] = repr(float(row["value"]) / 2)
-
-    change_rows(folder, "metrics", change)
-    assert "its personalized model is the generic one" in (disagreement(cell_of(run, "fedavg")) or "")

@@ -28,7 +28,6 @@ STABLE = 1e-3
 """Largest relative difference of losses with which both paths have trained the same models but for rounding."""
 
 _FLIPS, _BLOCK = 2**17, 2**12
-_ROWS, _SPREAD = 4, 0.01
 _TRAFFIC = ("up", "down_distinct", "down_receivers")
 
 
@@ -112,37 +111,6 @@ def shift(cells: Sequence[dict[str, float]]) -> Shift | None:
     worst = int(sums.argmax())
     moved = table[:, worst][table[:, worst] != 0]
     return Shift(names[worst], float(moved.mean()), len(moved), p)
-
-
-def scaled(old: Path, new: Path) -> str | None:
-    """Return which losses of a cell that drifted are those computed here times one factor, or None."""
-    for name, logs in loss_factors(old, new).items():
-        if spread(logs) < _SPREAD:
-            return f"the losses of {name} are those computed here times {np.exp(logs.mean()):.4f}, in all rounds"
-    return None
-
-
-def loss_factors(old: Path, new: Path) -> dict[str, npt.NDArray[np.float64]]:
-    """Logarithms of the factors by which the losses of a model and split are off.
-
-    They are given where there are four or more and one of them drifted.
-    """
-    groups: dict[str, dict[float, float]] = defaultdict(dict)
-    for row, other in _rows(old, new, "metrics"):
-        first, second = float(row["value"]), float(other["value"])
-        if row["quantity"] == "loss" and first > 0 and second > 0:
-            groups[f"{row['metric']} ({row['split']})"][first] = log(first / second)
-    logs = {name: np.array(list(factors.values())) for name, factors in groups.items()}
-    return {name: factors for name, factors in logs.items() if len(factors) >= _ROWS and np.abs(factors).max() > STABLE}
-
-
-def spread(logs: npt.NDArray[np.float64]) -> float:
-    """Standard deviation of the logarithms, as a share of the largest.
-
-    In a training that drifted, each round and mean is off by another factor; in the cells measured, this share was
-    never below a tenth (docs/verify.md).
-    """
-    return float(logs.std() / np.abs(logs).max())
 
 
 def _points(old: CellView, new: CellView, quantity: str) -> dict[str, float]:

@@ -4,21 +4,17 @@ Nothing is computed again, so this is done for every cell. A mean over clients f
 sizes from the partition, the rounds from the settings: who edits one number has to edit all that follow from it.
 """
 
-import base64
 import csv
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
-from bench.engine.device import can_be_kernels
 from bench.results.figures import ALL
 from bench.results.results import CellView
-from bench.settings import Executor, Settings
 from bench.store.data_record import record_of
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS
@@ -28,9 +24,6 @@ ROUNDING = 1e-12
 
 _ALWAYS = ("metrics", "clients", "ledger")
 """Tables that every finished cell has; it may be older than the others."""
-
-_DEVICE = re.compile(r"cpu|(cuda|xpu|mps)(:\d+)?")
-_TORCH = re.compile(r"\d+\.\d+\.\d+(a|b|rc|\.dev)?\d*(\+[\w.]+)?")
 
 Row = dict[str, str]
 _Counts = dict[tuple[str, str, str], dict[int, tuple[int, int]]]
@@ -52,13 +45,7 @@ def _disagreements(cell: CellView) -> Iterator[str]:
     yield from _rounds(cell, tables)
     yield from _rows_of_clients(tables["clients"], partition)
     counts = counts_of(tables["clients"])
-    if cell.status.state == "done" and cell.settings.new_client_epochs:
-        yield from _everybody(counts, partition)
     yield from _means(tables["metrics"], counts, partition)
-    if cell.status.derived == ["pm"]:
-        yield from _one_model(tables["metrics"], counts)
-    if "hits" in tables:
-        yield from _hits(tables["hits"], counts, read_json(cell.folder / "tests.json"))
     if "scores" in tables or "client_scores" in tables:
         yield from _further_means(tables["scores"], tables["client_scores"], counts, partition)
     if (cell.folder / "evaluated.csv").exists():
@@ -74,43 +61,11 @@ def read_rows(folder: Path, name: str) -> list[Row]:
 def _state(cell: CellView, tables: dict[str, list[Row]]) -> Iterator[str]:
     """Check the status: the number of rounds, and that each table has a checksum, which `read_status` compares."""
     status, rounds = cell.status, cell.settings.rounds
-    if path := _impossible(status.path, cell.settings):
-        yield f"status.json: {path}"
     if status.total != rounds or (status.state == "done" and status.rounds != rounds) or status.rounds > rounds:
         yield f"status.json: {status.rounds} of {status.total} rounds, settings.json: {rounds}"
     for name in dict.fromkeys((*_ALWAYS, *tables)):
         if name not in status.checksums:
             yield f"status.json has no checksum of {name}.csv"
-
-
-def _impossible(path: dict[str, Any], settings: Settings) -> str | None:
-    """Return the part of a path that no harness can have written, or None.
-
-    A cell computed on another path need not have the same bytes, so such a path would excuse any numbers.
-    """
-    if lacking := sorted({"device", "executor", "torch"} - path.keys()):
-        return f"its path does not say {', '.join(lacking)}"
-    for name, value in path.items():
-        match name, value:
-            case ("device" | "models", str()):
-                known = bool(_DEVICE.fullmatch(value))
-            case "executor", _:
-                known = value in get_args(Executor)
-            case "precision", str():
-                known = True
-            case ("lanes" | "intra_op_threads", int()):
-                known = type(value) is int and 1 <= value <= 1024
-            case "torch", str():
-                known = bool(_TORCH.fullmatch(value))
-            case "cpu", str():
-                known = can_be_kernels(value)
-            case _:
-                known = name == "convolutions" and value in ("kernels", "columns")
-        if not known:
-            return f"its path has {name} {value!r}, which no computer is recorded as"
-    if path.get("precision", settings.precision) != settings.precision:
-        return f"its path has precision {path['precision']}, its settings {settings.precision}"
-    return None
 
 
 def _rounds(cell: CellView, tables: dict[str, list[Row]]) -> Iterator[str]:
@@ -152,17 +107,6 @@ def counts_of(rows: list[Row]) -> _Counts:
         key = row["round"], row["metric"], row["split"]
         counts[key][int(row["client"])] = int(row["correct"]), int(row["samples"])
     return counts
-
-
-def _everybody(counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
-    """Check that generic and personalized models are scored on all clients but new ones (metrics `new0` and so on)."""
-    new = {client for (_, metric, _), by_client in counts.items() if metric.startswith("new") for client in by_client}
-    for (round_, metric, split), by_client in counts.items():
-        record = record_of(partition, int(round_))
-        sizes = zip(record["n_train"], record[f"n_{split}"], strict=True)
-        everybody = {client for client, (train, scored) in enumerate(sizes) if train and scored}
-        if metric in ("gm", "pm") and by_client.keys() != everybody - new:
-            yield f"clients.csv: {metric} of round {round_} ({split}) is not of all clients"
 
 
 def _means(rows: list[Row], counts: _Counts, partition: dict[str, Any]) -> Iterator[str]:
@@ -271,25 +215,3 @@ def means_of(by_client: dict[int, float], train: list[int], benign: list[int]) -
 
 def _place(row: Row) -> tuple[str, ...]:
     return tuple(row[column] for column in ("round", "metric", "on", "split", "quantity"))
-
-
-def _one_model(rows: list[Row], counts: _Counts) -> Iterator[str]:
-    """Check that personalized figures are the generic model's, where a method trains no other model."""
-    values = {(*_key(row), row["quantity"]): row["value"] for row in rows if row["on"] == "local"}
-    wrong = [key for key, value in values.items() if key[1] == "pm" and values.get((key[0], "gm", *key[2:])) != value]
-    personal = {key: by_client for key, by_client in counts.items() if key[1] == "pm"}
-    if wrong or any(counts.get((key[0], "gm", key[2])) != by_client for key, by_client in personal.items()):
-        yield "its personalized model is the generic one, and their figures differ"
-
-
-def _hits(rows: list[Row], counts: _Counts, record: dict[str, Any]) -> Iterator[str]:
-    """Check that `hits.csv` has as many ones for each client as it has correct samples."""
-    for line, row in enumerate(rows, start=2):
-        if row["on"] == "local":
-            tests = record_of(record, int(row["round"]))
-            owners = np.repeat(tests["clients"], tests["samples"])
-            bits = np.unpackbits(np.frombuffer(base64.b64decode(row["bits"]), np.uint8), count=len(owners))
-            ones = np.bincount(owners, weights=bits)
-            by_client = counts[row["round"], row["metric"], "test"]
-            if any(ones[client] != correct for client, (correct, _) in by_client.items()):
-                yield f"hits.csv, line {line}: other numbers of correct samples than clients.csv"

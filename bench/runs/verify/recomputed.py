@@ -7,7 +7,6 @@ accuracies of an honest cell can be anywhere, so that this path cannot decide.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from bench.plugin import METRICS
 from bench.results.figures import ALL
 from bench.results.results import CellView
-from bench.runs.verify.drift import STABLE, differences, scaled
+from bench.runs.verify.drift import STABLE, differences
 from bench.runs.verify.files import ROUNDING, Row, read_rows
 from bench.settings import RECORDED, CorruptedTest, FurtherTest, PlainTest
 from bench.store.data_record import record_of
@@ -119,8 +118,6 @@ def _on_another_path(cell: CellView, new: Path, other: list[str]) -> tuple[Agree
         follow = follow and any(_follows_numbers(old, new, name) for name in _AMOUNTS)
     text = f"losses differ by {100 * moved:.2g} % at most, and {samples}"
     if moved > STABLE:
-        if odd := scaled(old, new) or _still(scored):
-            return "wrong", f"no training drifts so: {odd}; {samples}"
         return "drifted" if follow else "wrong", "; ".join([f"training drifted apart: {text}", *counts])
     if counts:  # FedKD sends so many singular values as hold a share of a sum: rounding can make it one more
         excused = moved > ROUNDING and follow and "work" not in counted
@@ -133,7 +130,6 @@ def _on_another_path(cell: CellView, new: Path, other: list[str]) -> tuple[Agree
         return "near", f"the same models but for rounding: {text}"
     edited = [samples] if worst.apart else []
     edited += ["hits.csv"] if "hits" in other else []
-    edited += ["relations.json"] if _has_relations(cell) and not _related(old, new) else []
     edited += _other_scores(pairs)[:1]
     return (
         ("wrong", f"the same losses and other numbers: {', '.join(edited)}") if edited else ("same", "the same numbers")
@@ -204,12 +200,6 @@ def _scored(old: Path, new: Path) -> list[_Scored]:
         scored.apart += abs(int(row["correct"]) - int(other["correct"]))
         scored.samples += int(row["samples"])
     return list(groups.values())
-
-
-def _still(scored: list[_Scored]) -> str | None:
-    """Find models with other samples right and the same losses: models with the same losses are the same models."""
-    still = next((group for group in scored if group.apart and group.moved <= ROUNDING), None)
-    return None if still is None else f"other samples are right in {still.name}, whose losses are the same"
 
 
 @dataclass(frozen=True)
@@ -332,8 +322,7 @@ def _other_scores(pairs: Sequence[_Pair]) -> list[str]:
 def _beyond_rounding(cell: CellView, pairs: Sequence[_Pair], apart: int) -> str:
     """Describe the first further score that differs by more than rounding can move it; empty where none does.
 
-    Means and scores of all samples move a little, and no more clients than samples that may be classified otherwise
-    (`allowed_flips`) have a score that moves further.
+    Clients' values are not looked at: whoever edits them has to edit the means that follow.
 
     Args:
         cell: the finished cell.
@@ -341,20 +330,15 @@ def _beyond_rounding(cell: CellView, pairs: Sequence[_Pair], apart: int) -> str:
         apart: how many samples of the cell's own tests were classified otherwise; of others it is not known.
     """
     record = read_json(cell.folder / "partition.json")
-    clients: Counter[tuple[str, ...]] = Counter()
     for pair in pairs:
-        row = pair.row
-        of_round = record_of(record, int(row["round"]))
-        samples = sum(of_round[f"n_{row['split'] if row['split'] == 'validation' else 'test'}"])
-        samples = samples or of_round["n_global_test"]
-        possible = apart * max(_WEIGHT / max(samples, 1), _CLASSES / len(of_round["counts"][0]))
+        of_round = record_of(record, int(pair.row["round"]))
+        samples = sum(of_round[f"n_{'validation' if pair.row['split'] == 'validation' else 'test'}"])
+        samples = samples or of_round["n_global_test"] or 1
+        possible = apart * max(_WEIGHT / samples, _CLASSES / len(of_round["counts"][0]))
         if not pair.place.startswith(FURTHER):
-            possible = max(possible, allowed_flips(samples) * _WEIGHT / max(samples, 1))
-        if pair.moved or pair.apart <= _TOLERANCE + possible:
-            continue
-        group = tuple(row.get(key, "") for key in ("round", "stage", "metric", "on", "split", "quantity"))
-        clients[group] += 1
-        if row.get("client", str(ALL)) == str(ALL) or clients[group] > allowed_flips(samples):
+            possible = max(possible, allowed_flips(samples) * _WEIGHT / samples)
+        of_clients = pair.row.get("client", str(ALL)) != str(ALL)
+        if not (pair.moved or of_clients) and pair.apart > _TOLERANCE + possible:
             return pair.text
     return ""
 
@@ -384,18 +368,6 @@ def _alike(key: str, first: Any, other: Any) -> bool:
 def _has_relations(cell: CellView) -> bool:
     """Whether `relations.json` is to be compared: shipped entries have neither it nor its checksum."""
     return (cell.folder / "relations.json").exists() or "relations.json" in cell.status.checksums
-
-
-def _related(old: Path, new: Path) -> bool:
-    """Whether `relations.json` has the same numbers in both folders, but for rounding; mostly there is none."""
-    both: list[dict[str, Any]] = [read_json(folder / "relations.json") or {} for folder in (old, new)]
-    matrices = [{name: np.array(matrix) for name, matrix in record.pop("matrices", {}).items()} for record in both]
-    return (
-        both[0] == both[1]
-        and matrices[0].keys() == matrices[1].keys()
-        and all(matrix.shape == matrices[1][name].shape for name, matrix in matrices[0].items())
-        and all(np.allclose(matrix, matrices[1][name], 1e-6, 1e-6) for name, matrix in matrices[0].items())
-    )
 
 
 def _same(old: Path, new: Path, name: str) -> bool:
