@@ -25,7 +25,7 @@ from sweeps.admission import NOTHING_CHOSEN, Admission, Division, standing
 from sweeps.study import FINALISTS, Study
 from sweeps.study_reader import load_study
 from tests.conftest import ROOT
-from tests.runs.forger import forge, write_rows
+from tests.runs.forger import write_rows
 from tests.warm import PATIENCE, Start
 
 SMALL = "league_1_small"
@@ -359,14 +359,9 @@ def copy_another_seed(folder: Path) -> None:
         write_rows(folder, name, read_rows(best.folder, name))
 
 
-def invent_a_processor(folder: Path) -> None:
-    forge(folder, kind="invented")
-
-
 EDITS = {
     "metrics alone": (edit_metrics, "skew 1", r"is wrong: metrics.csv, line \d+: accuracy"),
     "another seed's numbers": (copy_another_seed, "shards", "is wrong: .*(as of seed|by partition.json)"),
-    "an invented processor": (invent_a_processor, "rotation", "which no computer is recorded as"),
 }
 
 
