@@ -1,4 +1,4 @@
-"""docs/ten-tasks.md, run from an empty folder as it stands there."""
+"""Pages of tasks and tutorials, each run from an empty folder as it stands there."""
 
 import re
 import shlex
@@ -10,20 +10,23 @@ from tests.cli.commands import COMMANDS
 from tests.conftest import ROOT
 from tests.warm import PATIENCE, Python, Start
 
-PAGE = ROOT / "docs" / "ten-tasks.md"
+PAGES = {"ten-tasks.md": 26, "add-a-method.md": 4}
+"""Their numbers of commands."""
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("page", PAGES)
 def test_the_page_s_files_and_commands_do_what_it_says(
-    tmp_path: Path, python: Python, fresh: Start, start_in: Start
+    page: str, tmp_path: Path, python: Python, fresh: Start, start_in: Start
 ) -> None:
     """Every file is written where it stands, every command ends with the status (and says the words) beside it. A
     command runs in a new interpreter the first time that the page has it, unless `test_every_command_starts` has it."""
     ran, started = 0, {line.split()[1] for line in COMMANDS.splitlines()}
-    for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+    content = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", content, re.MULTILINE | re.DOTALL):
         if kind != "sh":
-            name, _, content = text.partition("\n")
-            (tmp_path / name.removeprefix("# ")).write_text(content, encoding="utf-8")
+            name, _, lines = text.partition("\n")
+            (tmp_path / name.removeprefix("# ")).write_text(lines, encoding="utf-8")
             continue
         for line in text.splitlines():
             command, _, beside = line.partition("  # ")
@@ -42,4 +45,4 @@ def test_the_page_s_files_and_commands_do_what_it_says(
             if status and status[1] == "2":
                 assert status[2] in err
             ran += 1
-    assert ran == 26
+    assert ran == PAGES[page]
