@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -23,49 +24,34 @@ from bench.cli import (
     track,
     verify,
 )
-from bench.cli.commands import Commands
+from bench.cli.commands import CommandGroups, Commands
 from bench.errors import UserError, let_output_degrade, shortage
 from bench.places import refused
 
+GROUPS: dict[str, tuple[Callable[..., None] | Commands, ...]] = {
+    "Run": (run.run, show.show, catalogue.grids, results.status, results.log, results.clean, sites.app),
+    "Look": (results.results, results.report, results.compare, evaluate.evaluate, track.track, track.ui),
+    "Tune": (sweep.sweep, decide.decide, league.app),
+    "Publish": (verify.verify, verify.pack, verify.unpack, catalogue.cite, evaluate.export, protocol.app),
+    "Data": (data.data, catalogue.datasets),
+    "Develop": (catalogue.methods, catalogue.models, method.new_method, method.check_method, speed.speed),
+}
+"""The commands under the headings of `bench --help`."""
+
 app = Commands(
     help="Benchmarks of personalized federated learning: a grid file in, the papers' tables out.",
+    cls=CommandGroups,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (
-    run.run,
-    sweep.sweep,
-    show.show,
-    data.data,
-    decide.decide,
-    results.status,
-    results.clean,
-    results.log,
-    results.results,
-    results.report,
-    results.compare,
-    catalogue.cite,
-    evaluate.evaluate,
-    evaluate.export,
-    verify.verify,
-    verify.pack,
-    verify.unpack,
-    track.track,
-    track.ui,
-    speed.speed,
-    catalogue.methods,
-    catalogue.datasets,
-    catalogue.models,
-    catalogue.grids,
-    method.new_method,
-    method.check_method,
-):
-    app.command()(command)
-app.add_typer(league.app, name="league")
-app.add_typer(protocol.app, name="protocol")
-app.add_typer(sites.app, name="sites")
+for heading, commands in GROUPS.items():
+    for command in commands:
+        if isinstance(command, Commands):
+            app.add_typer(command, name=command.info.name, rich_help_panel=heading)
+        else:
+            app.command(rich_help_panel=heading)(command)
 
 
 def _print_version(value: bool) -> None:

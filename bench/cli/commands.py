@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from bench.errors import UserError, refusing_exits
 from bench.runs.options import SessionOptions
@@ -64,6 +64,20 @@ class Commands(typer.Typer):
 
     def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
         return super().command(name, **{"cls": _Command, **options})
+
+
+class CommandGroups(TyperGroup):
+    """The whole command, whose help lists its commands under the headings that they were registered with."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        headings: dict[str, list[TyperCommand]] = {}
+        for command in self.commands.values():
+            headings.setdefault(command.rich_help_panel, []).append(command)
+        width = max(map(len, self.commands))
+        for heading, commands in headings.items():
+            with formatter.section(heading):
+                room = formatter.width - 6 - width
+                formatter.write_dl([(c.name.ljust(width), c.get_short_help_str(room)) for c in commands])
 
 
 def with_session_options(without: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -111,7 +111,9 @@ class LeagueTier:
         return shipped(self.name)
 
 
-app = Commands(help="The league: a standing comparison that anyone can recompute and join.", no_args_is_help=True)
+app = Commands(
+    name="league", help="The league: a standing comparison that anyone can recompute and join.", no_args_is_help=True
+)
 
 
 @app.command()

@@ -9,7 +9,9 @@ import typer
 from bench.cli.commands import Commands
 from bench.runs.options import DataRoot, SessionOptions
 
-app = Commands(help="Published protocols: grids whose numbers stand beside printed ones.", no_args_is_help=True)
+app = Commands(
+    name="protocol", help="Published protocols: grids whose numbers stand beside printed ones.", no_args_is_help=True
+)
 
 
 @app.command("list")

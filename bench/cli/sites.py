@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from bench.settings import Settings
     from bench.sites.server import Travelled
 
-app = Commands(help="A cell at real sites: one client, one process, and only its data.", no_args_is_help=True)
+app = Commands(
+    name="sites", help="A cell at real sites: one client, one process, and only its data.", no_args_is_help=True
+)
 
 CellArgument = Annotated[
     str, typer.Argument(metavar="CELL", help="A cell's folder in a run, or a grid file or name (with --only).")

@@ -58,6 +58,21 @@ def test_every_block_of_the_page_of_scores_runs(tmp_path: Path, python: Python) 
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("package", "files"), [("tensorboard", "logs/*/events*"), ("wandb", "wandb/offline*/*.wandb")])
+def test_a_callback_for_another_tracker_runs(package: str, files: str, tmp_path: Path, python: Python) -> None:
+    """Where its package is installed, which is no part of any extra."""
+    pytest.importorskip(package)
+    (script,) = [block for block in blocks("tracking.md", ("", "python"))["python"] if package in block]
+    offline = 'import os\n\nos.environ["WANDB_MODE"] = "offline"\n'
+    (tmp_path / "mine.py").write_text(offline + script, encoding="utf-8")
+    grid = "{methods: [fedavg, local], datasets: [digits], alphas: [1.0], clients: 3, rounds: 2, model: logistic}"
+    (tmp_path / "my-grid.yaml").write_text(grid, encoding="utf-8")
+    done = python(tmp_path / "mine.py", folder=tmp_path)
+    assert "warning" not in done.stderr, done.stderr
+    assert len(list(tmp_path.glob(files))) == 2
+
+
+@pytest.mark.long
 def test_the_notebook_like_example_runs(tmp_path: Path, python: Python) -> None:
     """From another folder, and again: then nothing is left to run, and a changed script keeps the method's cells."""
     file = ROOT / "docs" / "examples" / "notebook_like.py"

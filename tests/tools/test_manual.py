@@ -1,0 +1,60 @@
+"""The pages of the manual name files that exist, and the page of commands is that of the command line."""
+
+import ast
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bench.cli import app
+from tests.conftest import ROOT
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+PATH = re.compile(r"(?<![\w/.:-])((?:[\w.-]+/)+[\w-]+\.(?:py|md|yaml|json|bib|png|svg))?(?:::(\w+))?(?![\w*])")
+FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()} | {".."}
+
+
+def missing(text: str, page: Path) -> list[str]:
+    """Files, and tests within them, that a text names and that are not there.
+
+    A path begins at the repository, at `tests/` or at the page, and `::test` alone goes on with the last path. A path
+    that begins with no folder of the repository, and is no test, is a user's file.
+    """
+    names, path = [], ""
+    for match in PATH.finditer(text):
+        if not match[0] or (match[1] and match[1].split("/")[0] not in FOLDERS and "/test_" not in match[1]):
+            continue
+        path = match[1] or path
+        files = [place / path for place in (ROOT, ROOT / "tests", page.parent) if (place / path).is_file()]
+        if not files or (match[2] and match[2] not in functions(files[0])):
+            names.append(f"{path}::{match[2]}" if match[2] else path)
+    return names
+
+
+def functions(file: Path) -> set[str]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_file_that_a_page_names_exists() -> None:
+    names = {page: missing(page.read_text(encoding="utf-8"), page) for page in PAGES}
+    assert {page.name: paths for page, paths in names.items() if paths} == {}
+
+
+def test_a_missing_file_and_a_missing_test_are_seen() -> None:
+    text = "`runs/test_kill.py::test_two_commands_share_the_cells`, `::test_at_noon`, `bench/nowhere.py`, `runs/a.json`"
+    assert missing(text, ROOT / "docs" / "x.md") == ["runs/test_kill.py::test_at_noon", "bench/nowhere.py"]
+
+
+def test_the_page_and_the_help_have_all_commands_under_the_same_headings(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "docs" / "examples" / "commands_table.py"), run_name="__main__")
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == page
+    sections = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    of_page = {heading: set(re.findall(r"`bench ([\w-]+)", text)) for heading, text in sections}
+    said = CliRunner().invoke(app, ["--help"]).output.partition("exit.\n\n")[2]
+    parts = re.findall(r"^(\w+):\n(.*?)(?=^\w|\Z)", said, re.MULTILINE | re.DOTALL)
+    assert of_page == {heading: set(re.findall(r"^  ([\w-]+)  ", text, re.MULTILINE)) for heading, text in parts}
+    assert len(of_page) == 6
