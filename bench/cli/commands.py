@@ -70,14 +70,14 @@ class CommandGroups(TyperGroup):
     """The whole command, whose help lists its commands under the headings that they were registered with."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        headings: dict[str, list[TyperCommand]] = {}
-        for command in self.commands.values():
-            headings.setdefault(command.rich_help_panel, []).append(command)
         width = max(map(len, self.commands))
-        for heading, commands in headings.items():
+        lines: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            line = name.ljust(width), command.get_short_help_str(formatter.width - width - 6)
+            lines.setdefault(getattr(command, "rich_help_panel", ""), []).append(line)
+        for heading, commands in lines.items():
             with formatter.section(heading):
-                room = formatter.width - 6 - width
-                formatter.write_dl([(c.name.ljust(width), c.get_short_help_str(room)) for c in commands])
+                formatter.write_dl(commands)
 
 
 def with_session_options(without: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
