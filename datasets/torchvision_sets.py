@@ -1,10 +1,11 @@
 """Official files that torchvision reads, in its folder layout: CIFAR, MNIST and similar, EMNIST, USPS, SVHN, STL-10.
 
 torchvision compares MD5 sums: of CIFAR's files at every start, of MNIST's and EMNIST's archives when it unpacks them.
-The unpacked files of the latter two are checked here by their size. Where mean and std are fixed, they are the values
-in common use.
+The unpacked files of the latter two are checked here by their size, and those of MNIST and its like by MD5 sums where
+they are known and by the mean of their pixels. Where mean and std are fixed, they are the values in common use.
 """
 
+import hashlib
 import pickle
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 from bench.data import Array, Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
+from bench.samples.normalising import channel_statistics
 from datasets.assemble import assemble
 
 _IDX = {  # samples of the two parts, mean, std
@@ -25,6 +27,19 @@ _IDX = {  # samples of the two parts, mean, std
     "emnist-balanced": ((112_800, 18_800), 0.1751, 0.3332),
     "emnist-byclass": ((697_932, 116_323), 0.1736, 0.3317),
 }
+_UNPACKED = {  # MD5 sums of images and labels of the training part, then of the test part, as `gunzip` leaves them
+    "mnist": (
+        "6bbc9ace898e44ae57da46a324031adb", "a25bea736e30d166cdddb491f175f624",
+        "2646ac647ad5339dbf082846283269ea", "27ae3e4e09519cfbb04c329615203637",
+    ),
+    "fashion_mnist": (
+        "f4a8712d7a061bf5bd6d2ca38dc4d50a", "9018921c3c673c538a1fc5bad174d6f9",
+        "8181f5470baa50b63fa0f6fddb340f0a", "15d484375f8d13e6eb1aabb0c3f46965",
+    ),
+}  # fmt: skip
+_ALIKE = 0.005
+"""Largest difference of mean and std of two samples of one set; MNIST, Fashion-MNIST and KMNIST differ by ten times
+that."""
 _SIDE = 28
 _STL10 = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
 Parts = tuple[dict[str, Any], dict[str, Any]]
@@ -224,7 +239,44 @@ def _mnist_like(
     files = [folder / file.removesuffix(".gz") for file, _ in factory.resources]
     x, y, names = _idx(name, factory, data_root, download, files)
     (n_train, _), known_mean, known_std = _IDX[name]
-    return assemble(name, x, y, n_train, mean=mean or [known_mean], std=std or [known_std], classes=classes or names)
+    return assemble(
+        name, x, y, n_train, mean=mean or [known_mean], std=std or [known_std], classes=classes or names,
+        notes=_check_identity(name, files, x[:n_train]),
+    )  # fmt: skip
+
+
+def _check_identity(name: str, files: Sequence[Path], images: Array) -> list[str]:
+    """Refuse the files of another set of this format; say in a note that files are not the published ones.
+
+    Args:
+        name: the set that they should be.
+        files: images and labels of the training part, then of the test part.
+        images: those of the training part.
+
+    Raises:
+        UserError: a file is another set's, by its checksum; or the pixels have the mean and deviation of another set.
+    """
+    advice = f"put the files of {name} into {files[0].parent}, or set `datasets` to the set that these are"
+    owners = {md5: owner for owner, sums in _UNPACKED.items() for md5 in sums}
+    sums = [hashlib.md5(file.read_bytes()).hexdigest() for file in files]
+    for file, md5 in zip(files, sums, strict=True):
+        if owners.get(md5, name) != name:
+            raise UserError(f"{name}: {file} is a file of {owners[md5]}, by its checksum; {advice}")
+    if tuple(sums) == _UNPACKED.get(name):
+        return []
+    (mean,), (std,) = channel_statistics(images)
+    for owner in {"mnist", "fashion_mnist", "kmnist"} - {name}:
+        if max(abs(mean - _IDX[owner][1]), abs(std - _IDX[owner][2])) < _ALIKE:
+            raise UserError(
+                f"{name}: the pixels of {files[0]} have mean {mean:.4f} and standard deviation {std:.4f}, which are "
+                f"those of {owner}; {advice}"
+            )
+    others = [file for file, md5, known in zip(files, sums, _UNPACKED.get(name, sums), strict=True) if md5 != known]
+    return [
+        f"{name}: {file} is not the published file, by its checksum: say beside results what differs, such as the "
+        "split or the encoding"
+        for file in others[:1]
+    ]
 
 
 def _idx(

@@ -34,7 +34,13 @@ def check(
     """Say of each scenario which settings are known, assumed or deviating, and the hours that it takes here."""
     from bench.cli.dry_run import indices_by_task, print_forecast
     from bench.config.grid import load_grid
+    from bench.runs.forecast.outline import missing_file
     from reports.published.protocol import STANDINGS, protocol
+
+    def one_set(grid: str) -> str:
+        """Select the grid's first data set that is here, or else its first."""
+        sets = [cell.dataset for cell in load_grid(grid).cells]
+        return f"--only dataset={next((name for name in sets if not missing_file(name, data_root)), sets[0])}"
 
     checked = protocol(name)
     print(f"{checked.title}. Of {checked.of}.\n\n{checked.verdict}")
@@ -43,9 +49,10 @@ def check(
         for point in (point for point in checked.points if point.standing == standing):
             only = "".join(f" [{key}: {', '.join(map(str, values))}]" for key, values in point.only.items())
             print(f"  {', '.join(point.of)}{only}: {point.source}")
+    data = "" if data_root == Path("data") else f" --data-root {shlex.quote(str(data_root))}"
     for grid in checked.grids.values():
         cells = load_grid(grid).cells
-        print(f"\n{grid}: `bench run --grid {grid}.yaml`")
+        print(f"\n{grid}: `bench run --grid {grid}.yaml{data}`; one data set: `{one_set(grid)}`")
         for task, indices in indices_by_task(cells).items():
             everywhere, here = (checked.standings(cells[indices[0]], local=local) for local in (False, True))
             counts = ", ".join(f"{len(everywhere[kind]) + len(here[kind])} {kind}" for kind in STANDINGS)
@@ -56,5 +63,5 @@ def check(
             print_forecast(cells, Path("runs", grid), SessionOptions(data_root=data_root, quiet=True))
     short = checked.short
     settings = " ".join(f"--set {shlex.quote(text)}" for text in short.set)
-    command = f"bench run --grid {short.grid}.yaml --only {short.only} {settings} --out runs/{name}_short"
+    command = f"bench run --grid {short.grid}.yaml {one_set(short.grid)} {settings} --out runs/{name}_short{data}"
     print(f"\nshort, which stands beside no published number: `{command}`")

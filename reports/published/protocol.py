@@ -50,12 +50,11 @@ class Point(BaseModel):
 
 
 class Short(BaseModel):
-    """A small part of a protocol, quick to run, which stands beside no published number."""
+    """A small part of a protocol, on one data set, quick to run, which stands beside no published number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     grid: str
-    only: str
     set: list[str]
 
 

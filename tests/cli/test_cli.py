@@ -236,7 +236,7 @@ def test_catalogues(bench_here: Bench, what: str, name: str) -> None:
 
 @pytest.mark.long
 def test_protocols(bench_here: Bench) -> None:
-    """Each scenario has its standings, and the short command is one that the command line takes."""
+    """Each scenario has its standings; the short command is one that the command line takes, on data that are here."""
     assert "pfllib_table1 (504 cells), pfllib_table2 (504 cells)" in bench_here("protocol", "list").stdout
     said = bench_here("protocol", "check", "pfllib", "--no-hours").stdout
     assert said.count("not in all scenarios") == 16
@@ -247,7 +247,14 @@ def test_protocols(bench_here: Bench) -> None:
     flower = bench_here("protocol", "check", "flower_fedrep", "--no-hours").stdout
     assert "  cifar10 2 classes: 22 known, 1 assumed, 5 deviating\n" in flower
     assert "  cifar100 20 classes: 22 known, 1 assumed, 6 deviating; not in all scenarios: deviating: dropout" in flower
+    assert "--only dataset=fashion_mnist" in said.rpartition("short,")[2]
+    Path("sets/cifar-100-python").mkdir(parents=True)
+    Path("sets/cifar-100-python/train").touch()
+    said = bench_here("protocol", "check", "pfllib", "--no-hours", "--data-root", "sets").stdout
+    assert "`bench run --grid pfllib_table1.yaml --data-root sets`; one data set: `--only dataset=cifar100`" in said
     words = shlex.split(said.rstrip().rstrip("`").rpartition("`")[2])
+    assert words[3:6] == ["pfllib_table1.yaml", "--only", "dataset=cifar100"]
+    assert words[-2:] == ["--data-root", "sets"]
     assert words[:2] == ["bench", "run"]
     settings = [text for text, before in zip(words[1:], words, strict=False) if before == "--set"]
     shown = bench_here("show", "pfllib_table1", *(part for text in settings for part in ("--set", text))).stdout

@@ -187,15 +187,21 @@ def test_emnist_is_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spli
     assert (data.name, data.n_train, data.num_classes) == (f"emnist-{split}", 3, classes)
 
 
+def place_idx(root: Path, factory: str, x: Array, y: Array, n_train: int) -> list[Path]:
+    """Write images `[n, 28, 28]` and labels as the unpacked files of a set: of its training part, then of its tests."""
+    folder = root / factory / "raw"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / file.removesuffix(".gz") for file, _ in getattr(official, factory).resources]
+    for file, values in zip(files, [x[:n_train], y[:n_train], x[n_train:], y[n_train:]], strict=True):
+        file.write_bytes(idx(values))
+    return files
+
+
 @pytest.mark.parametrize(("name", "factory"), [("fashion_mnist", "FashionMNIST"), ("kmnist", "KMNIST")])
 def test_sets_in_the_format_of_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, factory: str) -> None:
     """In folders of their own: one is never read for the other."""
     x, y = draw(9, 28, 28), (np.arange(9) % 10).astype(np.uint8)
-    folder = tmp_path / factory / "raw"
-    folder.mkdir(parents=True)
-    names = [file.removesuffix(".gz") for file, _ in getattr(official, factory).resources]
-    for file, content in zip(names, [idx(x[:6]), idx(y[:6]), idx(x[6:]), idx(y[6:])], strict=True):
-        (folder / file).write_bytes(content)
+    place_idx(tmp_path, factory, x, y, 6)
     _, mean, std = torchvision_sets._IDX[name]
     monkeypatch.setitem(torchvision_sets._IDX, name, ((6, 3), mean, std))
     data = load(name, tmp_path)
@@ -205,6 +211,34 @@ def test_sets_in_the_format_of_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(set(data.classes)) == 10
     with pytest.raises(UserError, match=r"mnist: .*ubyte is missing; add `--download`"):
         load("mnist", tmp_path)
+
+
+def test_files_of_another_set_are_refused_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By checksum; and another split of a set, whose checksums nobody knows, by the mean of its pixels. What is neither
+    is read with a note."""
+    monkeypatch.setitem(torchvision_sets._IDX, "fashion_mnist", ((6, 3), 0.2860, 0.3530))
+    y = (np.arange(9) % 10).astype(np.uint8)
+    files = place_idx(tmp_path, "FashionMNIST", draw(9, 28, 28), y, 6)
+    sums = tuple(md5(file) for file in files)
+    (note,) = load("fashion_mnist", tmp_path).notes
+    assert f"{files[0]} is not the published file" in note
+    monkeypatch.setitem(torchvision_sets._UNPACKED, "fashion_mnist", sums)
+    assert load("fashion_mnist", tmp_path).notes == ()
+    monkeypatch.setitem(torchvision_sets._UNPACKED, "fashion_mnist", ("another", *sums[1:]))
+    monkeypatch.setitem(torchvision_sets._UNPACKED, "mnist", (sums[0], "c", "d", "e"))
+    with pytest.raises(
+        UserError, match=r"fashion_mnist: .*train-images-idx3-ubyte is a file of mnist, by its checksum"
+    ):
+        load("fashion_mnist", tmp_path)
+
+    bright = np.zeros((9, 28, 28), np.uint8)
+    bright.reshape(9, -1)[:, :117] = 223  # mean 0.1305 and standard deviation 0.3114 in units of 255
+    place_idx(tmp_path, "FashionMNIST", bright, y, 6)
+    with pytest.raises(UserError, match=r"mean 0\.1305 .* which are those of mnist; put the files of fashion_mnist"):
+        load("fashion_mnist", tmp_path)
+    monkeypatch.setitem(torchvision_sets._IDX, "mnist", ((6, 3), 0.1307, 0.3081))
+    place_idx(tmp_path, "MNIST", bright, y[::-1], 6)
+    assert "not the published file" in load("mnist", tmp_path).notes[0]
 
 
 def test_usps_in_its_text_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
