@@ -6,8 +6,10 @@ import runpy
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
+import bench
 from bench.cli import app
 from tests.conftest import ROOT
 
@@ -41,6 +43,11 @@ def functions(file: Path) -> set[str]:
 def test_every_file_that_a_page_names_exists() -> None:
     names = {page: missing(page.read_text(encoding="utf-8"), page) for page in PAGES}
     assert {page.name: paths for page, paths in names.items() if paths} == {}
+
+
+def test_the_grid_beside_a_library_s_commands_is_one() -> None:
+    (grid,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(bench.load_grid(yaml.safe_load(grid)).cells) == 6
 
 
 def test_a_missing_file_and_a_missing_test_are_seen() -> None:
