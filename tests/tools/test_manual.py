@@ -46,7 +46,8 @@ def test_every_file_that_a_page_names_exists() -> None:
 
 
 def test_the_grid_beside_a_library_s_commands_is_one() -> None:
-    (grid,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8"), re.DOTALL)
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    (grid,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     assert len(bench.load_grid(yaml.safe_load(grid)).cells) == 6
 
 
