@@ -24,12 +24,13 @@ def blocks(page: str, languages: tuple[str, ...] = ("python",)) -> dict[str, lis
 def test_every_block_of_the_page_runs(tmp_path: Path, python: Python) -> None:
     done = python("-c", SESSION, json.dumps(blocks("python.md")["python"]), "notebook", folder=tmp_path)
     said = done.stdout
-    assert "<run runs/mine: 2 cells, 2 done>" in said
+    assert "<run runs/mine: 4 cells, 4 done>" in said
     assert "<run runs/own: 2 cells, 2 done>" in said
     assert "fedavg digits alpha=0.1 seed=0: round 3/3: GM 0." in said
     assert "\nTrue [" in said
     assert "warning" not in done.stderr
     assert len(next(tmp_path.glob("norms_*.txt")).read_text().splitlines()) == 3
+    assert (tmp_path / "curves.pdf").stat().st_size > 1000
     assert (tmp_path / "scores.csv").read_text().startswith("label,dataset,case,alpha,seed,cell,round,")
     assert (tmp_path / "runs" / "mine" / "report" / "index.html").exists()
 
