@@ -28,7 +28,7 @@ _Sizes = list[int]  # PyTorch's custom operations take lists of numbers, not tup
 
 KERNELS: dict[str, str | None] = {"bf16": "tf32", "tf32": "tf32", "fp32": "ieee"}
 """By precision, how the kernels multiply float32 (Triton's `input_precision`; bfloat16 is multiplied as it is), or None
-for columns. docs/performance.md has the table that decides it."""
+for columns. docs/performance-log.md has the table that decides it."""
 
 _AT_ONCE = 2**28  # numbers of the columns that are in memory at a time, unless a lane has more
 

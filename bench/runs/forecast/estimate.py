@@ -27,7 +27,7 @@ from bench.runs.forecast.outline import (
 from bench.settings import Settings
 from bench.store.store import GENERATIONS
 
-# Rates of one core of a server, as the engine trains there; docs/performance.md compares them with runs.
+# Rates of one core of a server, as the engine trains there; docs/performance-log.md compares them with runs.
 _STEP_ALONE, _STEP_BESIDE = 1.5e-3, 4e-5  # seconds of a step of one client alone, and of one side by side
 _PARAMETER = 5.4e-9  # seconds of a step for each parameter that is trained
 _PRODUCT = 1.5e-11  # seconds of a multiplication and an addition
