@@ -21,7 +21,7 @@ from bench.results.data_description import describe
 from bench.results.results import load_run
 from bench.runs.options import SessionOptions
 from bench.runs.progress import printer
-from bench.runs.run_folder import check_folder
+from bench.runs.run_folder import choose_folder
 from bench.runs.session import print_notes
 from bench.runs.workers import worker_count
 from bench.settings import Settings
@@ -131,7 +131,7 @@ def decide(
     if not isinstance(data, Path | str):
         out = Path(out or Path("runs") / "decide_table")
     if out:
-        check_folder(Path(out), "study", run_name("decision", Path(out)))  # before the data are read
+        choose_folder(out, "study", run_name("decision", out))  # before the data are read
     with _as_file(data, out) as source:
         cells = cells_of(
             source, options.data_root, label=label, site=site, subject=subject, part=part, leave_out=leave_out,
@@ -141,9 +141,9 @@ def decide(
             raise UserError(f"{source}: the grid divides data in {len(cells)} ways; a decision is about a single one")
         cell = cells[0].model_copy(update={**_OF_TABLES, "normalise": normalise}) if label else cells[0]
         _check_sites(cell, source)
-    folder = Path(out) if out else Path("runs") / f"decide_{dataset_name(cell)}"
-    name = run_name("decision", folder)
-    check_folder(folder, "study", name)
+    out = Path(out) if out else Path("runs") / f"decide_{dataset_name(cell)}"
+    name = run_name("decision", out)
+    folder = choose_folder(out, "study", name)
     cell = _with_same_tests(cell, options.data_root)
     about = describe(cell, options.data_root)
     if not quiet:

@@ -1,9 +1,6 @@
 """The lines in which a dry run says what cells cost."""
 
-import os
 import shutil
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,41 +19,29 @@ BASIS = """\
 Time: {basis}; a busy machine takes longer.
 {sent}
 Memory: data and models at the peak of a round; Python and its libraries come on top, about 0.9 GB and 0.3 GB for each
-cell that runs. Disk: the cells' folders, and of each cell that runs two checkpoints and one being written."""
+cell that runs. Disk: of each cell that runs two checkpoints and one being written; tables come on top."""
 ESTIMATED = (
     "an estimate to within a factor of two or so, by the rates of a core of today (`--measure` times rounds here)"
 )
 MEASURED = "rounds of {measured} of {cells} cells were timed here, or of others of their kind"
-SCALED = "; the time of {scaled} is that of others of their model, scaled by steps"
+SCALED = "; the time of {scaled} is an estimate, scaled as those were"
 REST = "; the rest is an estimate by the rates of a core of today"
 SENT = "Sent: one model each way for each client's round, as FedAvg does{rest}; `--measure` counts what a method sends."
 
 
-def cell_lines(runs: "Sequence[tuple[Settings, float]]", costs: "Sequence[Estimate | None]", folder: Path) -> list[str]:
-    """A line for each cell: its time, and its checkpoint in `folder`; `runs` are settings and the share left to run."""
+def cell_lines(runs: "Sequence[tuple[Settings, float]]", costs: "Sequence[Estimate | None]") -> list[str]:
+    """A line for each cell: its time and its checkpoint; `runs` are settings and the share left to run."""
     from bench.results.cell_names import cell_name
     from bench.runs.progress import duration_text
 
-    rate, lines = writing_rate(folder), []
+    lines = []
     for (settings, share), cost in zip(runs, costs, strict=True):
         text = "no estimate" if share else "done"
         if cost:
-            saving = f"a checkpoint of {_bytes(cost.checkpoint)} in about {cost.checkpoint / rate:.2g} s"
-            text = f"about {duration_text(cost.seconds * share)} ({cost.basis}), {saving}"
+            time = duration_text(cost.seconds * share)
+            text = f"about {time} ({cost.basis}), a checkpoint of {_bytes(cost.checkpoint)}"
         lines.append(f"{cell_name(settings)}: {text}")
     return lines
-
-
-def writing_rate(folder: Path) -> float:
-    """Measure how many bytes are written per second, until they are on the disk, with 64 MB next to `folder`."""
-    place = next(place for place in (folder, *folder.resolve().parents) if place.is_dir())
-    content = bytes(64 * 2**20)
-    with tempfile.TemporaryFile(dir=place) as file:
-        start = time.perf_counter()
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-        return len(content) / (time.perf_counter() - start)
 
 
 def task_lines(
@@ -117,11 +102,10 @@ def sum_lines(
     )
     # Cells that share a GPU are not taken to be faster than one after the other.
     seconds = sum(cost.seconds * repeats for cost, repeats in estimates) / (1 if gpu else side_by_side)
-    disk += sum(cost.folder * _cells(repeats) for cost, repeats in estimates)
     memory_text = f"{_bytes(memory)} of memory" + (f", {_bytes(gpu)} of the GPU's" if gpu else "")
     left_out = sum(_cells(repeats) for (_, repeats), cost in zip(runs, costs, strict=True) if repeats and not cost)
     return [
-        f"{total}: about {duration_text(seconds)}, {memory_text}, at most {_bytes(disk)} of disk",
+        f"{total}: about {duration_text(seconds)}, {memory_text}, at most {_bytes(disk)} of disk for checkpoints",
         _basis([cost.basis for cost, repeats in estimates for _ in range(_cells(repeats))]),
         *(f"missing: {text}" for text in _shortages(memory, gpu, disk, folder, side_by_side)),
         *([f"{left_out} cells are left out: see `missing` above."] if left_out else []),

@@ -73,7 +73,7 @@ def print_forecast(
     runs = list(zip(cells, shares, strict=True))
     forecast = _Forecast(runs, options, measure=measure)
     tasks = indices_by_task(cells)
-    lines = cell_lines(runs, forecast.costs, folder) if options.verbose else task_lines(tasks, runs, forecast.costs)
+    lines = cell_lines(runs, forecast.costs) if options.verbose else task_lines(tasks, runs, forecast.costs)
     lines += [f"missing, for {count} cells: {reason}" for reason, count in missing.items()]
     done = sum(not share for share in shares)
     total = f"{len(cells)} cells, {done} done before, {len(cells) - done} to run, {forecast.side_by_side} side by side"
@@ -174,7 +174,7 @@ class _Forecast:
             return None
 
     def _measure(self, runs: "Sequence[tuple[Settings, float]]", limit: float) -> None:
-        """Time kinds of cells for so many seconds; the others of a model are scaled as its timed ones together."""
+        """Time kinds of cells for so many seconds; the others are scaled as the timed ones together."""
         from bench.runs.forecast.timing import kind, measured
 
         keys = [kind(settings) if cost else "" for (settings, _), cost in zip(runs, self.costs, strict=True)]
@@ -184,34 +184,17 @@ class _Forecast:
             if cost:
                 kinds[key] = settings
                 seconds[key] += repeats * cost.seconds  # type: ignore[assignment]
-        order = _in_turns({key: kinds[key] for key, _ in seconds.most_common()})
+        order = {key: kinds[key] for key, _ in seconds.most_common()}
         rates = measured(order, *self._execution[:2], limit)
-        ratios: dict[str, list[float]] = {}
+        before = after = 0.0
         for i, key in enumerate(keys):
             if (cost := self.costs[i]) and key in rates:
                 self.costs[i] = timed = self._estimate(runs[i][0], rates[key])
                 assert timed is not None, "its rates could be measured"
-                ratios.setdefault(_network(runs[i][0]), []).append(timed.seconds / cost.seconds)
-        for i, (settings, _) in enumerate(runs):
-            cost, of_network = self.costs[i], ratios.get(_network(settings))
-            if cost and of_network and keys[i] not in rates:
-                ratio = sum(of_network) / len(of_network)
-                self.costs[i] = replace(cost, seconds=ratio * cost.seconds, basis="scaled")
-
-
-def _in_turns(kinds: "dict[str, Settings]") -> "dict[str, Settings]":
-    """The kinds in their order, but the first of each network before the second ones."""
-    turns, counts = dict[str, int](), Counter[str]()
-    for key, settings in kinds.items():
-        turns[key] = counts[_network(settings)]
-        counts[_network(settings)] += 1
-    return {key: kinds[key] for key in sorted(kinds, key=lambda key: turns[key])}
-
-
-def _network(settings: "Settings") -> str:
-    """The data set and the model of a cell."""
-    same = {"dataset", "dataset_options", "model", "model_options", "client_models", "frozen", "adapters"}
-    return settings.model_dump_json(include=same)
+                before, after = before + cost.seconds, after + timed.seconds
+        for i, cost in enumerate(self.costs):
+            if cost and before and keys[i] not in rates:
+                self.costs[i] = replace(cost, seconds=cost.seconds * after / before, basis="scaled")
 
 
 def _study_cells(arm: "Arm") -> dict[str, int]:

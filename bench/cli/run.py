@@ -59,10 +59,9 @@ def run(
             loaded_grid = load_grid(grid, set_ or [])
 
         from bench.runs.plan import select  # after the grid was read, as these take pandas
-        from bench.runs.run_folder import check_folder
+        from bench.runs.run_folder import choose_folder
 
-        folder = out or Path("runs") / loaded_grid.name
-        check_folder(folder, "grid", loaded_grid.name, take_over=take_over)
+        folder = choose_folder(out, "grid", loaded_grid.name, take_over=take_over)
         chosen = select(loaded_grid.cells, only) if only else loaded_grid.cells
         if dry_run:
             from bench.cli.dry_run import print_forecast, print_outline

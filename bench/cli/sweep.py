@@ -62,10 +62,9 @@ def sweep(
         with allow(is_near) if dry_run else nullcontext():
             # before torch is imported, as wrong studies are refused
             loaded_study = load_study(study, set_ or [], trials)
-        from bench.runs.run_folder import check_folder  # after the study was read, as it takes pandas
+        from bench.runs.run_folder import choose_folder  # after the study was read, as it takes pandas
 
-        folder = out or Path("runs") / loaded_study.name
-        check_folder(folder, "study", loaded_study.name)
+        folder = choose_folder(out, "study", loaded_study.name)
         if dry_run:
             from bench.cli.dry_run import print_study_forecast, print_study_outline
 

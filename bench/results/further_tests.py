@@ -7,7 +7,7 @@ test in place of the split.
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ def evaluate_cell(
     metrics: Sequence[str],
     data_root: Path = Path("data"),
     device: str = "cpu",
-    say: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Score the kept models of a finished cell on tests, as far as its `evaluated.csv` does not have them.
 
@@ -53,7 +52,6 @@ def evaluate_cell(
         metrics: scores beside accuracy and loss; those that the cell's own tests lack are added, too.
         data_root: where data files lie.
         device: `cpu` or `cuda`.
-        say: takes the name of each test that is scored.
 
     Returns:
         The number of rows that were added.
@@ -73,7 +71,7 @@ def evaluate_cell(
         cell.settings, dataset=dataset, partition=partition, public=public, device=device, features=features
     )
     with store.locked(cell.folder):
-        return score_kept(cell.folder, cell.settings, data, federation, tests, metrics, say)
+        return score_kept(cell.folder, cell.settings, data, federation, tests, metrics)
 
 
 def score_kept(
@@ -83,7 +81,6 @@ def score_kept(
     federation: Federation,
     tests: Sequence[FurtherTest],
     metrics: Sequence[str],
-    say: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Score the models that lie in a cell's folder; see `evaluate_cell`. The caller holds the folder.
 
@@ -104,7 +101,6 @@ def score_kept(
     scoring = _Scoring(settings, data, federation, models)
     count = 0
     for label in dict.fromkeys(label for label, _ in missing):
-        say(label)
         rows = scoring.rows(label, tests, [quantity for of, quantity in missing if of == label])
         _append(folder, rows)
         count += len(rows)

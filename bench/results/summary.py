@@ -55,8 +55,9 @@ def undone(figures: "pd.DataFrame") -> str:
     return counted and f"not in the table: {counted}"
 
 
-def to_lines(figures: "pd.DataFrame", rows: int = 8) -> list[str]:
+def to_lines(figures: "pd.DataFrame") -> list[str]:
     """The summary in a few lines for a prompt: of each table the first rows."""
+    rows = 8
     lines = [text] if (text := undone(figures)) else []
     for title, table in summary(figures):
         left = f"... and {len(table) - rows} more rows" if len(table) > rows else ""

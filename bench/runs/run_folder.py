@@ -20,8 +20,11 @@ STUDY = "study.json"
 """In a run folder: the study that filled it."""
 
 
-def check_folder(folder: Path, kind: Literal["grid", "study"], name: str, *, take_over: bool = False) -> None:
-    """Check that a folder can be the run folder of a grid or study, before anything is measured or read.
+def choose_folder(
+    out: Path | str | None, kind: Literal["grid", "study"], name: str, *, take_over: bool = False
+) -> Path:
+    """Choose the run folder of a grid or study, by default `runs/<name>`, and check that it can be, before anything is
+    measured or read.
 
     An edited grid goes into its folder again, by its name. The cells of another one would vanish from results and
     reports, so its folder is only taken over where the user asks for that. A study has its trials in its folder, which
@@ -31,15 +34,16 @@ def check_folder(folder: Path, kind: Literal["grid", "study"], name: str, *, tak
         UserError: nothing can be written there; or its path is not text in UTF-8, as run.json must name it; or the
             folder is another grid's or study's.
     """
+    folder = Path(out) if out else Path("runs") / name
     if any("\ud800" <= letter <= "\udfff" for letter in str(folder)):
         raise UserError(f"--out {str(folder)!a}: its name is not text in UTF-8; give another one")
     check_output_folder(folder)
     info = read_run_file(folder)
     if info is None or take_over:
-        return
+        return folder
     before = "study" if (folder / STUDY).exists() else "grid"
     if (before, info.get("grid", name)) == (kind, name):
-        return
+        return folder
     remedy = "Give another --out"
     if kind == "grid":
         remedy += (

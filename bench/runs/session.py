@@ -24,7 +24,7 @@ from bench.runs.events import Event
 from bench.runs.options import SessionOptions
 from bench.runs.plan import PlannedCell, check_methods, listed, plan, planned_remarks, pointless, select
 from bench.runs.progress import patience, reporter
-from bench.runs.run_folder import check_folder, check_there, forget, write_run
+from bench.runs.run_folder import check_there, choose_folder, forget, write_run
 from bench.runs.session_options import Options
 from bench.runs.tracking import DRAIN_SECONDS, STOP_SECONDS, Tracking, choose_store
 from bench.runs.workers import LocalRunner
@@ -70,9 +70,8 @@ class Session:
         self.grid = grid
         self.options = options
         self.cells = select(grid.cells, only) if only else grid.cells
-        self.folder = Path(out) if out else Path("runs") / grid.name
         self.command = command
-        check_folder(self.folder, kind, grid.name, take_over=take_over)
+        self.folder = choose_folder(out, kind, grid.name, take_over=take_over)
         check_methods(self.cells)
         for text in [] if options.quiet else pointless(self.cells):
             print_warning(text)

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench.cli.cost_lines import writing_rate
 from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
 from bench.runs.forecast.estimate import estimate
@@ -31,8 +30,7 @@ def main(scratch: Path) -> None:
     )
     expected = estimate(settings, scratch, "cpu")
     assert expected is not None
-    seconds = expected.checkpoint / writing_rate(scratch)
-    print(f"dry run:  {expected.checkpoint / 1e9:.2f} GB in {seconds:.1f} s")
+    print(f"dry run:  {expected.checkpoint / 1e9:.2f} GB")
     federation = trained(settings)
     tensors, plain = federation.state()
     writer = Writer(scratch / "checkpoint")

@@ -104,6 +104,14 @@ MISTAKES: dict[str, tuple[list[str], dict[str, Any], str]] = {
     "another grid's folder": ([], {}, "has the cells of grid 'another', and this is grid 'small'"),
     "no folder": (["--out", "file/run"], {"out": "file/run"}, "file is a file, not a folder"),
     "no such device": (["--device", "cudda"], {"device": "cudda"}, "Did you mean 'cuda'?"),
+    "another maker's device": (
+        ["--device", "mps"],
+        {"device": "mps"},
+        "--device mps: there is no such device. Devices:",
+    ),
+    "a device's number": (["--device", "cuda:3"], {"device": "cuda:3"}, "CUDA_VISIBLE_DEVICES=3"),
+    "no GPU": (["--device", "cuda"], {"device": "cuda"}, "--device cuda: torch sees no CUDA device here"),
+    "no GPU, jobs": (["--device", "cuda", "--jobs", "2"], {"device": "cuda", "jobs": 2}, "torch sees no CUDA device"),
     "an unknown key": (["--only", "metod=local"], {"only": "metod=local"}, "unknown key 'metod'"),
     "no cell": (["--only", "seed=7"], {"only": "seed=7"}, "none of the 2 cells fits"),
     "no jobs": (["--jobs", "0"], {"jobs": 0}, "--jobs 0: should be greater than or equal to 1"),
@@ -174,6 +182,7 @@ OF_STUDIES: dict[str, tuple[list[str], dict[str, Any], str]] = {
     "no trials": (["--trials", "0"], {"trials": 0}, "--trials 0: should be 1 or more"),
     "less than no time": (["--timeout", "-1"], {"timeout": -1.0}, "--timeout -1: should be 0 or more"),
     "no such device": (["--device", "cudda"], {"device": "cudda"}, "Did you mean 'cuda'?"),
+    "no GPU": (["--device", "cuda"], {"device": "cuda"}, "--device cuda: torch sees no CUDA device here"),
     "no jobs": (["--jobs", "0"], {"jobs": 0}, "--jobs 0: should be greater than or equal to 1"),
     "a misspelt key": (["--set", "trails=3"], {"overrides": ["trails=3"]}, "trails"),
     "no place": (["--out", "/proc/x"], {"out": "/proc/x"}, "--out /proc/x: nothing can be written into /proc: No such"),
@@ -185,6 +194,7 @@ def test_both_refuse_a_mistake_with_a_study_in_the_same_words(
     bench_here: Command, arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     options, arguments, expected = OF_STUDIES[mistake]
     small = {"partition": "dirichlet", "clients": 4, "model": "logistic", "rounds": 1, "alphas": [1.0]}
     inner = {**small, "methods": ["fedavg"], "datasets": [{"name": "npz", "path": str(arrays)}]}

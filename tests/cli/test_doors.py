@@ -1,4 +1,4 @@
-"""What each way to start a run refuses alike: another grid's folder, and a device that is not there."""
+"""The folder of another grid or study is refused by each way to start a run, unless the user takes it over."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,6 @@ import yaml
 from bench.api.run import run as run_from_python
 from bench.errors import UserError
 from tests.runs.conftest import Bench, Grid
-from tests.warm import PATIENCE, Start
 
 SMALL = {"partition": "dirichlet", "clients": 4, "model": "logistic", "batch_size": 10, "rounds": 1, "alphas": [1.0]}
 
@@ -73,35 +72,3 @@ def test_a_sweep_refuses_the_folder_of_a_grid_and_of_another_study(
     refused = bench_here("run", "--grid", file, "--out", tuned, code=2).stderr
     assert "of study 'same', and this is grid 'same'. Give another --out, or --take-over" in refused
     assert (tuned / "run.json").read_bytes() == before
-
-
-NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
-DEVICES = {
-    "no GPU": ("run", ["--device", "cuda"], "--device cuda: torch sees no CUDA device here"),
-    "no GPU, jobs": ("run", ["--device", "cuda", "--jobs", "2"], "--device cuda: torch sees no CUDA device here"),
-    "a number": ("run", ["--device", "cuda:3", "--jobs", "2"], "CUDA_VISIBLE_DEVICES=3"),
-    "a sweep": ("sweep", ["--device", "cuda", "--jobs", "2"], "--device cuda: torch sees no CUDA device here"),
-    "misspelt": ("sweep", ["--device", "cudda"], "Did you mean 'cuda'?"),
-    "another maker's": (
-        "sweep",
-        ["--device", "mps"],
-        "--device mps: there is no such device. Devices: auto, cpu, cuda",
-    ),
-    "twice": ("sweep", ["--device", "cpu", "--device", "cuda"], "--device is given 2 times"),
-}
-
-
-@pytest.mark.parametrize("case", DEVICES)
-def test_a_device_that_is_not_there_is_refused_once(
-    start_in: Start, grid: Grid, study: Callable[[str], Path], tmp_path: Path, case: str
-) -> None:
-    """In one line, before anything is written, whatever `--jobs` is."""
-    door, arguments, message = DEVICES[case]
-    file = ["--grid", grid(methods=["fedavg", "local"])] if door == "run" else ["--study", study("tuned")]
-    command = [door, *map(str, file), "--quiet", "--out", str(tmp_path / "out"), *arguments]
-    with start_in(command, tmp_path, NO_GPU) as process:
-        _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2, said
-    assert said.count("\n") == 1
-    assert message in said
-    assert not (tmp_path / "out").exists()

@@ -15,8 +15,7 @@ from bench.engine.memory import MemoryMeter
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset
 from bench.method import METHODS, Client, Hyperparameters, Method, Program, State, Train, Upload, cross_entropy, hp
-from bench.runs.cell import run_cell
-from bench.runs.forecast.estimate import CellWork, estimate, folder_bytes
+from bench.runs.forecast.estimate import estimate
 from bench.runs.forecast.memory import held, keep_on_host, models
 from bench.runs.forecast.networks import TABLE, count, network_size
 from bench.runs.forecast.outline import (
@@ -32,7 +31,6 @@ from bench.runs.forecast.outline import (
 )
 from bench.runs.forecast.stand_in import stand_in
 from bench.runs.forecast.timing import kind, measured, measured_rates
-from bench.runs.session_options import Options
 from bench.settings import OperationPart, PublicSet, Settings
 from bench.store.checkpoint import Checkpoint, Writer
 from tests.engine.problems import METHOD_NAMES, run, toy
@@ -184,19 +182,6 @@ def late() -> Iterator[None]:
 def test_no_hyperparameter_is_set_to_what_its_class_refuses() -> None:
     plain = json.dumps({"start_epochs": 4, "warm_steps": 6})
     assert held("test_late", plain)[1].peak > 0
-
-
-@pytest.mark.long
-def test_a_cells_folder_is_forecast_as_it_is_written(tmp_path: Path) -> None:
-    settings = Settings(
-        method="ditto", dataset="digits", partition="iid", clients=6, model="logistic", rounds=12, eval_every=2,
-        batch_size=50, protocol="honest",
-    )  # fmt: skip
-    assert run_cell(settings, tmp_path / "cell", Options(device="cpu")).state == "done"
-    really = sum(-(-file.stat().st_size // 4096) * 4096 for file in (tmp_path / "cell").iterdir()) + 4096
-    work = CellWork.of(settings, tmp_path)
-    assert work is not None
-    assert folder_bytes(work) == pytest.approx(really, rel=0.3)
 
 
 def test_what_travels_is_one_model_to_and_from_every_client_of_fedavg() -> None:

@@ -36,13 +36,6 @@ _BACKWARD = 3  # times as long as its forward pass takes a gradient
 _CLIENT = 4e-4  # seconds of a client's round beside its steps, and of its evaluation
 _MODELS_IN_STEP = 4  # a step's model, its gradient, its new values, and what lies between
 
-_BLOCK = 4096  # bytes; a file takes whole blocks of the disk
-_FIXED = 32_768  # bytes of a cell's folder: settings, status, lock, timing, log and half-filled blocks
-_LINES_OF_ROUND, _LINES_OF_EVALUATION = 80, 1500  # bytes of the tables' lines
-_LINES_OF_CLIENT, _TIMES_OF_CLIENT = 130, 118  # in an evaluation, and in a round whose timeline is kept
-_TIMED_ROUNDS = 4  # whose timeline is kept
-_SAMPLE, _HITS = 4, 0.5  # bytes of a sample in the partition's record, and of its hits in an evaluation
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -52,20 +45,18 @@ class Estimate:
         steps: steps of clients in all rounds.
         seconds: of training and evaluation, by one process.
         sent: bytes that clients send and receive in all rounds: a model each way, unless it was measured.
-        folder: bytes that its folder takes on the disk when it is done.
         checkpoint: bytes of one checkpoint, once every client has taken part.
         memory: bytes of the data set, of tensors at the peak of a round and of a checkpoint that is being written;
             Python and its libraries come on top.
         gpu: the same of a GPU's memory.
         disk: bytes of checkpoints at the peak: one generation more than stays, as the newest is written before the
             oldest goes.
-        basis: `measured` here and now, `scaled` as another cell of its model was measured, or `estimated`.
+        basis: `measured` here and now, `scaled` as the cells that were measured, or `estimated`.
     """
 
     steps: int
     seconds: float
     sent: int
-    folder: int
     checkpoint: int
     memory: int
     gpu: int
@@ -187,7 +178,6 @@ def estimate(
         steps=settings.rounds * work.selected * work.steps,
         seconds=work.seconds(of_cell, threads if device == "cpu" else 1),  # a GPU takes one cohort at a time
         sent=round(settings.rounds * work.selected * of_cell.sent),
-        folder=folder_bytes(work),
         checkpoint=state,
         memory=round(here) + state,  # what a checkpoint that is being written holds
         gpu=round(gpu),
@@ -228,16 +218,6 @@ def memory(work: CellWork, device: str, threads: int, cells: int = 1) -> tuple[f
         on_gpu = models_on_gpu(settings, clients, lanes) * trained + frozen
         return max(2 * data, data + weights), data + on_gpu + steps
     return 2 * data + frozen, data + weights + steps
-
-
-def folder_bytes(work: CellWork) -> int:
-    """Bytes that the folder of a finished cell takes on the disk: lines of its tables, and its partition."""
-    rounds, tested = work.settings.rounds, work.evaluated
-    evaluation = _LINES_OF_EVALUATION + work.clients * _LINES_OF_CLIENT + tested * _HITS
-    tables = rounds * _LINES_OF_ROUND + work.evaluations * evaluation
-    tables += min(rounds, _TIMED_ROUNDS) * work.selected * _TIMES_OF_CLIENT
-    samples = tested + work.shares.clients * work.shares.train
-    return _BLOCK * math.ceil((_FIXED + tables + samples * _SAMPLE) / _BLOCK)
 
 
 def memory_here() -> int:
