@@ -4,11 +4,10 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from bench.method import Feed
-from tests.engine.problems import assert_same, everything, generic, personal, remarks, run, toy
+from tests.engine.problems import generic, personal, remarks, run, toy
 from tests.methods.by_autograd import plain
 from tests.methods.reference import PLAIN, batches, descend, initial, local_batches, local_data, near
 
@@ -97,13 +96,3 @@ def test_lower_layers_are_the_received_ones() -> None:
         assert (mix[:12] == 1).all()
         assert ((mix >= 0) & (mix <= 1)).all()
         assert (mix[HEAD] < 1).any()
-
-
-@pytest.mark.long
-def test_a_share_of_the_samples_survives_a_checkpoint() -> None:
-    undisturbed, first, second = (toy("fedala", hp={"share": 0.5}, model="test_norm") for _ in range(3))
-    run(undisturbed, 4)
-    run(first, 2)
-    second.restore(*first.state())
-    run(second, 2)
-    assert_same(everything(undisturbed), everything(second), 0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.errors import UserError
-from tests.engine.problems import assert_same, everything, generic, personal, remarks, run, toy
+from tests.engine.problems import generic, personal, remarks, run, toy
 from tests.methods.reference import PLAIN, descend, initial, local_batches, near
 
 SIZES = [9, 5]
@@ -78,23 +78,6 @@ def test_every_entry_has_its_own_moments() -> None:
     run(body, 2)
     run(plain, 2)
     assert all(not torch.equal(personal(body)[i], personal(plain)[i]) for i in personal(body))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("rule", ["fedopt", "momentum"])
-def test_what_a_rule_keeps_survives_a_checkpoint(rule: str) -> None:
-    """A run that is restored goes on with the same moments."""
-    undisturbed, first, second = (toy("fedprox", server={"name": rule}) for _ in range(3))
-    run(undisturbed, 4)
-    run(first, 2)
-    second.restore(*first.state())
-    run(second, 2)
-    assert_same(everything(undisturbed), everything(second), 0)
-    fresh = toy("fedprox", server={"name": rule})
-    first.server.state.pop("rule")  # what forgetting them would do
-    fresh.restore(*first.state())
-    run(fresh, 2)
-    assert not torch.equal(generic(fresh), generic(undisturbed))
 
 
 def test_a_method_without_a_mean_takes_no_rule() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.problems import assert_same, everything, generic, run, toy
+from tests.engine.problems import generic, run, toy
 from tests.methods.reference import PLAIN, descend, initial, local_batches, near
 
 SIZES = [9, 5]
@@ -72,12 +72,3 @@ def test_clients_stop_where_an_epoch_gains_little() -> None:
 
     assert epochs(gamma=1e9) == 2
     assert epochs(gamma=0.0) == 4
-
-
-def test_it_goes_on_from_a_checkpoint() -> None:
-    straight, first, second = (toy("flash", hp={"epochs": 3}) for _ in range(3))
-    run(straight, 4)
-    run(first, 2)
-    second.restore(*first.state())
-    run(second, 2)
-    assert_same(everything(straight), everything(second), 0)

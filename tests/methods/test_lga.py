@@ -12,9 +12,8 @@ from bench.federation.federation import Federation
 from bench.method import Params
 from bench.settings import Settings
 from methods.lga import FedAsyncMixHyper, Hyper, PerFedAvgAsyncHyper, between, leap, similarity
-from tests.engine.problems import BOTH_MODELS, assert_same, everything, generic, personal, run, toy
+from tests.engine.problems import BOTH_MODELS, generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, gradient, initial, local_batches, near
-from tests.methods.resume import assert_resumes
 
 SIZES = [9, 5, 4]
 DELAYS = {0: 2, 2: 1}
@@ -237,16 +236,6 @@ def test_similarity_lies_between_its_bounds(four: SimpleNamespace) -> None:
         near(similarity(base, first, local), np.full(D, expected))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("method", ["lga", "plga", "fedasync_mix", "perfedavg_async"])
-def test_executors_agree_on_stragglers(method: str) -> None:
-    a, b = (toy(method, stragglers={0: 1, 1: 3}, executor=e) for e in ("sequential", "cohort"))
-    run(a, 5)
-    run(b, 5)
-    assert not b.engine.fallbacks
-    assert_same(everything(a), everything(b))
-
-
 def test_nobody_in_time_leaves_the_model_as_it_is() -> None:
     late = dict.fromkeys(range(6), 2)
     federation = toy("fedavg_sync", stragglers=late)
@@ -296,11 +285,3 @@ def test_traffic() -> None:
         assert first["up"] == first["down_receivers"] == 8 * D * 3
         assert second["up"] == second["down_receivers"] == 8 * D * 1  # two clients are on their way
         assert first["down_distinct"] == second["down_distinct"] == 8 * D
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("settings", [{}, {"model": "test_norm"}, {"model": "test_norm", "batchnorm": "local"}])
-def test_goes_on_after_a_stop(settings: dict[str, Any]) -> None:
-    """Stopped while clients are on their way."""
-    for method in ("lga", "plga", "fedasync_mix", "perfedavg_async"):
-        assert_resumes(method, {"stragglers": {0: (1, 0), 1: 3}, "participation": 0.6, **settings}, at=2, total=5)

@@ -7,7 +7,7 @@ from scipy.stats import multivariate_normal
 from torch import Tensor
 
 from bench.model_call import Forward
-from tests.engine.problems import everything, run, toy
+from tests.engine.problems import run, toy
 from tests.methods.by_autograd import descend_on, features
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data, near
 
@@ -145,17 +145,3 @@ def test_new_clients_train_nothing() -> None:
     metrics = run(federation, 1).metrics
     found = {m: [r["value"] for r in metrics if r["metric"] == m] for m in ("new0", "new3")}
     assert found["new0"] == found["new3"] != []
-
-
-@pytest.mark.long
-def test_executors_agree() -> None:
-    """With a client of one sample, one class of two, and BatchNorm."""
-    states = []
-    for executor in ("sequential", "cohort"):
-        federation = toy("pfedfda", sizes=[13, 1, 4], model="test_norm", executor=executor)
-        run(federation, 2)
-        states.append(everything(federation))
-    assert states[0].keys() == states[1].keys()
-    for at, value in states[0].items():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            torch.testing.assert_close(value, states[1][at], rtol=1e-9, atol=1e-11)

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from bench.errors import UserError
-from bench.federation.federation import Federation
 from bench.method import Message, Params
 from methods.server_rules import AsyncHyper, BufferHyper, FedAsync, FedBuff
-from tests.engine.problems import everything, generic, personal, remarks, run, toy
+from tests.engine.problems import generic, personal, remarks, run, toy
 from tests.methods.reference import PLAIN, Array, descend, initial, local_batches, near
 
 ALPHA = 0.6
@@ -176,27 +175,6 @@ def test_ditto_under_fedasync() -> None:
     trained = [i for i, w in personal(ditto).items() if not torch.equal(w, start)]
     assert trained
     assert all(not torch.equal(personal(ditto)[i], personal(free)[i]) for i in trained)
-
-
-@pytest.mark.long
-def test_clients_in_flight_survive_a_checkpoint() -> None:
-    """The stale upload of the formulas' test is under way at version 2 and goes into version 3 after the restart."""
-    settings: dict[str, Any] = {"sizes": [4, 5, 12], "server": rule("fedbuff", buffer=2, concurrency=3), **PLAIN}
-    undisturbed, first, second = (toy("fedavg", **settings) for _ in range(3))
-    run(undisturbed, 4)
-    run(first, 2)
-    assert in_flight(first) == [2]
-    second.restore(*first.state())
-    run(second, 2)
-    a, b = everything(undisturbed), everything(second)
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    assert undisturbed.ledger == second.ledger
-
-
-def in_flight(federation: Federation) -> list[int]:
-    """Clients at work between two versions."""
-    return [f.client.id for f in federation.in_flight]
 
 
 def test_what_cannot_be() -> None:

@@ -26,6 +26,15 @@ CASES: dict[str, dict[str, Any]] = {
     "comet-mixed": {"method": "comet", "client_models": ("test_linear", "test_norm")},
     "fedavg-fedasync": {"method": "fedavg", "server": {"name": "fedasync", "concurrency": 3}},
     "ditto-fedbuff": {"method": "ditto", "server": {"name": "fedbuff", "buffer": 2, "concurrency": 3}},
+    "fedprox-fedopt": {"method": "fedprox", "server": {"name": "fedopt"}},
+    "fedprox-momentum": {"method": "fedprox", "server": {"name": "momentum"}},
+    "fedala-share": {"method": "fedala", "hp": {"share": 0.5}},
+    "flash-epochs": {"method": "flash", "hp": {"epochs": 3}},
+    "pfedfda-one-sample": {"method": "pfedfda", "sizes": [13, 1, 4]},
+    **{
+        f"{method}-late": {"method": method, "stragglers": {0: (1, 0), 1: 3}}
+        for method in ("lga", "plga", "fedasync_mix", "perfedavg_async")
+    },
 }
 
 
