@@ -157,7 +157,7 @@ def heat_map(choice: Chosen, name: str) -> Picture:
             axis.set_yticks(range(len(up.choices)), [_text(value) for value in up.choices])
             axis.set(title=_label(metric, choice.arm.score), xlabel=across.name, ylabel=up.name)
             axis.grid(visible=False)
-            canvas.colorbar(image, ax=axis)
+            canvas.colour_bar(image, axis)
         title = f"Sensitivity of {choice.arm.label}, {choice.arm.title}"
         caption = f"Validation {choice.arm.score} (%) at each point of the grid, mean over the seeds."
         return finish(canvas, name, title, caption)

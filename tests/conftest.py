@@ -40,6 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     import hypothesis
 
+    from tests.drawn import look_at_pictures
+
+    look_at_pictures()
     # No deadlines, as times mean little on a shared machine. The same examples in every run keep CI's result
     # repeatable.
     hypothesis.settings.register_profile("bench", deadline=None, derandomize=True)

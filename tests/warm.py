@@ -249,6 +249,7 @@ def _leave(status: int) -> NoReturn:
 if __name__ == "__main__":
     for name in PRELOAD:
         importlib.import_module(name)
+    importlib.import_module("tests.drawn").look_at_pictures()
     gc.freeze()  # else the first collection of a command writes to every page, too
     program, *words = serve(socket.socket(fileno=int(sys.argv[1])))
     multiprocessing.util.spawnv_passfds = Spare().spawn

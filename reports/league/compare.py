@@ -56,13 +56,14 @@ def _table(old: Store, new: Store, figure: Figure, counts: Sequence[int]) -> Tab
         caption = "Fewer than two methods have a rank in both."
         return Table(name, figure.name, caption, "Method", columns, ())
     caption = (
-        f"{len(before)} methods have a rank in both, of {counts[0]} old and {counts[1]} new ones."
-        f"{_correlation(list(was.values()), [now[row] for row in was])} Ranks are among these methods, by the mean "
-        f"log-odds over {len(old.tasks)} old and {len(new.tasks)} new tasks; clones share one. Intervals hold all true "
-        f"ranks at once with 95 % probability over {units}. Below: the {len(moved)} that moved "
-        "most; + is upwards."
+        f"{len(before)} methods have a rank in both, of {counts[0]} old and {counts[1]} new ones; the {len(moved)} "
+        f"that moved most are below, + is upwards.{_correlation(list(was.values()), [now[row] for row in was])}"
     )
-    return Table(name, figure.name, caption, "Method", columns, tuple(rows))
+    how = (
+        f"Ranks are among these methods, by the mean log-odds over {len(old.tasks)} old and {len(new.tasks)} new "
+        f"tasks; clones share one. Intervals hold all true ranks at once with 95 % probability over {units}."
+    )
+    return Table(name, figure.name, caption, "Method", columns, tuple(rows), how=how)
 
 
 def _turned(old: Store, new: Store, figure: Figure) -> list[Table]:

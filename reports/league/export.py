@@ -117,9 +117,9 @@ def _beside(file: Path, method: str, figure: str, study: str, budget: str) -> Ta
     shown = [method, *dict.fromkeys(others)]
     caption = (
         f"{figure.upper()} accuracy on test samples in percent, means over seeds, on each task of {study}: {method} "
-        f"beside {len(shown) - 1} of the league's {len(rows) - 1} other methods, each {budget}. Tiers, "
-        "rank intervals and marks are among all of them. Bold: the best of the task; ≈: equivalent to it; †: "
-        "undecided; in brackets: not trained by the method, or not ranked."
+        f"beside {len(shown) - 1} of the league's {len(rows) - 1} other methods, each {budget}. Among "
+        "all of them, bold: the best of the task; ≈: equivalent to it; †: undecided; in brackets: not trained by the "
+        "method, or not ranked."
     )
     return Table(
         f"{method}_{figure}",

@@ -152,8 +152,12 @@ def _standing(store: Store, figure: Figure, chosen: str) -> Section:
         odds = words("–") if place is None else number(place.mean)
         rows.append((row, (tier, interval, average, odds, *figures)))
     name, columns = figure.name.lower(), tuple(map(Column, ("tier", "rank", "mean", "log-odds", *store.tasks)))
-    title, caption = f"{figure.name} with standard deviations over {units_of(store)}", _caption(store, figure)
-    whole = Table(f"spread_{name}", title, caption, "Method", columns, tuple(rows))
+    title = f"{figure.name} with standard deviations over {units_of(store)}"
+    caption = (
+        f"{figure.text}, percent; rows and ranks are in the order of the mean log-odds. Bold, ≈, †: the task's best, "
+        "equivalent to it, undecided."
+    )
+    whole = Table(f"spread_{name}", title, caption, "Method", columns, tuple(rows), how=_how(store, figure))
     short = tuple((row, tuple(replace(entry, spread=None) for entry in entries)) for row, entries in rows)
     table = replace(whole, id=f"main_{name}", title=f"{figure.name}: tiers and ranks", rows=short)
     shown = [row for row in order if row in places] or order
@@ -173,17 +177,16 @@ def _order(place: Ranked | None, mean: float) -> tuple[float, ...]:
     return (math.isnan(value), -value)
 
 
-def _caption(store: Store, figure: Figure) -> str:
+def _how(store: Store, figure: Figure) -> str:
     generic = "= GM: on that task every client's model has as many samples right as the generic one, in all seeds. "
     return (
-        f"{figure.text}, percent; a number leads to its settings. Tier: methods whose rank intervals overlap that of "
-        "the tier's first. Rank: an interval that holds the true rank of every method at once with 95 % probability "
-        f"over {units_of(store)}. Mean: over the tasks of a data family, then over families. Log-odds: of the "
-        "accuracies, averaged alike; ranks are of this mean, and rows are in its order. It can differ from that of the "
-        "accuracies: from 98 to 99 % the log-odds rise as much as from 50 to 67 %. Bold, ≈, †: the task's best, "
-        f"equivalent to it, undecided. {generic if figure == PM else ''}[ ]: a generic model on the clients' "
-        "tests, or `centralized`, which no method may do; shown below the others and not ranked. A method without a "
-        "cell, or that does not train this model, has no rank."
+        "A number leads to its settings. Tier: methods whose rank intervals overlap that of the tier's first. Rank: an "
+        "interval that holds the true rank of every method at once with 95 % probability over "
+        f"{units_of(store)}. Mean: over the tasks of a data family, then over families. Log-odds: of the accuracies, "
+        "averaged alike; they can differ from the mean, as from 98 to 99 % they rise as much as from 50 to 67 %. "
+        f"{generic if figure == PM else ''}[ ]: a generic model on the clients' tests, or `centralized`, which no "
+        "method may do; shown below the others and not ranked. A method without a cell, or that does not train this "
+        "model, has no rank."
     )
 
 

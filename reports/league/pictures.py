@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from reports.league.rule import positions
-from reports.pictures.canvas import COLOURS, Picture, drawing, finish, legend
+from reports.pictures.canvas import COLOURS, UPRIGHT, Picture, drawing, finish, inches, legend
 from reports.reading.load import Figure, Store
 from reports.statistics.ranking import Ranked
 
@@ -62,17 +62,16 @@ def heat_map(accuracies: pd.DataFrame, figure: Figure) -> Picture:
         accuracies: from `means`, methods in the order of their ranks.
     """
     below = accuracies.max() - accuracies
-    size = (2.2 + 0.55 * accuracies.shape[1], 2.5 + 0.19 * accuracies.shape[0])
+    heads = min(UPRIGHT, max(map(inches, accuracies.columns)))
+    size = (2.2 + 0.55 * accuracies.shape[1], 1.2 + 2 * heads + 0.19 * accuracies.shape[0])
     with drawing([""], 1, size, share=False) as (canvas, axes):
+        canvas.least = 2.2 + 0.16 * accuracies.shape[1]
         image = axes[0].imshow(below, aspect="auto", cmap="viridis_r", vmin=0, vmax=_SHOWN)
-        axes[0].set_xticks(range(accuracies.shape[1]), accuracies.columns)
-        axes[0].tick_params(axis="x", top=True, labeltop=True)  # the map is long: names at both ends
-        for tick in axes[0].xaxis.get_major_ticks():
-            tick.label1.set(rotation=40, ha="right", rotation_mode="anchor")
-            tick.label2.set(rotation=40, ha="left", rotation_mode="anchor")
+        axes[0].set_xticks(range(accuracies.shape[1]), accuracies.columns, rotation=90)
+        axes[0].tick_params(axis="x", top=True, labeltop=True, rotation=90)  # the map is long: names at both ends
         axes[0].set_yticks(range(accuracies.shape[0]), accuracies.index, fontsize=7)
         axes[0].grid(visible=False)
-        canvas.colorbar(image, ax=axes[0], shrink=0.6, label="points below the task's best", extend="max")
+        canvas.colour_bar(image, axes, "points below the task's best")
         caption = (
             f"{figure.text}: percentage points below the best method of each task; the ranking's order from above."
         )

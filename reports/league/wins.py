@@ -68,13 +68,14 @@ def win_matrix(store: Store, counts: pd.DataFrame, figure: Figure) -> Picture:
         f"{outcome_text(store.margin)} Corrected for the {_pairs(len(counts))} pairs, task by task. The tasks that are "
         "missing in a pair's two numbers are ties or not decided."
     )
-    size = 1.6 + 0.36 * len(counts)
+    size = 2.0 + 0.36 * len(counts)
     with drawing([""], 1, (size + 1.2, size), share=False) as (canvas, axes):
+        canvas.least = 1.9 + 0.25 * len(counts)
         axes[0].imshow(counts, aspect="auto", cmap="Blues", vmin=0, vmax=max(1, 1.5 * counts.to_numpy().max()))
         for (winner, loser), count in np.ndenumerate(counts):
             colour = "#111111" if count else "#9aa2ab"
             axes[0].text(loser, winner, "" if winner == loser else str(count), ha="center", va="center", color=colour)
-        axes[0].set_xticks(range(len(counts)), counts.columns, rotation=40, ha="right", rotation_mode="anchor")
+        axes[0].set_xticks(range(len(counts)), counts.columns, rotation=90)
         axes[0].set_yticks(range(len(counts)), counts.index)
         axes[0].grid(visible=False)
         return finish(canvas, f"wins_{figure.name.lower()}", f"{figure.name}: who beats whom", caption, how)

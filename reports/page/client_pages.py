@@ -121,9 +121,10 @@ def _scores(
     caption = (
         "Accuracy in percent on the client's own test samples, mean ± standard deviation over the seeds of its "
         "partition. Gain: of the personalized model, in points, over the same client's model when it trains alone "
-        f"(`local`); beside it the share of all clients that gain. {accuracy.SELECTION_TEXT[chosen]}."
+        "(`local`); beside it the share of all clients that gain."
     )
-    table = Table("scores", "Under each method", caption, "Method", tuple(map(Column, heads)), tuple(rows))
+    how = f"{accuracy.SELECTION_TEXT[chosen].capitalize()}."
+    table = Table("scores", "Under each method", caption, "Method", tuple(map(Column, heads)), tuple(rows), how=how)
     alone = "" if len(of_task) else "The grid has no `local`: what the client gains cannot be said."
     return Section("scores", "Scores", alone, (table,))
 

@@ -51,7 +51,7 @@ def _heat_maps(at: int, row: str, shown: list[tuple[Cell, dict[str, Any]]]) -> P
     with drawing([title for title, _, _ in panels], 1, _PANEL, share=False) as (canvas, axes):
         for axis, (title, content, name) in zip(axes, panels, strict=True):
             image = axis.imshow(np.array(content["matrices"][name]), interpolation="nearest")
-            canvas.colorbar(image, ax=axis, shrink=0.8)
+            canvas.colour_bar(image, axis)
             clients = content["clients"]
             places = np.unique(np.linspace(0, len(clients) - 1, _TICKS).round().astype(int))
             numbers = [str(clients[place]) for place in places]

@@ -79,7 +79,8 @@ _LINE = 0.19  # inches of a legend's entry
 _TICKS = 0.45  # inches of the numbers and words beside the first panel of a row
 _NAMES = 0.42  # of a panel's width that names beside it may take
 _BETWEEN = 0.12  # inches between two columns of a legend
-_SLANTED = 1.6  # inches of a name that stands aslant
+UPRIGHT = 1.6  # inches of a name that stands upright, at most
+_FOOT, _BAR = 0.6, 0.65  # inches of a bar of colours below all panels, and beside one
 _TITLE_LINES = 3  # at most
 _BOLD = "bold"
 SMALL = 7.5  # points: notes inside a panel
@@ -101,7 +102,7 @@ class Picture:
         svg, png: as laid out for a page; `narrow`: SVG for a phone.
         share: of the page's width that it takes.
         how: how what is drawn was computed; on a page it opens on a click.
-        names: the whole names of what had to be cut, by what stands in the picture.
+        names, narrow_names: the whole names of what had to be cut on a page and on a phone, by what stands there.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Picture:
     share: float = 1.0
     how: str = ""
     names: tuple[tuple[str, str], ...] = ()
+    narrow_names: tuple[tuple[str, str], ...] = ()
 
 
 class Canvas(MatplotlibFigure):
@@ -123,7 +125,8 @@ class Canvas(MatplotlibFigure):
         key: styles of the legend's entries, by label (`legend`).
         named: texts in panels that have names in them (`name`).
         least: inches that it must have, on a phone too: there it is scaled down.
-        cut: whole names, by what stands for them where they had to be cut.
+        foot, bar: inches of colours that are explained below all panels, and beside each.
+        cut: whole names, by what stands for them where they had to be cut in the last layout.
     """
 
     blocks: list[list["Axes"]]
@@ -132,6 +135,8 @@ class Canvas(MatplotlibFigure):
     key: dict[str, dict[str, Any]]
     named: list[tuple["Text", str, tuple[str, ...], float]]
     least: float
+    foot: float
+    bar: float
     cut: dict[str, str]
 
     def name(self, text: "Text", pattern: str, names: Iterable[str], share: float) -> None:
@@ -145,11 +150,22 @@ class Canvas(MatplotlibFigure):
         """
         self.named.append((text, pattern, tuple(names), share))
 
+    def colour_bar(self, image: Any, axes: "Axes | list[Axes]", label: str = "") -> None:
+        """Explain an image's colours beside its panel, or below all panels, whose titles have more room so."""
+        if isinstance(axes, list):
+            self.foot = _FOOT
+            self.colorbar(image, ax=axes, location="bottom", shrink=0.8, aspect=40, pad=0.02, label=label)
+        else:
+            self.bar = _BAR
+            self.colorbar(image, ax=axes, shrink=0.8)
+
     def arrange(self, width: float, across: int, *, beside: bool) -> None:
         """Lay the panels out, `across` side by side at most, on `width` inches at most, and put the legend there."""
-        self._remember()
+        if not hasattr(self, "_given"):
+            self._begin()
         self.set_layout_engine("constrained")
         width = max(width, self.least)
+        self.cut = {}
         for old in list(self.legends):
             old.remove()
         one_row = sum(map(len, self.blocks)) <= across
@@ -158,11 +174,14 @@ class Canvas(MatplotlibFigure):
         rows = 1 if one_row else sum(lines)
         labels = self._cut(self.key, width - 0.7)
         aside = 0.5 + max(map(inches, labels), default=0.0)
-        beside = beside and bool(labels) and _LINE * (len(labels) + 1) <= rows * self.panel[1] and aside < width / 3
-        room = (width - (aside if beside else 0)) / columns
-        scale = min(1.35, max(0.85, room / self.panel[0]))
-        total = columns * min(room, 1.7 * self.panel[0]) + (aside if beside else 0)
-        folded = self._write_words(min(room, 1.7 * self.panel[0]), rows * self.panel[1] * (scale if self.shared else 1))
+        room, panel_height = self._panel_size((width - aside) / columns)
+        beside = beside and bool(labels) and _LINE * (len(labels) + 1) <= rows * panel_height and aside < width / 3
+        if not beside:
+            room, panel_height = self._panel_size(width / columns)
+        total = columns * room + (aside if beside else 0)
+        if total < aside:
+            total = min(width, aside + _BETWEEN)
+        folded = self._write_words(room, rows * panel_height)
         below = 0.0
         handles = self._handles()
         if beside:
@@ -171,27 +190,35 @@ class Canvas(MatplotlibFigure):
             beside_each_other = max(1, int(total / (aside + _BETWEEN)))
             below = 0.1 + _LINE * math.ceil(len(labels) / beside_each_other)
             self.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), beside_each_other))
-        height = rows * (self.panel[1] * (scale if self.shared else 1) + folded) + 0.25 + below
+        height = rows * (panel_height + folded) + 0.25 + self.foot + below
         self.set_size_inches(total, height)
         self._place(rows, columns, lines, one_row=one_row)
         engine = self.get_layout_engine()
         assert engine is not None
         engine.execute(self)
-        if self._thin_out():
+        if self._thin_out() or self.foot:  # before, the bar has no size
             engine.execute(self)
         self.set_layout_engine(None)  # "none" would leave a placeholder, for which each file is drawn twice
 
-    def _remember(self) -> None:
-        """Keep the words as they were given, the first time: what is laid out may have cut or folded them."""
-        if not hasattr(self, "_given"):
-            self._given = [
-                (axis, axis.get_title(), axis.get_xlabel(), axis.get_ylabel(), _fixed(axis.xaxis), _fixed(axis.yaxis))
-                for axis in self.axes
-            ]
-            for side in (side for axis in self.axes for side in (axis.xaxis, axis.yaxis)):
-                if isinstance(side.get_major_formatter(), LogFormatterMathtext):  # what it writes is a formula
-                    side.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-                    side.set_minor_formatter(NullFormatter())
+    def _panel_size(self, room: float) -> tuple[float, float]:
+        """Inches of a panel's width and height where so many inches are its share of the width."""
+        scale = min(1.35, max(0.85, room / self.panel[0])) if self.shared else 1
+        widest = 1.15 if self.bar else 1.7  # a matrix is square, and its bar stands close to it
+        return min(room, widest * self.panel[0]), scale * self.panel[1]
+
+    def _begin(self) -> None:
+        """Take panels away in which nothing is drawn, and keep the words as they were given: a layout may cut them."""
+        for axis in (axis for block in self.blocks for axis in block if not axis.has_data()):
+            axis.remove()
+        self.blocks = [drawn for block in self.blocks if (drawn := [axis for axis in block if axis.figure is self])]
+        self._given = [
+            (axis, axis.get_title(), axis.get_xlabel(), axis.get_ylabel(), _fixed(axis.xaxis), _fixed(axis.yaxis))
+            for axis in self.axes
+        ]
+        for side in (side for axis in self.axes for side in (axis.xaxis, axis.yaxis)):
+            if isinstance(side.get_major_formatter(), LogFormatterMathtext):  # what it writes is a formula
+                side.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+                side.set_minor_formatter(NullFormatter())
 
     def _cut(self, names: Iterable[str], room: float, size: float = _SIZE) -> list[str]:
         short = shortened(names, room, size)
@@ -206,8 +233,8 @@ class Canvas(MatplotlibFigure):
         lines = below_lines = 1
         for axis, title, below, beside, ticks, names in self._given:
             short = self._name_ticks(axis.yaxis, names, _NAMES * room)
-            inner = room - max([_TICKS, *(0.25 + inches(name) for name in short)])
-            self._name_ticks(axis.xaxis, ticks, _SLANTED if _is_slanted(axis) else inner / max(1, len(ticks)))
+            inner = room - self.bar - max([_TICKS, *(0.25 + inches(name) for name in short)])
+            self._name_ticks(axis.xaxis, ticks, UPRIGHT if _is_upright(axis) else inner / max(1, len(ticks)))
             titles = self._folded(title, inner, _BOLD)
             lines = max(lines, len(titles))
             labels = self._folded(below, inner)
@@ -321,8 +348,8 @@ def _fixed(side: "Axis") -> list[str]:
     return [formatter(place) for place in locator.tick_values(0, 1)]
 
 
-def _is_slanted(axis: "Axes") -> bool:
-    return any(label.get_rotation() % 180 for label in axis.get_xticklabels())
+def _is_upright(axis: "Axes") -> bool:
+    return any(label.get_rotation() == 90 for label in axis.get_xticklabels())
 
 
 def _thin_ticks(side: "Axis") -> bool:
@@ -383,6 +410,7 @@ def drawing(
         canvas = Canvas(layout="constrained")
         canvas.panel, canvas.shared, canvas.least = panel, share, 0.6 * panel[0]
         canvas.key, canvas.blocks, canvas.named, canvas.cut = {}, [], [], {}
+        canvas.foot = canvas.bar = 0.0
         places = iter(range(1, 1 + blocks * len(panels)))
         for _ in range(blocks):
             block: list[Axes] = []
@@ -398,10 +426,10 @@ def finish(canvas: Canvas, name: str, title: str, caption: str, how: str = "") -
     """Finish a drawing and keep it in both formats and both widths."""
     small = 2 if canvas.panel[0] <= PANEL[0] and sum(map(len, canvas.blocks)) > 2 else 1
     canvas.arrange(_PHONE, small, beside=False)
-    narrow = _svg(canvas)
+    narrow, narrow_names = _svg(canvas), tuple(sorted(canvas.cut.items()))
     canvas.arrange(_PAGE, _ACROSS, beside=True)
     picture = saved(canvas, name, title, caption, how)
-    return replace(picture, narrow=narrow, names=tuple(sorted(canvas.cut.items())))
+    return replace(picture, narrow=narrow, narrow_names=narrow_names, names=tuple(sorted(canvas.cut.items())))
 
 
 def saved(canvas: MatplotlibFigure, name: str, title: str, caption: str, how: str = "") -> Picture:

@@ -107,7 +107,7 @@ def partitions(store: Store) -> Picture:
             axis.grid(visible=False)
             axis.set(title=task, xlabel="client", ylabel="class")
             axis.locator_params(integer=True)
-        canvas.colorbar(image, ax=axes, label="training samples", aspect=30, pad=0.01)
+        canvas.colour_bar(image, axes, "training samples")
         caption = "Training samples per client and class in the first seed of each task."
         return finish(canvas, "partitions", "Partitions", caption)
 
@@ -133,8 +133,9 @@ def distribution(store: Store, clients: pd.DataFrame) -> Picture:
 def gain_by_size(store: Store, gains: pd.DataFrame) -> Picture:
     """Mean gain over `local` of five groups of clients, by how much training data they have."""
     lines = {row: style for row, style in styles(store).items() if row in set(gains["row"])}
-    with drawing(store.tasks, 1) as (canvas, axes):
-        for axis, task in zip(axes, store.tasks, strict=True):
+    tasks = [task for task in store.tasks if (gains["task"] == task).any()]
+    with drawing(tasks, 1) as (canvas, axes):
+        for axis, task in zip(axes, tasks, strict=True):
             task_gains = gains[gains["task"] == task]
             fifth = np.ceil(5 * task_gains["n_train"].rank(pct=True))
             for row in lines:

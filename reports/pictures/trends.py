@@ -169,10 +169,11 @@ def _trend(
 
 
 def _band(axis: "Axes", scored: list[tuple[float, Mapping[str, float]]], line: dict[str, Any]) -> None:
+    if not scored:
+        return
     summaries = [inference.summarise(list(scores.values())) for _, scores in scored]
     across, means = [x for x, _ in scored], [summary.mean for summary in summaries]
     axis.plot(across, means, marker="o", markersize=3, **line)
     ends = [inference.within_percent(summary.mean, (summary.high - summary.low) / 2) for summary in summaries]
-    if ends:
-        low, high = zip(*ends, strict=True)
-        axis.fill_between(across, low, high, color=line["color"], alpha=0.15, linewidth=0)
+    low, high = zip(*ends, strict=True)
+    axis.fill_between(across, low, high, color=line["color"], alpha=0.15, linewidth=0)

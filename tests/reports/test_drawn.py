@@ -1,20 +1,34 @@
 """What pictures look like: no words over others, none cut off, whatever rows are called and however many they are."""
 
 import itertools
+import json
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.text import Text
 
-from reports.page import data_page, further_tests
-from reports.pictures import canvas, cases, figures, headline, new_clients, profiles, tradeoff
+from bench.store.store import COLUMNS
+from reports.decision import page as decision
+from reports.decision.verdict import ConsortiumVerdict, SiteGain
+from reports.league import method, pictures, trials, wins
+from reports.page import changes, client_relations, data_page, further_tests, method_portraits
+from reports.pictures import canvas, cases, figures, headline, new_clients, profiles, timeline, tradeoff, trends
 from reports.reading.load import HEADLINE, PM, Store, load
 from reports.statistics import inference
+from reports.statistics.crossed import CrossedMean
+from reports.statistics.ranking import Ranked
 from reports.tables import cost, fairness
+from sweeps import figures as studies
+from sweeps.fair import Chosen
+from sweeps.space import Dimension
+from sweeps.study import Arm
+from tests.drawn import faults
 from tests.reports.conftest import write_store
 
 WIDTHS = {400: (4.0, False), 1000: (10.0, True), 1400: (14.0, True)}
@@ -63,6 +77,130 @@ def _further(store: Store) -> object:
     return further_tests.price(store, pd.DataFrame(lines, columns=columns))
 
 
+def _as_tasks(store: Store) -> Store:
+    """The store's rows as tasks of one method."""
+    first = store.tasks[0]
+    cells = tuple(replace(cell, task=cell.row, row="ditto") for cell in store.cells if cell.task == first)
+    of_first = store.figures[store.figures["task"] == first]
+    return replace(store, cells=cells, figures=of_first.assign(task=of_first["row"], row="ditto"))
+
+
+def _portraits(store: Store) -> object:
+    tasks = _as_tasks(store)
+    return list(method_portraits.portraits(tasks, _curves(tasks), fairness.client_accuracies(tasks, "validation")))
+
+
+def _gains(store: Store) -> object:
+    clients = fairness.client_accuracies(store, "validation")
+    return figures.gain_by_size(store, fairness.gains(clients, store))
+
+
+def _related(store: Store) -> object:
+    """Pictures of matrices by the names of the rows, as a method has one for each layer."""
+    matrix = np.random.default_rng(0).normal(size=(20, 20)).tolist()
+    content = {"clients": list(range(20)), "n_train": [30] * 20, "matrices": dict.fromkeys(store.rows, matrix)}
+    unequal = content | {"n_train": list(range(1, 21))}
+    shown = [(store.cells[0], content)]
+    client_relations._heat_maps(0, "ditto", shown)
+    client_relations._means(0, "ditto", shown)
+    return client_relations._means(0, "ditto", [(store.cells[0], unequal)])
+
+
+def _changing(store: Store) -> object:
+    lines = [
+        (row, task, seed, round_, after, 10.0 * round_ + after)
+        for row, task, seed, (round_, after) in itertools.product(
+            store.rows, store.tasks, "01", ((1, 0), (4, 0), (4, 1), (9, 0))
+        )
+    ]
+    return changes.change_curves(store, pd.DataFrame(lines, columns=["row", "task", "seed", "round", "after", "value"]))
+
+
+def _trends(store: Store) -> object:
+    lines = [(task, row, x, row, task) for row in store.rows for task in store.tasks for x in (0.7, 3.0, 80.0, np.inf)]
+    points = pd.DataFrame(lines, columns=["panel", "curve", "x", "row", "task"])
+    measures = {
+        f"{figure.name} accuracy (%)": (lambda row, task, of=figure: store.scores(row, task, of, "validation"))
+        for figure in HEADLINE
+    }
+    return trends._trend(store, "epsilon", "Accuracy against ε", "ε of a sample", "", points, measures)
+
+
+def _league_map(store: Store) -> object:
+    values = np.random.default_rng(0).uniform(50, 90, size=(len(store.rows), 2 + len(store.rows) // 2))
+    tasks = [f"{name}, task" for name in store.rows][: values.shape[1]]
+    return pictures.heat_map(pd.DataFrame(values, index=store.rows, columns=[*tasks, "x", "y"][: values.shape[1]]), PM)
+
+
+def _league_ranks(store: Store) -> object:
+    places = {row: Ranked(-k, max(1, k - 2), k + 3, 1 + k // 4) for k, row in enumerate(store.rows)}
+    return pictures.rank_picture(places, PM)
+
+
+def _wins(store: Store) -> object:
+    rows = store.rows[: wins._LEADING + 1]
+    counts = pd.DataFrame(np.arange(len(rows) ** 2).reshape(len(rows), -1) % 13, index=rows, columns=rows)
+    return wins.win_matrix(store, counts, PM)
+
+
+def _trials(store: Store) -> object:
+    values = 50 + np.add.outer(np.arange(len(store.rows)), np.arange(16)) / 2
+    return trials.trials_picture(store, pd.DataFrame(values, index=store.rows, columns=range(1, 17)), "validation")
+
+
+def _task_by_task(store: Store) -> object:
+    """A method of the league on tasks by the names of the rows."""
+    tasks, rows = _as_tasks(store), ("ditto", "fedavg", "local", "scd")
+    cells = tuple(replace(cell, row=row) for row in rows for cell in tasks.cells)
+    whole = replace(tasks, cells=cells, figures=pd.concat([tasks.figures.assign(row=row) for row in rows]))
+    compared: Any = SimpleNamespace(clones={}, scores=dict.fromkeys(rows), left_out={})
+    return method._picture(whole, compared, "ditto", PM, "validation")
+
+
+def _decision(store: Store) -> object:
+    gains = [CrossedMean(k - 3.0, k - 5.0, k + 1.0, 100, 3, 1.0, 1.0, 2.0) for k in range(len(store.rows))]
+    answers = itertools.cycle(("gains", "loses", "no difference", "undecided"))
+    sites = tuple(SiteGain(row, gain, next(answers)) for row, gain in zip(store.rows, gains, strict=True))
+    return decision._picture(ConsortiumVerdict(1.0, 0.05, judged=store.rows[0], average=gains[0], sites=sites))
+
+
+def _study(store: Store) -> object:
+    """Pictures of a study of the rows, in which two settings were searched."""
+    from optuna.trial import create_trial
+
+    lists = (Dimension("lr", (0.01, 0.1, 1.0)), Dimension("ditto.lam_of_the_method", ("small", "a longer word")))
+    ended = [
+        create_trial(
+            value=0.5, user_attrs={"gm": 0.1 * k, "pm": 0.9 - 0.1 * k}, params={d.key: d.choices[k % 2] for d in lists},
+            distributions={d.key: _distribution(d) for d in lists},
+        )
+        for k in range(4)
+    ]  # fmt: skip
+    choices = [
+        Chosen(
+            Arm(row, row, "digits alpha=0.1", (store.cells[0].view.settings,), lists, (), 4, (), ()),
+            tuple(ended),
+            None,
+            {},
+        )
+        for row in store.rows
+    ]
+    study: Any = SimpleNamespace(metrics=("pm", "gm"))
+    studies.history(study, choices)
+    studies.slices(choices[0], "slices")
+    studies.parallel_coordinates(study, choices[0], "parallel")
+    one = [replace(choice, arm=replace(choice.arm, dimensions=lists[:1])) for choice in choices]
+    studies.curves(one)
+    studies.heat_map(choices[0], "map")
+    return studies.front(choices[0], "front")
+
+
+def _distribution(dimension: Dimension) -> Any:
+    from optuna.distributions import CategoricalDistribution
+
+    return CategoricalDistribution(dimension.choices)
+
+
 def _sites(store: Store) -> object:
     rng = np.random.default_rng(0)
     sites = [
@@ -96,6 +234,22 @@ FIGURES: dict[str, Callable[[Store], object]] = {
     "new clients": _newcomers,
     "further tests": _further,
     "data page": _sites,
+    "convergence of tasks": lambda store: figures.convergence(_as_tasks(store), _curves(_as_tasks(store))),
+    "headline of tasks": lambda store: headline.headline(_as_tasks(store), "validation"),
+    "partitions of tasks": lambda store: figures.partitions(_as_tasks(store)),
+    "timeline": timeline.timelines,
+    "portraits": _portraits,
+    "gains": _gains,
+    "relations": _related,
+    "changes": _changing,
+    "trends": _trends,
+    "league's map": _league_map,
+    "league's ranks": _league_ranks,
+    "league's wins": _wins,
+    "league's trials": _trials,
+    "task by task": _task_by_task,
+    "decision": _decision,
+    "study": _study,
 }
 
 
@@ -103,73 +257,56 @@ FIGURES: dict[str, Callable[[Store], object]] = {
 def small(tmp_path_factory) -> Store:
     """Three methods, of which each trains other models, on three tasks: two panels stand side by side on a phone."""
     folder = tmp_path_factory.mktemp("drawn")
-    return load([write_store(folder, seeds=2, alphas=(1.0, 0.3, 0.1), methods=("fedavg", "local", "ditto"))])
+    run = write_store(folder, seeds=2, alphas=(1.0, 0.3, 0.1), methods=("fedavg", "local", "ditto"))
+    kinds = ("download", "training", "personal training", "upload")
+    lines = [(1 + k // 40, k % 10, kinds[k % 4], 7.5 * k, 7.5 * k + 30) for k in range(80)]
+    for cell in json.loads((run / "run.json").read_text(encoding="utf-8"))["cells"]:
+        pd.DataFrame(lines, columns=list(COLUMNS["timeline"])).to_csv(run / cell["id"] / "timeline.csv", index=False)
+    return load([run])
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     """What is drawn, before it is laid out."""
     kept: list[canvas.Canvas] = []
-    for module in (cases, figures, headline, new_clients, profiles, tradeoff, further_tests, data_page):
-        monkeypatch.setattr(module, "finish", lambda page, *_: kept.append(page))
+    for module in list(sys.modules.values()):
+        if getattr(module, "finish", None) is canvas.finish and module is not canvas:
+            monkeypatch.setattr(module, "finish", lambda page, *_: kept.append(page))
     return kept
 
 
-def words_of(page: canvas.Canvas) -> Iterator[tuple[str, object]]:
-    """Every text that is drawn, with its box in pixels."""
-    boxes: list[tuple[str, object]] = []
-    draw = Text.draw
-
-    def note(text, renderer):
-        if text.get_visible() and text.get_text().strip():
-            boxes.append((text.get_text(), text.get_window_extent(renderer)))
-        draw(text, renderer)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Text, "draw", note)
-        page.draw_without_rendering()
-    yield from boxes
-
-
-def faults(page: canvas.Canvas) -> list[str]:
-    """Texts that lie over others by more than a pixel, and texts that reach over the edge."""
-    texts = list(words_of(page))
-    assert texts
-    over = [
-        f"{first!r} over {second!r}"
-        for (first, a), (second, b) in itertools.combinations(texts, 2)
-        if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1
-    ]
-    edge = page.bbox
-    inside = [edge.x0 - 2 < box.x0 and box.x1 < edge.x1 + 2 and edge.y0 - 2 < box.y0 and box.y1 < edge.y1 + 2
-              for _, box in texts]  # fmt: skip
-    return over + [f"{text!r} over the edge" for (text, _), fits in zip(texts, inside, strict=True) if not fits]
-
-
-QUICK = [
-    ("headline", 400, 10, True),
-    ("tradeoff", 1000, 10, True),
-    ("megabytes", 1000, 2, False),
-]
+PANELS = ("convergence of tasks", "partitions of tasks", "timeline", "relations")
+"""Figures with a panel for each name: ten fill several lines of all widths."""
+QUICK = [("headline", 10, True), ("tradeoff", 10, True), ("megabytes", 2, False), ("decision", 2, True)]
 ALL = [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.long)
-    for case in itertools.product(FIGURES, WIDTHS, (2, 10, 40), (False, True))
+    for case in itertools.product(FIGURES, (2, 10, 40), (False, True))
+    if case[1] < 40 or case[0] not in PANELS
 ]
 
 
-@pytest.mark.parametrize(("figure", "pixels", "methods", "long"), ALL)
-def test_no_two_texts_overlap(small, drawn, figure, pixels, methods, long):
-    """Labels of the rows, numbers of axes, titles, legends and notes."""
+@pytest.mark.parametrize(("figure", "methods", "long"), ALL)
+def test_no_two_texts_overlap(small, drawn, figure, methods, long):
+    """Labels of the rows, numbers of axes, titles, legends and notes, on a phone and in windows of two widths."""
     store = named(small, methods, LONG if long else "method{k}")
     with warnings.catch_warnings(), canvas.style_context():
         warnings.simplefilter("error")
         FIGURES[figure](store)
         assert drawn
-        for page in drawn:
-            width, beside = WIDTHS[pixels]
+        for page, (pixels, (width, beside)) in itertools.product(drawn, WIDTHS.items()):
             few = 2 if page.panel[0] <= canvas.PANEL[0] and sum(map(len, page.blocks)) > 2 else 1
             page.arrange(width, few if pixels == 400 else 4, beside=beside)
-            assert faults(page) == []
+            assert faults(page) == [], pixels
+
+
+def test_any_test_that_draws_words_over_others_fails():
+    """All reports of all tests are looked at, in this process and in commands."""
+    with canvas.drawing([""], 1) as (page, (axis,)):
+        axis.plot([0, 1], [0, 1])
+        page.text(0.5, 0.5, "one")
+        page.text(0.5, 0.5, "two")
+        with pytest.raises(AssertionError, match="'one' over 'two'"):
+            canvas.finish(page, "x", "X", "")
 
 
 def test_names_that_are_cut_differ_and_are_told_in_full():
@@ -182,7 +319,7 @@ def test_names_that_are_cut_differ_and_are_told_in_full():
         axis.plot([0, 1], [0, 1])
         axis.set_yticks(range(len(names)), names)
         picture = canvas.finish(page, "x", "X", "")
-    told = dict(picture.names)
+    told = dict(picture.names) | dict(picture.narrow_names)
     assert set(names[:10]) <= set(told.values())
     assert "plain" not in told.values()
     assert all(f">{text}<" in (picture.svg + picture.narrow).decode() for text in told if "server" not in text)

@@ -1,6 +1,7 @@
 """Pictures: the same bytes every time, and what they draw."""
 
 import base64
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
@@ -229,6 +230,7 @@ def test_panels_above_each_other_have_their_own_x_labels(upper, shown):
     with canvas.drawing(["one", "other"], 1) as (drawn, axes):
         for axis, label in zip(axes, (upper, "steps"), strict=True):
             axis.set(xlabel=label)
+            axis.plot(1, 1)
         drawn.arrange(4.0, 1, beside=False)
         assert [axis.xaxis.label.get_visible() for axis in axes] == shown
 
@@ -249,6 +251,8 @@ def test_a_dollar_in_a_label_is_a_dollar():
 def test_a_logarithmic_axis_has_plain_numbers(store):
     """What matplotlib writes there is a formula, 10^-2."""
     with canvas.drawing(["wide", "narrow"], 1) as (page, (wide, narrow)):
+        for axis in (wide, narrow):
+            axis.plot(1, 1)
         wide.set(xscale="log", xlim=(0.01, 10))
         narrow.set(xscale="log", xlim=(0.011, 0.039))
         page.arrange(11.0, 4, beside=True)
@@ -263,3 +267,11 @@ def test_images_are_the_same_bytes_every_time_whatever_classes_are_called():
     first, second = (figures._sample_picture("digits", 0, content) for _ in range(2))
     assert first.svg == second.svg
     assert first.svg.decode().count(">$^$<") == 1
+
+
+def test_a_panel_without_points_is_not_there(store, curves):
+    """A task whose cells all failed had an empty panel."""
+    lacking = {name: curve[curve["task"] != store.tasks[0]] for name, curve in curves.items()}
+    picture = figures.convergence(store, lacking | {"GM": curves["GM"]})
+    labels = [text for text in re.findall(r">([^<]+)</text>", picture.svg.decode()) if text in store.tasks]
+    assert sorted(labels) == sorted([store.tasks[0], store.tasks[1], store.tasks[1]])

@@ -58,7 +58,7 @@ def test_two_folders_are_compared_and_nothing_is_written(start_in: Start, tmp_pa
         shutil.copy(SHIPPED / SHARED, folder)
     before = sorted(tmp_path.rglob("*"))
     said = run(start_in, tmp_path, "league", "compare", ".", "two")
-    assert "**PM.** 2 methods have a rank in both, of 3 old and 2 new ones." in said
+    assert "**PM.** 2 methods have a rank in both, of 3 old and 2 new ones; the 2 that moved" in said
     assert "Kendall's tau 1.000, Spearman's rho 1.000" in said
     assert "**GM.** Fewer than two methods have a rank in both." in said  # one of the two trains no generic model
     assert "| ditto | 1 |" in said
