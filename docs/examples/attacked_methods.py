@@ -1,4 +1,4 @@
-"""Does personalisation protect? Twelve methods under four attacks and four servers (docs/attacks.md has the table).
+"""Does personalisation protect? Twelve methods under four attacks and four servers (docs/lab-notes.md has the table).
 
 python docs/examples/attacked_methods.py [--seeds 3] [--rounds 10] [--jobs 1] [--out runs/attacked]: trains each method
 under each attack with each server on digits and prints benign clients' accuracies after the last round: of the generic

@@ -1,4 +1,4 @@
-"""What each attack does to FedAvg on digits, and what robust servers win back (docs/attacks.md has the table).
+"""What each attack does to FedAvg on digits, and what robust servers win back (docs/lab-notes.md has the table).
 
 python docs/examples/attacks_and_servers.py [--servers NAME ...]: trains eight rounds with 20 clients, six of them
 malicious, and prints the benign clients' accuracies of the generic model in percent, of one seed.

@@ -4,7 +4,7 @@
     python beside_pfllib.py prepare FOLDER             # samples, splits and initial values, for PFLlib
     python beside_pfllib.py theirs FOLDER PFLLIB OUT   # PFLLIB: its checkout; needs h5py and calmsize
     bench run --grid beside_pfllib.yaml --out RUN
-    python beside_pfllib.py compare RUN OUT PICTURE    # table and picture of docs/protocols.md
+    python beside_pfllib.py compare RUN OUT PICTURE    # table and picture of docs/lab-notes.md
 
 PFLlib's `main.py` runs unchanged with the arguments in `COMMON` and `METHODS`, once for each method and seed. Three
 things come from outside: its network, which is our `mlp` with our initial values; its random state (Python and NumPy

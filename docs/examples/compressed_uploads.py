@@ -1,4 +1,4 @@
-"""What compressed uploads cost three methods on digits (docs/channel.md has the table).
+"""What compressed uploads cost three methods on digits (docs/lab-notes.md has the table).
 
 python docs/examples/compressed_uploads.py [--seeds 3] [--rounds 30] [--out runs/compressed] [--picture FILE.png]:
 trains each method under each channel and prints test accuracies of the models that a method trains, and the bytes that

@@ -4,7 +4,7 @@
 
 Draws cells, computes them again (`--scratch FOLDER` keeps them, so that the same command goes on), and prints the
 outcomes, how far accuracies, losses and samples are apart, and in which share of 20 simulated runs of n of these cells
-a shift of their PM accuracies is called wrong (docs/verify.md).
+a shift of their PM accuracies is called wrong (docs/lab-notes.md).
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""docs/python.md, docs/modern-networks.md and the examples that they name: every block and every file runs."""
+"""Pages of the manual with Python and the examples that they name: every block and every file runs."""
 
 import importlib.util
 import json
@@ -73,6 +73,26 @@ def test_a_callback_for_another_tracker_runs(package: str, files: str, tmp_path:
     done = python(tmp_path / "mine.py", folder=tmp_path)
     assert "warning" not in done.stderr, done.stderr
     assert len(list(tmp_path.glob(files))) == 2
+
+
+@pytest.mark.long
+def test_the_files_of_two_tutorials_run(tmp_path: Path, python: Python) -> None:
+    """Each for a round or a trial; and the tables of the paper are made."""
+    for page in ("privacy-and-attacks.md", "paper.md"):
+        for block in blocks(page, ("yaml", "", "latex") if page == "paper.md" else ("yaml", ""))["yaml"]:
+            if name := re.match(r"# (\w+\.yaml)\n", block):
+                (tmp_path / name[1]).write_text(block, encoding="utf-8")
+    short = '"rounds=1", "alphas=[0.1]"'
+    cells = [
+        f'import bench; bench.run("five.yaml", overrides=[{short}, "seeds=[0]", "methods=[fedavg]"])',
+        f'bench.run("ablation.yaml", overrides=[{short}, "seeds=[0]"])',
+        f'bench.sweep("paper.yaml", overrides=[{short}, "final_seeds=[]"], trials=1, page=False)',
+        'bench.report("runs/paper", latex="pm", transpose=True)',
+    ]
+    done = python("-c", SESSION, json.dumps(cells), "notebook", folder=tmp_path)
+    assert "5 cells" in done.stderr
+    for table in ("main", "tables/standings", "tables/costs"):
+        assert r"\begin{tabular}" in (tmp_path / "runs" / "paper" / "report" / f"{table}.tex").read_text()
 
 
 @pytest.mark.long

@@ -183,7 +183,7 @@ def test_a_protocol_that_is_not_there_is_refused_with_the_nearest() -> None:
 def test_the_page_has_pfllib_s_own_numbers() -> None:
     """Mean and standard deviation over five seeds of the best tested round, from the curves that its code computed."""
     curves = pd.read_csv(ROOT / "docs" / "protocols" / "pfllib.csv", comment="#")
-    page = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "lab-notes.md").read_text(encoding="utf-8")
     for method, runs in curves[curves["round"] > 0].groupby("method"):
         best = runs.groupby("seed")["accuracy"].max()
         assert len(best) == 5

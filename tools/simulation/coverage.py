@@ -1,6 +1,6 @@
 """Coverage of what a league's page prints, simulated with the fitted components of a design.
 
-`python -m tools.simulation.coverage --repeats 200` prints the table of docs/league.md for league-2's design: four
+`python -m tools.simulation.coverage --repeats 200` prints the table of docs/lab-notes.md for league-2's design: four
 draws of eight trials on one seed each, seven result seeds in a draw. Beside the entries' methods stand a clone of the
 first, whose truth is the same and whose noise and luck are its own, an entry of noise, which guesses, and an erratic
 entry, which diverges on the last task in some cells: with the setting of a draw in any share of them.

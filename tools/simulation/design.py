@@ -1,7 +1,7 @@
 """Designs of a league: what some core-hours would tell apart, simulated with the variances of the shipped entries.
 
-`python -m tools.simulation.design --hours 25` prints the table of docs/league.md. A design spends a method's cells on
-independent draws of tuning, on the trials of each draw, and on result seeds with the settings that a draw chose. The
+`python -m tools.simulation.design --hours 25` prints the table of docs/lab-notes.md. A design spends a method's cells
+on independent draws of tuning, on the trials of each draw, and on result seeds with the settings that a draw chose. The
 unit of every interval is a draw: the mean over its result seeds, so that the luck of tuning is in it. With a single
 draw, as in league-1, the unit is a seed, and the luck of tuning is in no interval.
 """

@@ -1,6 +1,6 @@
 """Rank intervals of equal methods whose noise differs over tasks and methods, is skewed or has heavy tails.
 
-`python -m tools.simulation.simulate noise` prints the table of docs/statistics.md.
+`python -m tools.simulation.simulate noise` prints the table of docs/lab-notes.md.
 """
 
 from collections.abc import Callable

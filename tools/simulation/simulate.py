@@ -1,6 +1,6 @@
 """Simulations of what the intervals and tests of a report cover.
 
-`python -m tools.simulation.simulate` prints the table of docs/statistics.md.
+`python -m tools.simulation.simulate` prints the table of docs/lab-notes.md.
 
 Accuracies are drawn around 90 % on the logit scale: a level per task, a level per seed that all methods share (they are
 paired), and each method's own noise, by default of 0.7 percentage points in one method, 1 point in a difference.

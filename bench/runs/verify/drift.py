@@ -23,7 +23,7 @@ LEVEL = 1e-4
 FEWEST = ceil(log2(2 / LEVEL))
 """With fewer cells whose numbers differ, no shift can be told from rounding at that level."""
 ENOUGH = 20
-"""With so many a shift by a point is seen in most runs (docs/verify.md has the table)."""
+"""With so many a shift by a point is seen in most runs (docs/lab-notes.md has the table)."""
 STABLE = 1e-3
 """Largest relative difference of losses with which both paths have trained the same models but for rounding."""
 
