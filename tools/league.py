@@ -21,7 +21,17 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.results.pack import SUFFIX, lighten
+from bench.results.pack import (
+    RECORD,
+    RELATIONS,
+    SHARED,
+    SUFFIX,
+    archived,
+    checksum_in,
+    compressed,
+    read_shared,
+    without_checksums,
+)
 from bench.store import inside
 from reports.league.shipped import CHECKOUT, RELEASE, Release
 from reports.league.submission import ENTRIES, verification
@@ -30,6 +40,34 @@ CHECKSUMS = "SHA256SUMS"
 CELLS = 59
 """Cells of each entry that are computed again: where 5 % of any number of cells are forged, they meet one with 95 %."""
 _UNCONFIRMED = 3
+
+
+def lighten(folder: Path) -> None:
+    """Take the partitions out of the packed runs of a folder, each of which is kept once in a file beside them, and
+    the clients' relations, which would be up to two thirds of a run.
+
+    A cell whose status has no checksum of its partition keeps it. The same runs give the same bytes.
+    """
+    texts = read_shared(folder)
+    for file in sorted(folder.glob(f"*{SUFFIX}")):
+        with tarfile.open(file, "r:xz") as archive:
+            files = {member.name: archive.extractfile(member) for member in archive}
+            contents = {name: content.read() for name, content in files.items() if content is not None}
+        checksums = {
+            name: checksum_in(contents[name.replace(RECORD, "status.json")])
+            for name in contents
+            if name.endswith(f"/{RECORD}")
+        }
+        taken = {name: checksum for name, checksum in checksums.items() if checksum}
+        texts |= {checksum: contents.pop(name).decode() for name, checksum in taken.items()}
+        related = [name for name in contents if name.endswith(f"/{RELATIONS}")]
+        for name in related:
+            del contents[name]
+            status = name.replace(RELATIONS, "status.json")
+            contents[status] = without_checksums(json.loads(contents[status]), [RELATIONS])
+        if taken or related:
+            inside.replace(file, archived(contents.items()))
+    inside.replace(folder / SHARED, compressed(texts))
 
 
 def ship(folder: Path) -> None:

@@ -75,7 +75,7 @@ def pack(run: Path, file: Path, *, models: bool = False) -> int:
     info["cells"] = [entry for entry in view.info["cells"] if entry["id"] in kept]
     folders = {id: finished[id].folder for id in sorted(finished)}
     members = itertools.chain(_results(run, info, folders), _models(run, list(folders.values())) if models else ())
-    content = _archive(members)
+    content = archived(members)
     file.parent.mkdir(parents=True, exist_ok=True)
     inside.replace(file, content)
     return len(finished)
@@ -111,44 +111,17 @@ def _models(run: Path, folders: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
 
 def _status(file: Path) -> bytes:
     """A cell's status without the checksums of the files that are not packed."""
-    return _without(read_json(file), [*LEFT_OUT, *(record for record in RECORDS if record not in PACKED)])
+    return without_checksums(read_json(file), [*LEFT_OUT, *(record for record in RECORDS if record not in PACKED)])
 
 
-def _without(status: dict[str, Any], names: Iterable[str]) -> bytes:
+def without_checksums(status: dict[str, Any], names: Iterable[str]) -> bytes:
+    """A status as text, without the checksums of these files."""
     for name in names:
         status.get("checksums", {}).pop(name, None)
     return json.dumps(status, indent=1).encode()
 
 
-def lighten(folder: Path) -> None:
-    """Take the partitions out of the packed runs of a folder, each of which is kept once in a file beside them, and
-    the clients' relations, which would be up to two thirds of a run.
-
-    A cell whose status has no checksum of its partition keeps it. The same runs give the same bytes.
-    """
-    texts = read_shared(folder)
-    for file in sorted(folder.glob(f"*{SUFFIX}")):
-        with tarfile.open(file, "r:xz") as archive:
-            files = {member.name: archive.extractfile(member) for member in archive}
-            contents = {name: content.read() for name, content in files.items() if content is not None}
-        checksums = {
-            name: checksum_in(contents[name.replace(RECORD, "status.json")])
-            for name in contents
-            if name.endswith(f"/{RECORD}")
-        }
-        taken = {name: checksum for name, checksum in checksums.items() if checksum}
-        texts |= {checksum: contents.pop(name).decode() for name, checksum in taken.items()}
-        related = [name for name in contents if name.endswith(f"/{RELATIONS}")]
-        for name in related:
-            del contents[name]
-            status = name.replace(RELATIONS, "status.json")
-            contents[status] = _without(json.loads(contents[status]), [RELATIONS])
-        if taken or related:
-            inside.replace(file, _archive(contents.items()))
-    inside.replace(folder / SHARED, compressed(texts))
-
-
-def _archive(members: Iterable[tuple[str, bytes]]) -> bytes:
+def archived(members: Iterable[tuple[str, bytes]]) -> bytes:
     """Pack files of these names and contents, without times and owners: the same results give the same bytes."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -278,7 +251,7 @@ class OneStream(io.RawIOBase):
 
 
 def _check_end(archive: tarfile.TarFile) -> None:
-    """Check that after an archive's last file come the zeros that fill a record, as in what `_archive` makes.
+    """Check that after an archive's last file come the zeros that fill a record, as in what `archived` makes.
 
     Raises:
         ValueError: something else does.

@@ -106,11 +106,6 @@ def _first_best(curve: Curve) -> int:
     return max(curve, key=curve.__getitem__)
 
 
-def accuracy_curves(metrics: "pd.DataFrame") -> Curves:
-    """The accuracies in rows of `metrics.csv`."""
-    return curves_of_cells(metrics, [len(metrics)])[0]
-
-
 def selecting_curves(curves: Curves, quantity: str) -> Curves:
     """Curves of a score by which rounds are chosen: larger values are better, and missing ones are left out."""
     if quantity == "accuracy":

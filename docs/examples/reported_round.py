@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench.results.reported_round import WINDOW, accuracy_curves, choose_round, selection_curve
+from bench.results.reported_round import WINDOW, choose_round, curves_of_cells, selection_curve
 from bench.results.results import load_run
 from bench.rng import generator
 
@@ -28,7 +28,8 @@ def run_gaps(run: Path) -> dict[str, list[float]]:
     """Test accuracy at the reported round less that of the last round, in points, of models that methods train."""
     gaps: dict[str, list[float]] = {rule: [] for rule in RULES}
     for cell in load_run(run).cells:
-        curves = accuracy_curves(cell.table("metrics"))
+        table = cell.table("metrics")
+        [curves] = curves_of_cells(table, [len(table)])
         for metric, on, mean in (("gm", "global", ""), ("pm", "local", "train_size")):
             if metric in cell.status.derived:
                 continue

@@ -22,8 +22,8 @@ from bench.store.store import COLUMNS
 ROUNDING = 1e-12
 """Largest relative difference of two means of the same float64 numbers: their sums may be rounded differently."""
 
-_ALWAYS = ("metrics", "clients", "ledger")
-"""Tables that every finished cell has; it may be older than the others."""
+_ALWAYS = ("metrics", "clients", "ledger", "work")
+"""Tables that every finished cell has."""
 
 Row = dict[str, str]
 _Counts = dict[tuple[str, str, str], dict[int, tuple[int, int]]]
@@ -73,7 +73,7 @@ def _rounds(cell: CellView, tables: dict[str, list[Row]]) -> Iterator[str]:
     done = range(1, cell.status.rounds + 1)
     scored = [version for version in done if version % every == 0 or version == last]
     for name, expected in (("ledger", list(done)), ("work", list(done)), ("metrics", scored), ("clients", scored)):
-        numbers = [int(row["round"]) for row in tables[name]] if name in tables else expected
+        numbers = [int(row["round"]) for row in tables[name]]
         if name in ("metrics", "clients"):
             numbers = list(dict.fromkeys(numbers))
         if numbers != expected:
