@@ -128,7 +128,7 @@ def tune(
         study: the study that is tuned.
         studies: the result of `open_studies`.
         folder: the run store, with its `run.json`.
-        options: JSON of `bench.runs.session_options.Options`.
+        options: JSON of `bench.runs.cell_options.Options`.
         runner: runs the cells.
         identities: gives the cells' ids.
         timeout: seconds after which no trial is begun.

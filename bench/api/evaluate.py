@@ -13,8 +13,8 @@ from bench.errors import UserError, refusing_exits
 from bench.federation import cell_data
 from bench.plugin import METRICS
 from bench.results.results import CellView, RunView, damaged, load_run
+from bench.runs.cell_options import check_device_name
 from bench.runs.plan import select
-from bench.runs.session_options import check_device_name
 from bench.settings import FileTest, FurtherTest, KindOfTest, Settings
 from bench.store.documents import first_error
 from bench.store.store import BusyError
@@ -71,7 +71,7 @@ def evaluate(
         )
 
     from bench.results.further_tests import evaluate_cell  # here, as it takes torch
-    from bench.runs.session_options import choose_device
+    from bench.runs.cell_options import choose_device
 
     said: set[str] = set()
     for cell in (cell for cell in done if cell not in without):

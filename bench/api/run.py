@@ -10,10 +10,10 @@ from bench.errors import UserError, refusing_exits
 from bench.method import METHODS, Method
 from bench.results.results import RunView, load_run
 from bench.runs.callbacks import Callback
+from bench.runs.cell_options import Keep
 from bench.runs.cell_runner import CellRunner
 from bench.runs.options import SessionOptions
 from bench.runs.session import Session
-from bench.runs.session_options import Keep
 from bench.runs.workers import LocalRunner
 from bench.settings import Executor, Settings
 

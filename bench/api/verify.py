@@ -73,7 +73,7 @@ def check_runs(
             load_file(file)
         views = [load_run(_folder(run, Path(scratch, str(number)))) for number, run in enumerate(runs)]
 
-        from bench.runs.session_options import Options
+        from bench.runs.cell_options import Options
         from bench.runs.verify.judge import Judge  # from here on torch is needed
         from bench.runs.verify.verify import verify as verify_views
         from bench.runs.workers import LocalRunner

@@ -45,7 +45,7 @@ def decide(
     """Decide from the data of several sites whether to train together, and how. Repeat the command to continue."""
     arguments = given(locals(), "plugin")
     with starting(f"bench decide: {data} is being read", quiet=quiet):
-        from bench.runs.session_options import check_device_name
+        from bench.runs.cell_options import check_device_name
 
         load_plugins(plugin)
         check_device_name(device)

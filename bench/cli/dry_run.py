@@ -153,7 +153,7 @@ class _Forecast:
     """
 
     def __init__(self, runs: "Sequence[tuple[Settings, float]]", options: "SessionOptions", *, measure: bool) -> None:
-        from bench.runs.session_options import choose_device
+        from bench.runs.cell_options import choose_device
         from bench.runs.workers import threads_each, worker_count
 
         device = choose_device(options.device)

@@ -25,7 +25,7 @@ def speed(
     """Measure each executor, and a loop as the public libraries write it, on the built-in workloads."""
     if json_file:
         check_output_file(json_file, "--json")
-    from bench.runs.session_options import check_device_name
+    from bench.runs.cell_options import check_device_name
     from bench.speed.workloads import WORKLOADS
 
     names = workload or list(WORKLOADS)
@@ -35,7 +35,7 @@ def speed(
         hint = did_you_mean(unknown[0], known)
         raise UserError(f"there is no workload {unknown[0]!r}.{hint} There are {', '.join(known)}")
 
-    from bench.runs.session_options import choose_device
+    from bench.runs.cell_options import choose_device
     from bench.speed.measure import measure
     from bench.store import store  # from here on torch is needed
 

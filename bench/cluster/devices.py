@@ -18,7 +18,7 @@ from bench.engine.team import Assignment, HelperAnswer, SharedState, serve
 from bench.errors import Lost, UserError
 from bench.federation.cell_data import load_all, read_data
 from bench.runs.cell_federation import build
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.settings import Settings
 
 

@@ -84,7 +84,7 @@ class CellWorker:
 
     def _without_gpu(self) -> str:
         """Say what is wrong where Ray gives a GPU in which torch cannot compute; else an empty string."""
-        from bench.runs.session_options import choose_device
+        from bench.runs.cell_options import choose_device
 
         try:
             choose_device("cuda" if self._each.get("GPU") else "cpu")
@@ -135,7 +135,7 @@ class CellWorker:
         import torch
 
         from bench.runs.cell import run_cell
-        from bench.runs.session_options import Options
+        from bench.runs.cell_options import Options
 
         torch.set_num_threads(1)
         folder.mkdir(parents=True, exist_ok=True)

@@ -23,11 +23,11 @@ from bench.cluster.transfer import FilePart, Link, Receiver, Report
 from bench.errors import UserError, shortage
 from bench.federation.cell_data import read_data
 from bench.results.cell_names import cell_name
+from bench.runs.cell_options import check_device_name
 from bench.runs.cell_runner import Backlog, CellTask, HeldElsewhere
 from bench.runs.events import Event
 from bench.runs.forecast.estimate import Estimate, estimate
 from bench.runs.interrupts import interrupts_deferred, supervise
-from bench.runs.session_options import check_device_name
 from bench.settings import Settings
 from bench.store import store
 

@@ -24,9 +24,9 @@ from bench.plugin import METHODS, file_of
 from bench.results import saved_models
 from bench.runs import blind
 from bench.runs.cell_federation import build
+from bench.runs.cell_options import Options
 from bench.runs.events import Event
 from bench.runs.progress import figures_text, headline
-from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store import checkpoint, documents, store
 from bench.store.data_record import partition_record, shown_samples, tests_record

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bench.plugin import load_file
 from bench.runs.attempt import Attempt, FindHelpers
+from bench.runs.cell_options import Options
 from bench.runs.events import Event
 from bench.runs.progress import figures_text
-from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store import inside, store
 from bench.store.store import Status

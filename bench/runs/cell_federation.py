@@ -11,8 +11,8 @@ from bench.federation.cell_data import CellData
 from bench.federation.features import Shelf, computed
 from bench.federation.federation import Federation
 from bench.plugin import METHODS
+from bench.runs.cell_options import Options, choose_device
 from bench.runs.forecast.memory import keep_on_host
-from bench.runs.session_options import Options, choose_device
 from bench.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 
 @dataclass(frozen=True)
 class CellTask:
-    """A cell to run; `options` is the JSON of `bench.runs.session_options.Options`."""
+    """A cell to run; `options` is the JSON of `bench.runs.cell_options.Options`."""
 
     settings: Settings
     folder: Path
@@ -39,7 +39,7 @@ class HeldElsewhere:
 
 
 class CellRunner(Protocol):
-    """A runner of cells. `device` and `sharing` (cells at a time on one GPU) go into `session_options.Options`."""
+    """A runner of cells. `device` and `sharing` (cells at a time on one GPU) go into `cell_options.Options`."""
 
     device: str
     sharing: int

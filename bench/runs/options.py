@@ -111,7 +111,7 @@ class SessionOptions:
         from pydantic import TypeAdapter, ValidationError
 
         from bench.config.validation import problem_text
-        from bench.runs.session_options import check_device_name
+        from bench.runs.cell_options import check_device_name
 
         values = {field.name: given[field.name] for field in fields(cls) if given.get(field.name) is not None}
         try:

@@ -19,13 +19,13 @@ from bench.results.results import CellView, load_run, other_cells
 from bench.results.saved_models import has_kept
 from bench.runs import interactive
 from bench.runs.callbacks import Callback, CallbackListener, check_callbacks, pack_callback
+from bench.runs.cell_options import Options
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.events import Event
 from bench.runs.options import SessionOptions
 from bench.runs.plan import PlannedCell, check_methods, listed, plan, planned_remarks, pointless, select
 from bench.runs.progress import patience, reporter
 from bench.runs.run_folder import check_there, choose_folder, forget, write_run
-from bench.runs.session_options import Options
 from bench.runs.tracking import DRAIN_SECONDS, STOP_SECONDS, Tracking, choose_store
 from bench.runs.workers import LocalRunner
 from bench.store import store
@@ -154,7 +154,7 @@ class Session:
                 print_notes([f"{file} is code of this notebook or script; --plugin or bench.load_file takes it later"])
 
     def cell_options(self, runner: CellRunner, cells: int | None, callbacks: tuple[str, ...] = ()) -> str:
-        """The JSON of `bench.runs.session_options.Options` for so many cells; None: more than there is room for."""
+        """The JSON of `bench.runs.cell_options.Options` for so many cells; None: more than there is room for."""
         options = self.options
         return Options(
             device=runner.device,
@@ -247,7 +247,7 @@ def work(
     Args:
         folder: the run folder.
         cells: planned cells.
-        options: JSON of `bench.runs.session_options.Options`.
+        options: JSON of `bench.runs.cell_options.Options`.
         runner: runs them.
         mirror: MLflow store that mirrors the run.
         quiet: print no progress.

@@ -107,7 +107,7 @@ def worker_count(
     Args:
         cells: those that run; without them it is one on a GPU, unless `jobs` says more.
     """
-    from bench.runs.session_options import choose_device
+    from bench.runs.cell_options import choose_device
 
     kind = choose_device(device)  # also where `jobs` is given, as it refuses what is not there
     return jobs or (_cells_on_gpu(cells, data_root) if kind == "cuda" else cores())
@@ -322,7 +322,7 @@ def _work(pipe: Connection) -> None:
     import torch
 
     from bench.runs.cell import run_cell
-    from bench.runs.session_options import Options
+    from bench.runs.cell_options import Options
 
     def report(event: Event) -> None:
         pipe.send_bytes(_encode(event))

@@ -17,9 +17,9 @@ import numpy as np
 from bench.results.pack import unpack
 from bench.results.results import CellView, load_run
 from bench.rng import generator
+from bench.runs.cell_options import Options
 from bench.runs.plan import plan
 from bench.runs.session import work
-from bench.runs.session_options import Options
 from bench.runs.verify.drift import shift
 from bench.runs.verify.files import read_rows
 from bench.runs.verify.recomputed import CellVerdict, compare

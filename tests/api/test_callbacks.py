@@ -16,8 +16,8 @@ from bench.errors import UserError
 from bench.params import Params
 from bench.runs.callbacks import CallbackListener, check_callbacks, pack_callback
 from bench.runs.cell import run_cell
+from bench.runs.cell_options import Options
 from bench.runs.events import Event
-from bench.runs.session_options import Options
 from bench.settings import Settings
 from bench.store.store import Status
 from tests.runs.conftest import Cell

@@ -26,7 +26,7 @@ import yaml
 
 from bench.cli import main
 from bench.results.pack import pack
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.runs.workers import start_server
 from tests.runs.conftest import COMMON, Bench, write_arrays
 from tests.runs.helpers import make_run

@@ -14,8 +14,8 @@ import yaml
 
 from bench.cli import main
 from bench.runs.cell import run_cell
+from bench.runs.cell_options import Options
 from bench.runs.progress import duration_text
-from bench.runs.session_options import Options
 from bench.store import store
 from bench.store.provenance import cores
 from tests.runs.conftest import Bench, Grid

@@ -17,7 +17,7 @@ from bench.federation.scores import FurtherScores
 from bench.method import METHODS
 from bench.plugin import METRICS
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.settings import Settings
 from methods.fedavg import FedAvg
 from tests.runs.conftest import Bench

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bench.results.results import load_run
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Keep, Options
+from bench.runs.cell_options import Keep, Options
 from tests.cluster.nodes import Nodes
 from tests.runs.helpers import contents, states
 

@@ -7,8 +7,8 @@ import pytest
 from bench.cluster.transfer import Receiver, Sender, names
 from bench.runs import attempt
 from bench.runs.cell import run_cell
+from bench.runs.cell_options import Options
 from bench.runs.events import Event
-from bench.runs.session_options import Options
 from bench.store import checkpoint
 from tests.runs.conftest import Cell
 

@@ -15,8 +15,8 @@ from bench.federation.federation import Federation
 from bench.plugin import DATASETS, METHODS
 from bench.results.results import CellView
 from bench.runs.cell import run_cell
+from bench.runs.cell_options import Options
 from bench.runs.plan import plan
-from bench.runs.session_options import Options
 from bench.settings import Settings
 from datasets.markov import chains
 from datasets.motion import _rotation

@@ -18,7 +18,7 @@ from bench.federation.cell_data import apply_shifts, load_partition
 from bench.plugin import DATASETS, SHIFTS, load_file
 from bench.rng import generator
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.samples.division import make_partition
 from bench.samples.shifts import apply
 from bench.settings import Settings, ShiftPart

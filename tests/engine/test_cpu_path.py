@@ -11,7 +11,7 @@ import torch
 
 from bench.engine.device import cpu_kernels
 from bench.runs.cell import CellConfig, run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.settings import Settings
 from bench.store.store import read_status
 

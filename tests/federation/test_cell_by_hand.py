@@ -12,7 +12,7 @@ import yaml
 import bench
 from bench.federation.federation import Federation
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.store.store import COLUMNS
 from bench.store.tables import read_table
 from tests.conftest import ROOT

@@ -21,7 +21,7 @@ from bench.config.grid import builtin_grids, load_grid
 from bench.config.identity import cell_id, declared_checksum
 from bench.plugin import ATTACKS, CHANNELS, DATASETS, MODELS, PARTITIONS, SHIFTS
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.settings import Settings
 from bench.store import store
 from bench.store.tables import read_table

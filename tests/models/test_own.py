@@ -24,8 +24,8 @@ from bench.params import Spec
 from bench.plugin import MODELS
 from bench.results.results import CellView
 from bench.runs.cell import run_cell
+from bench.runs.cell_options import Options
 from bench.runs.plan import plan
-from bench.runs.session_options import Options
 from bench.settings import Settings
 from tests.conftest import ROOT
 from tests.engine.problems import assert_same, everything, run, toy_partition

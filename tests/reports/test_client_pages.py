@@ -10,7 +10,7 @@ import pytest
 import bench
 from bench.results.figures import reported_figures
 from bench.results.results import load_run
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from reports.page.client_pages import _folders, write_client_pages
 from reports.reading.load import load
 from reports.tables.accuracy import selection

@@ -6,7 +6,7 @@ from pathlib import Path
 from bench.results.figures import reported_figures
 from bench.results.results import CellView
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Keep, Options
+from bench.runs.cell_options import Keep, Options
 from bench.settings import Settings
 from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)
 

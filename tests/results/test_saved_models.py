@@ -12,7 +12,7 @@ from bench.federation.federation import Federation
 from bench.method import METHODS, Client, Method, Params, Program, Server, State, Upload
 from bench.results.results import CellView
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Keep, Options
+from bench.runs.cell_options import Keep, Options
 from bench.settings import Settings
 from bench.store.store import read_status
 from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)

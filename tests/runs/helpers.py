@@ -11,9 +11,9 @@ import yaml
 from bench.config.grid import load_grid
 from bench.results.results import CellView, load_run
 from bench.runs.cell import run_cell
+from bench.runs.cell_options import Options
 from bench.runs.plan import plan
 from bench.runs.run_folder import write_run
-from bench.runs.session_options import Options
 from bench.runs.workers import PRELOAD
 from bench.settings import Settings
 from bench.store import store

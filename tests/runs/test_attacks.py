@@ -17,8 +17,8 @@ from bench.federation.cell_data import load_all
 from bench.federation.scores import Evaluation, Scorers
 from bench.results.results import CellView, load_run, tidy
 from bench.results.summary import summary
+from bench.runs.cell_options import Options
 from bench.runs.plan import plan, planned_remarks
-from bench.runs.session_options import Options
 from bench.runs.verify.files import disagreement
 from reports.reading.load import BENIGN, load
 from reports.tables import accuracy

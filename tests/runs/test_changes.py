@@ -7,7 +7,7 @@ import pytest
 from bench.results.figures import reported_figures
 from bench.results.results import load_run
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.runs.verify.files import disagreement
 from bench.store.store import COLUMNS
 from tests.runs.conftest import Bench, Cell, Grid

@@ -9,7 +9,7 @@ import pytest
 from bench.results.further_tests import evaluate_cell
 from bench.results.results import CellView
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.runs.verify.recomputed import compare, evaluated_tests, scores_of
 from bench.settings import CorruptedTest, PlainTest, ShiftedTest
 from tests.runs.conftest import Bench, Cell

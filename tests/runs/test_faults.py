@@ -36,7 +36,7 @@ from bench.plugin import DATASETS
 from bench.results.results import load_run
 from bench.rng import generator
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.store import checkpoint, store
 from tests.engine.problems import generic, run, toy
 from tests.runs.conftest import Bench, Cell, Grid

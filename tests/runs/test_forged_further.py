@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.runs.verify.drift import differences
 from bench.runs.verify.files import disagreement, means_of, read_rows
 from bench.runs.verify.recomputed import allowed_flips, compare

@@ -20,8 +20,8 @@ from bench.results.pack import pack, unpack
 from bench.results.results import CellView, load_run
 from bench.results.saved_models import has_reported
 from bench.runs.cell import run_cell
+from bench.runs.cell_options import Options
 from bench.runs.plan import plan
-from bench.runs.session_options import Options
 from bench.samples.corruptions import corrupt
 from bench.settings import PlainTest, Settings, ShiftPart
 from bench.store import store

@@ -19,7 +19,7 @@ from bench.cli import main
 from bench.errors import UserError
 from bench.results.results import load_run
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from tests.runs.helpers import contents, make_run
 
 FIGURES = ["cell", "metric", "on", "mean", "selection", "round", "value"]

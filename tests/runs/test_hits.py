@@ -9,7 +9,7 @@ import pytest
 from bench.federation.cell_data import load_all
 from bench.results.results import CellView
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.settings import Settings
 from reports.tables.pool_error import error
 

@@ -13,7 +13,7 @@ from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
 from bench.results.results import CellView
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.settings import Settings
 from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)
 

@@ -15,7 +15,7 @@ import pytest
 from bench.results.results import load_run
 from bench.rng import generator
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.settings import Settings
 from tests.engine.problems import ONE_OF_A_KIND, QUICK
 from tests.runs.conftest import Grid

@@ -11,7 +11,7 @@ import pytest
 
 from bench.results.results import load_run
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from tests.runs.conftest import Grid
 from tests.runs.helpers import cells, contents, states, wait_for
 

@@ -17,8 +17,8 @@ from bench.results.pack import pack, unpack
 from bench.results.reported_round import choose_round
 from bench.results.results import CellView, load_run
 from bench.runs.cell import run_cell
+from bench.runs.cell_options import Options
 from bench.runs.plan import plan
-from bench.runs.session_options import Options
 from bench.runs.tracking import curve_points, reported_points
 from bench.runs.verify.files import disagreement, read_rows
 from bench.runs.verify.recomputed import compare

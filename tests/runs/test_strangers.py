@@ -21,7 +21,7 @@ from bench.errors import UserError
 from bench.results import pack
 from bench.results.results import load_run
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.store import inside, store
 from tests.runs.conftest import Bench
 from tests.runs.helpers import make_run

@@ -8,7 +8,7 @@ import pytest
 from bench.results.figures import reported_figures
 from bench.results.further_tests import evaluate_cell
 from bench.results.results import CellView, load_run
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.runs.tracking import mirror_run, reported_points
 from bench.settings import PlainTest
 from bench.store import store

@@ -13,7 +13,7 @@ import pytest
 from bench.errors import UserError
 from bench.results.results import load_run, tidy
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.settings import Settings
 from bench.store import store
 from reports.reading.load import load

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.results.results import load_run
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.runs.verify.verify import CellVerdict, check_files
 from bench.store import store
 from tests.runs.conftest import Bench

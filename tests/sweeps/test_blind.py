@@ -11,7 +11,7 @@ from bench.data import Dataset
 from bench.federation.cell_data import load_dataset, load_partition
 from bench.plugin import DATASETS
 from bench.runs.cell import run_cell
-from bench.runs.session_options import Options
+from bench.runs.cell_options import Options
 from bench.settings import Settings
 from sweeps.study_reader import load_study
 from tests.sweeps.conftest import Write

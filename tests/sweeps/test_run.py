@@ -24,9 +24,9 @@ from bench.results.pack import unpack
 from bench.results.results import load_run
 from bench.rng import generator, key
 from bench.runs.cell import run_cell
+from bench.runs.cell_options import Options
 from bench.runs.plan import PlannedCell
 from bench.runs.run_folder import write_run
-from bench.runs.session_options import Options
 from bench.store import store
 from bench.store.tables import read_table
 from sweeps.cells import list_cells

@@ -19,8 +19,8 @@ from bench.plugin import Registry
 from bench.results.cell_names import cell_name
 from bench.results.results import CellView
 from bench.runs import blind
+from bench.runs.cell_options import choose_device
 from bench.runs.plan import PlannedCell, plan
-from bench.runs.session_options import choose_device
 from bench.settings import DEFAULT_SELECTION, PRESENTATION, Settings
 from bench.store import store
 from bench.store.data_record import tests_record

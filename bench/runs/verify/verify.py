@@ -111,7 +111,7 @@ def verify(
         count: number of cells drawn from all runs together; all cells if there are fewer.
         seed: seed of this draw.
         scratch: an empty folder for the new cells.
-        options: JSON of `bench.runs.session_options.Options`.
+        options: JSON of `bench.runs.cell_options.Options`.
         runner: computes the cells.
         data_root: folder of the data files.
         judge: scores the new cells in place of the processes that train them, which have `blind` among their options.
