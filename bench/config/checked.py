@@ -1,8 +1,10 @@
 """Settings that are checked as a whole: names are known, parts go together, and what was left out has its default."""
 
 import ast
+import importlib.util
 import inspect
 import itertools
+import sys
 from pathlib import Path
 from typing import Any, Self
 
@@ -215,8 +217,10 @@ def counting_line(method: str) -> int | None:
     """
     kind = METHODS.declaration(method)
     try:
-        file = Path(inspect.getsourcefile(kind) or "")
-    except (TypeError, OSError):
+        # A class that is only declared has no module yet in which `inspect` could find it.
+        spec = None if kind.__module__ in sys.modules else importlib.util.find_spec(kind.__module__)
+        file = Path((spec.origin if spec else inspect.getsourcefile(kind)) or "")
+    except (TypeError, OSError, ImportError):
         return None
     if not file.is_file():
         return None
