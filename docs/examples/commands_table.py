@@ -11,11 +11,15 @@ HEAD = """# Commands
 *For users of the terminal. You can find the command for a task here; `bench COMMAND --help` says what it takes.*
 
 A `GRID` is a file or a built-in grid's name; a `RUN` is the folder that `bench run --out` wrote. Exit status 0 means
-done, 1 that something failed or is damaged, 2 that the command was refused before it began, 130 that you stopped it.
+done, 1 that something failed or is damaged, 2 that the command was refused before it began, 130 that you stopped it; 3
+of `bench verify`, that no cell could be confirmed.
 `python docs/examples/commands_table.py` makes this page.
 """
 
-PARAGRAPH = "\n\n"
+
+def sentence(text: str) -> str:
+    """The first sentence of a command's help."""
+    return " ".join(text.split()).partition(". ")[0].removesuffix(".")
 
 
 def argument(parameter: typer.core.TyperArgument | typer.core.TyperOption) -> str:
@@ -35,7 +39,7 @@ def main() -> None:
         lines = groups.setdefault(command.rich_help_panel, [])
         for inner, part in getattr(command, "commands", {"": command}).items():
             usage = " ".join(filter(None, ["bench", name, inner, *map(argument, part.params)]))
-            lines.append(f"| `{usage}` | {' '.join(part.help.partition(PARAGRAPH)[0].split())} |")
+            lines.append(f"| `{usage}` | {sentence(part.help)} |")
     print(HEAD)
     for heading, lines in groups.items():
         print("\n".join([f"## {heading}", "", "| command | what it does |", "|---|---|", *lines, ""]))
