@@ -1,4 +1,4 @@
-"""What of a pretrained network to train on few pictures of new classes, and what to share (docs/modern-networks.md).
+"""What of a pretrained network to train on few pictures of new classes, and what to share (docs/lab-notes.md).
 
     python docs/examples/pretrained_table.py runs/pretrained/vit_tiny --out runs/personal/vit_tiny
 

@@ -38,7 +38,7 @@ def test_every_block_of_the_page_runs(tmp_path: Path, python: Python) -> None:
 @pytest.mark.long
 def test_every_block_about_modern_networks_runs(tmp_path: Path, python: Python) -> None:
     """The parts of a grid among them fit each other: the package may be missing here."""
-    cells = blocks("modern-networks.md", ("python", "yaml", "text", "sh"))["python"]
+    cells = blocks("modern-networks.md", ("python", "yaml", "text"))["python"]
     done = python("-c", SESSION, json.dumps(cells), "notebook", folder=tmp_path)
     assert "<run runs/rows: 2 cells, 2 done>" in done.stdout
     assert "<run runs/again: 2 cells, 2 done>" in done.stdout
