@@ -257,7 +257,8 @@ class Params:
     def with_pieces(self, pieces: Iterable[Tensor]) -> "Params":
         """A model value of these buffers and of weights `[d]` in consecutive pieces, each of whole tensors.
 
-        They are put together only if the flat weights are asked for, so a gradient by one piece leads through no other.
+        The pieces are concatenated only if the flat weights are asked for. So the gradient with respect to one piece
+        does not pass through the others.
         """
         rest, named = list(self.spec.params), []
         for piece in pieces:
