@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_map_only
 
 from bench.errors import UserError
 
@@ -40,15 +40,13 @@ class NetworkDraws(TorchFunctionMode):
     def __init__(self, key: Tensor, position: Tensor | None = None) -> None:
         super().__init__()
         self.shapes: list[torch.Size] = []
-        self._spent: list[Tensor] = []
+        self._drawn: list[tuple[Tensor, Tensor]] = []
         self._key = key
         self._position = position
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if self._spent and any(value is tensor for value in tree_leaves((args, kwargs)) for tensor in self._spent):
-            raise UserError(
-                "the network reads a tensor that it drew into in place: read what `bernoulli_` or `uniform_` returns"
-            )
+        if self._drawn:
+            args, kwargs = tree_map_only(Tensor, self._latest, (args, kwargs or {}))
         answer = _ANSWERS.get(func)
         return func(*args, **(kwargs or {})) if answer is None else answer(self, func, *args, **(kwargs or {}))
 
@@ -66,15 +64,43 @@ class NetworkDraws(TorchFunctionMode):
         digits = min(_BITS, 1 - round(math.log2(torch.finfo(like.dtype).eps)))  # more would round up to 1
         return (self.bits(like) >> (_BITS - digits)).to(like.dtype) * 2.0**-digits
 
-    def spend(self, tensor: Tensor) -> None:
-        """Let nobody read a tensor that was drawn into in place: it is one for all clients and cannot hold a draw of
-        each. What the operation returns has it."""
-        self._spent.append(tensor)
+    def put(self, tensor: Tensor, drawn: Tensor) -> Tensor:
+        """Let code read `drawn` wherever it reads a tensor that it drew into in place: that is one tensor for all
+        clients and cannot hold a draw of each."""
+        if tensor._is_view():
+            raise UserError(
+                "the network draws into a part of a tensor in place: draw the part alone, as by `torch.rand_like`"
+            )
+        self._drawn = [(t, drawn if t is tensor else value) for t, value in self._drawn]
+        if not any(t is tensor for t, _ in self._drawn):
+            self._drawn.append((tensor, drawn))
+        return drawn
+
+    def _latest(self, tensor: Tensor) -> Tensor:
+        """What code reads that reads a tensor."""
+        for written, drawn in self._drawn:
+            if tensor is written:
+                return drawn
+            if tensor._is_view() and tensor._base is written:
+                raise UserError(
+                    "the network reads a part of a tensor that it drew into in place: take the part after the draw"
+                )
+        return tensor
 
     def kept(self, like: Tensor, p: float) -> Tensor:
         """The next draw: whether each number is kept that is dropped with probability p, in the shape of `like`."""
         kept: Tensor = self.bits(like) >= round(p * 2**_BITS)
         return kept
+
+    def normal(self, like: Tensor) -> Tensor:
+        """The next draw: standard normal numbers in the shape and type of `like`, by the inverse of their distribution
+        in float64."""
+        between = (self.bits(like).double() + 0.5) * 2.0 ** (1 - _BITS) - 1
+        return (math.sqrt(2) * torch.erfinv(between)).to(like.dtype)
+
+    def integers(self, like: Tensor, low: int, high: int) -> Tensor:
+        """The next draw: whole numbers from `low` to `high` - 1, in the shape and type of `like`."""
+        return (low + (self.bits(like) * (high - low) >> _BITS)).to(like.dtype)
 
 
 def drops(layer: nn.Module) -> bool:
@@ -117,11 +143,15 @@ def _dropout_of_channels(
     draws: NetworkDraws, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
     """`functional.dropout1d` to `dropout3d`: whole channels of a batch are dropped."""
-    dimensions = int(func.__name__[-2])
-    if input.dim() < dimensions + 2:
+    return _dropped(draws, input, p, training, inplace, _of_channels(func, input))
+
+
+def _of_channels(func: Any, input: Tensor) -> Tensor:
+    """One number for each channel of each sample, as a tensor that extends to `input`."""
+    least = {"dropout1d": 3, "dropout3d": 5}.get(func.__name__, 3)  # torch takes fewer as channels without a batch
+    if input.dim() < least:
         raise UserError(f"the network calls {func.__name__} on {tuple(input.shape)}, which has no batch of channels")
-    of_channels = input.flatten(2)[..., 0]
-    return _dropped(draws, input, p, training, inplace, of_channels.view(*of_channels.shape, *[1] * dimensions))
+    return input.flatten(2)[..., 0].view(*input.shape[:2], *[1] * (input.dim() - 2))
 
 
 def _dropped(draws: NetworkDraws, input: Tensor, p: float, training: bool, inplace: bool, like: Tensor) -> Tensor:
@@ -134,12 +164,13 @@ def _dropped(draws: NetworkDraws, input: Tensor, p: float, training: bool, inpla
 def _alpha_dropout(
     draws: NetworkDraws, func: Any, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
-    """`functional.alpha_dropout` (Klambauer et al. 2017, arXiv:1706.02515): it keeps the mean and variance of SELU."""
+    """`functional.alpha_dropout`, and `feature_alpha_dropout` of channels, which keep the mean and variance of SELU
+    (Klambauer et al. 2017, arXiv:1706.02515)."""
     if not training or p == 0:
         return input
     dropped = -1.7580993408473766
     scale = 1 / math.sqrt((1 - p) * (1 + p * dropped**2)) if p < 1 else 0.0
-    kept = draws.kept(input, p)
+    kept = draws.kept(_of_channels(func, input) if func is functional.feature_alpha_dropout else input, p)
     return scale * (torch.where(kept, input, dropped) - dropped * p)
 
 
@@ -219,26 +250,71 @@ def _bernoulli_in_place(
     draws: NetworkDraws, func: Any, input: Tensor, p: Tensor | float = 0.5, *, generator: None = None
 ) -> Tensor:
     """`Tensor.bernoulli_`, as drop path calls it."""
-    drawn = (draws.uniform(input) < p).to(input.dtype)
-    draws.spend(input)
-    return drawn
+    return draws.put(input, (draws.uniform(input) < p).to(input.dtype))
 
 
 def _uniform_in_place(
     draws: NetworkDraws, func: Any, input: Tensor, start: float = 0.0, to: float = 1.0, *, generator: None = None
 ) -> Tensor:
     """`Tensor.uniform_`."""
-    drawn = start + (to - start) * draws.uniform(input)
-    draws.spend(input)
-    return drawn
+    return draws.put(input, start + (to - start) * draws.uniform(input))
 
 
-def _rand_like(draws: NetworkDraws, func: Any, input: Tensor, **kwargs: Any) -> Tensor:
-    return draws.uniform(torch.empty_like(input, **kwargs))
+def _normal_in_place(
+    draws: NetworkDraws, func: Any, input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: None = None
+) -> Tensor:
+    """`Tensor.normal_`."""
+    return draws.put(input, mean + std * draws.normal(input))
 
 
-def _rand(draws: NetworkDraws, func: Any, *size: Any, generator: None = None, **kwargs: Any) -> Tensor:
-    return draws.uniform(torch.empty(*size, **kwargs))
+def _normal(
+    draws: NetworkDraws,
+    func: Any,
+    mean: Tensor | float = 0.0,
+    std: Tensor | float = 1.0,
+    size: Any = (),
+    *,
+    generator: None = None,
+    **kwargs: Any,
+) -> Tensor:
+    """`torch.normal`, with numbers and a size, or with tensors."""
+    like = mean + std
+    return mean + std * draws.normal(like if isinstance(like, Tensor) else torch.empty(size, **kwargs))
+
+
+def _like(draw: Callable[[NetworkDraws, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """The answer to `rand_like` or `randn_like`."""
+    return lambda draws, func, input, **kwargs: draw(draws, torch.empty_like(input, **kwargs))
+
+
+def _of_size(draw: Callable[[NetworkDraws, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """The answer to `rand` or `randn`."""
+
+    def answer(draws: NetworkDraws, func: Any, *size: Any, generator: None = None, **kwargs: Any) -> Tensor:
+        return draw(draws, torch.empty(*size, **kwargs))
+
+    return answer
+
+
+def _randint(draws: NetworkDraws, func: Any, *args: Any, generator: None = None, **kwargs: Any) -> Tensor:
+    """`torch.randint`, whose first limit may be left out."""
+    limits = [number for number in args if isinstance(number, int)]
+    limits += [kwargs.pop(name) for name in ("low", "high") if name in kwargs]
+    size = kwargs.pop("size", args[-1] if args else ())
+    return draws.integers(torch.empty(size, **{"dtype": torch.int64, **kwargs}), *[0, *limits][-2:])
+
+
+def _randint_like(
+    draws: NetworkDraws, func: Any, input: Tensor, low: int, high: int | None = None, **kwargs: Any
+) -> Tensor:
+    limits = (0, low) if high is None else (low, high)
+    return draws.integers(torch.empty_like(input, **kwargs), *limits)
+
+
+def _randperm(draws: NetworkDraws, func: Any, n: int, *, generator: None = None, **kwargs: Any) -> Tensor:
+    """`torch.randperm`: the order of as many draws."""
+    order = draws.bits(torch.empty(n, device=kwargs.get("device"))).argsort(stable=True)
+    return order.to(kwargs.get("dtype") or torch.int64)
 
 
 _ANSWERS: dict[Any, Callable[..., Any]] = {
@@ -248,6 +324,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     functional.dropout2d: _dropout_of_channels,
     functional.dropout3d: _dropout_of_channels,
     functional.alpha_dropout: _alpha_dropout,
+    functional.feature_alpha_dropout: _alpha_dropout,
     functional.scaled_dot_product_attention: _attention,
     functional.multi_head_attention_forward: _heads,
     torch.lstm: _recurrent,
@@ -258,6 +335,13 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.bernoulli: _bernoulli,
     torch.Tensor.bernoulli_: _bernoulli_in_place,
     torch.Tensor.uniform_: _uniform_in_place,
-    torch.rand_like: _rand_like,
-    torch.rand: _rand,
+    torch.Tensor.normal_: _normal_in_place,
+    torch.normal: _normal,
+    torch.rand_like: _like(NetworkDraws.uniform),
+    torch.randn_like: _like(NetworkDraws.normal),
+    torch.rand: _of_size(NetworkDraws.uniform),
+    torch.randn: _of_size(NetworkDraws.normal),
+    torch.randint: _randint,
+    torch.randint_like: _randint_like,
+    torch.randperm: _randperm,
 }

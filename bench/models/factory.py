@@ -72,7 +72,7 @@ def build(
         goes, watched = _TRIED[at]
         for path in watched.moving:
             setattr(net.get_submodule(path), "moves_statistics", True)  # noqa: B010 (for mypy)
-        if not watched.draws_by_sample:  # its batches must not be padded, as those of layers with statistics
+        if not watched.by_sample:  # its batches must not be padded, as those of layers with statistics
             setattr(net, "moves_statistics", True)  # noqa: B010
         setattr(net, "draws_in_training", watched.draws)  # noqa: B010
         setattr(net, "better_alone", not goes or getattr(net, "better_alone", False))  # noqa: B010 (for mypy)

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.data import TokenShape
 from bench.errors import UserError, in_words
@@ -21,6 +23,10 @@ from bench.network_draws import NetworkDraws
 from bench.tensors import constants, statistics
 
 _SAMPLES = 2
+_CHECKPOINTS = (
+    "it computes activations a second time (torch.utils.checkpoint) in the backward pass, where a client's weights are "
+    "no longer in the network: switch gradient checkpointing off"
+)
 _STATISTICS = {"running_mean": 0.0, "running_var": 1.0}
 
 
@@ -67,13 +73,13 @@ class Watched(NamedTuple):
         called: those that it calls.
         moving: those whose statistics it moves.
         draws: whether it draws, such as a mask of dropout.
-        draws_by_sample: whether a sample's draws are the same in a larger batch, so that a batch may be padded.
+        by_sample: whether a sample has the same draws and features in a larger batch, so that a batch may be padded.
     """
 
     called: frozenset[str]
     moving: frozenset[str]
     draws: bool
-    draws_by_sample: bool
+    by_sample: bool
 
 
 def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> tuple[Tensor, Watched]:
@@ -183,6 +189,21 @@ def _not_last(net: Cut, x: Tensor) -> str:
     )
 
 
+class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the operations that move torch's generator."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        before = torch.get_rng_state()
+        out = func(*args, **(kwargs or {}))
+        if not torch.equal(before, torch.get_rng_state()):
+            self.names.append(func.overloadpacket.__name__)
+        return out
+
+
 @contextlib.contextmanager
 def _refusing_draws(name: str, net: nn.Module, when: str) -> Iterator[set[str]]:
     """Note the layers that a network calls inside, and refuse it if one of them moves a generator of the process."""
@@ -200,15 +221,16 @@ def _refusing_draws(name: str, net: nn.Module, when: str) -> Iterator[set[str]]:
         hooks.append(layer.register_forward_pre_hook(lambda *_: before.append(_generators())))
         hooks.append(layer.register_forward_hook(lambda layer, *_, path=path: leave(path, layer)))
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), _Drawing() as operations:
             yield called
     finally:
         for hook in hooks:
             hook.remove()
     if drawing:  # inner layers come first
+        by = f" by {operations.names[0]}" if operations.names else ""
         raise UserError(
-            f"model {name!r} draws random numbers in {drawing[0]} {when}, and they would depend on which clients are "
-            "computed together: draw by dropout, torch.rand, rand_like or bernoulli where self.training is true"
+            f"model {name!r} draws random numbers in {drawing[0]}{by} {when}, and they would depend on which clients "
+            "are computed together: draw by dropout, torch.rand, randn or bernoulli where self.training is true"
         )
 
 
@@ -224,8 +246,8 @@ def _equal(a: Any, b: Any) -> bool:
 def _watch(name: str, net: nn.Module, x: Tensor) -> Watched:
     """Check that training leaves the generators of the process and the constants as they are; return what it uses."""
     before = {path: value.clone() for path, value in net.named_buffers()}
-    draws, of_more = (NetworkDraws(torch.zeros((), dtype=torch.int64)) for _ in range(2))
-    with _refusing_draws(name, net, "in training") as called, draws:
+    draws, unhooked = NetworkDraws(torch.zeros((), dtype=torch.int64)), torch.autograd.graph.disable_saved_tensors_hooks
+    with _refusing_draws(name, net, "in training") as called, draws, unhooked(_CHECKPOINTS), torch.enable_grad():
         net(x)
     for path, value in constants(net):
         if not torch.equal(value, before[path]):
@@ -235,11 +257,22 @@ def _watch(name: str, net: nn.Module, x: Tensor) -> Watched:
             )
     moved = (path.rpartition(".")[0] for path, value in statistics(net) if not torch.equal(value, before[path]))
     watched = frozenset(called), frozenset(moved)
-    if draws.shapes:
-        with of_more:
-            net(torch.cat([x, x[:1]]))
-    by_sample = len(draws.shapes) == len(of_more.shapes) and all(map(_extends, draws.shapes, of_more.shapes))
+    by_sample = _by_sample(net, x, draws)
     return Watched(*watched, bool(draws.shapes), by_sample)
+
+
+def _by_sample(net: nn.Module, x: Tensor, draws: NetworkDraws) -> bool:
+    """Whether samples have the same draws and outputs in a batch with one more; BatchNorm, which knows padding, is
+    still."""
+    for layer in net.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.eval()
+    outputs = []
+    for batch in (x, torch.cat([x, x[:1]])):
+        with NetworkDraws(torch.zeros((), dtype=torch.int64)) as stream:
+            outputs.append(net(batch)[:_SAMPLES])
+    extended = len(draws.shapes) == len(stream.shapes) and all(map(_extends, draws.shapes, stream.shapes))
+    return extended and torch.allclose(outputs[0], outputs[1], rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def _extends(shape: torch.Size, of_more: torch.Size) -> bool:

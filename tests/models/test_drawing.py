@@ -1,6 +1,5 @@
 """Networks that draw in training: their masks belong to a client's step, whoever is computed beside it."""
 
-import json
 import math
 import random
 from typing import Any
@@ -11,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
-from torchvision.ops import StochasticDepth
+from torch.utils.checkpoint import checkpoint
+from torchvision.ops import DropBlock2d, StochasticDepth
 
 from bench.engine.batches import DrawAddress, draw_batches, network_keys
 from bench.errors import UserError
@@ -24,6 +24,7 @@ from bench.requests import Feed
 from bench.settings import Settings
 from tests.engine.problems import assert_same, everything, generic, run, toy_partition
 from tests.models.helpers import pictures
+from tests.models.plain_loop import check_draws
 
 SIZES = [9, 6, 5, 0]
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # of cohorts with torch's attention
@@ -54,9 +55,10 @@ class Layers(Base):
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__(shape, classes)
         self.drop = nn.Sequential(nn.Dropout(0.3), nn.AlphaDropout(0.1), nn.Dropout1d(0.2), StochasticDepth(0.2, "row"))
+        self.channels = nn.Sequential(nn.FeatureAlphaDropout(0.2), nn.Dropout(0.1, inplace=True))
 
     def hidden(self, z: Tensor) -> Tensor:
-        out: Tensor = self.drop(z)
+        out: Tensor = self.channels(self.channels(self.drop(z)))
         return out
 
 
@@ -71,6 +73,45 @@ class Functions(Base):
         path.div_(0.8)
         z = z * path + 0.1 * torch.rand_like(z) + torch.rand(6)
         return z * torch.bernoulli(torch.full_like(z, 0.7)) * z.new_empty(6).uniform_(0.5, 1.5)
+
+
+class Noisy(Base):
+    """Gaussian noise in the ways that people write it."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        if not self.training:
+            return z
+        noise = torch.randn_like(z) + torch.randn(8, 6) + torch.empty_like(z).normal_(0, 0.5)
+        return torch.distributions.Normal(z + 0.1 * noise + torch.normal(0.0, 0.1, z.shape), 0.1).rsample()
+
+
+class Mixup(Base):
+    """Samples mixed with others of their batch, so that no batch may be padded."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        if not self.training:
+            return z
+        lines = z[:, torch.randint(0, 8, (4,))] * torch.randint(3, size=(4, 1))
+        return 0.7 * lines + 0.3 * lines[torch.randperm(len(z))]
+
+
+class OfBatch(Base):
+    """Features less the mean of their batch, without any draw."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        return z - z.mean(0) if self.training else z
+
+
+class Blocks(Base):
+    """torchvision's DropBlock, which reads the tensor that it drew into in place."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.drop = DropBlock2d(0.3, 3)
+
+    def hidden(self, z: Tensor) -> Tensor:
+        out: Tensor = self.drop(z[:, None])[:, 0]
+        return out
 
 
 class Encoder(Base):
@@ -118,6 +159,19 @@ class Recurrent(Base):
         return out
 
 
+class Comparing(Base):
+    """Draws in place and reads the tensors that were drawn into, one of them twice, in a list and by another name."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        if not self.training:
+            return z
+        mask, row = torch.empty_like(z), torch.empty(6)
+        mask.uniform_()
+        row.bernoulli_(0.5)
+        row.bernoulli_(0.8)
+        return torch.cat([torch.where(condition=mask < 0.9, input=z, other=mask), mask], 1)[:, 2:10] * row
+
+
 class OneByOne(Base):
     """One draw for each sample, so that a larger batch has more of them."""
 
@@ -125,7 +179,9 @@ class OneByOne(Base):
         return torch.stack([functional.dropout(sample, 0.3, self.training) for sample in z])
 
 
-NETWORKS = [Layers, Functions, Encoder, TimeFirst, Normed, Recurrent, OneByOne]
+NETWORKS = [
+    Layers, Functions, Noisy, Mixup, OfBatch, Blocks, Comparing, Encoder, TimeFirst, Normed, Recurrent, OneByOne,
+]  # fmt: skip
 
 
 def federation(executor: Any, method: str = "fedavg", **changes: Any) -> Federation:
@@ -148,19 +204,11 @@ def federation(executor: Any, method: str = "fedavg", **changes: Any) -> Federat
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
 @pytest.mark.parametrize("theirs", NETWORKS, indirect=True)
 @pytest.mark.usefixtures("theirs")
-def test_the_same_draws_in_a_cohort_alone_and_after_a_resume(method: str) -> None:
-    """To rounding where matrices are multiplied in another order, to the byte where they are not."""
-    cohort, alone, debug, before, resumed = (
-        federation(executor, method) for executor in ("cohort", "sequential", "debug", "cohort", "cohort")
-    )
-    run(cohort, 2), run(alone, 2), run(debug, 2), run(before, 1)
-    tensors, plain = before.state()
-    resumed.restore(tensors, json.loads(json.dumps(plain)))
-    run(resumed, 1)
-    assert_same(everything(alone), everything(cohort))
-    assert_same(everything(resumed), everything(cohort), 0)
+def test_the_same_draws_in_a_cohort_alone_after_a_resume_and_in_a_plain_loop(method: str) -> None:
+    check_draws(lambda executor: federation(executor, method), pictures(8), SIZES)
+    debug, alone = federation("debug", method), federation("sequential", method)
+    run(debug, 1), run(alone, 1)
     assert_same(everything(debug), everything(alone), 0)
-    assert cohort.warnings == alone.warnings == []
 
 
 def splitmix64(key: int, n: int, place: int) -> int:
@@ -316,42 +364,39 @@ def test_a_frozen_body_leaves_the_head_its_draws(on_features: bool) -> None:
     assert recipe.network_draws
 
 
-class Comparing(Base):
-    """Draws in place and compares the tensor that was drawn into: NaN in its place would be less than nothing."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        mask = torch.empty_like(z)
-        if self.training:
-            mask.uniform_()
-        return z * (mask < 0.9) if self.training else z
-
-
-class Joining(Base):
-    """Reads the tensor in a list, as `cat` takes it."""
+class Part(Base):
+    """Draws into a part of a tensor in place."""
 
     def hidden(self, z: Tensor) -> Tensor:
         mask = torch.zeros_like(z)
         if self.training:
-            mask.uniform_()
-        return torch.cat([mask, z], 1)[:, 8:]
-
-
-class Remembering(Base):
-    """Draws in place and reads the tensor that was drawn into."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        if not self.training:
-            return z
-        mask = torch.empty(6)
-        mask.bernoulli_(0.5)
+            mask[:, 0].uniform_()
         return z * mask
 
 
-class Normal(Base):
-    """Draws that have no stream: their logarithms and cosines would round by the processor."""
+class PartAfter(Base):
+    """Reads a part, taken before the draw, of a tensor that was drawn into in place."""
 
     def hidden(self, z: Tensor) -> Tensor:
-        return z + torch.randn_like(z) if self.training else z
+        mask = torch.ones_like(z)
+        part = mask[:, 0]
+        if self.training:
+            mask.uniform_()
+        return z * part.unsqueeze(1)
+
+
+class Exponential(Base):
+    """Draws that have no stream."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        return functional.gumbel_softmax(z) if self.training else z.softmax(-1)
+
+
+class Recomputed(Base):
+    """Gradient checkpointing, which computes a second time outside the call."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        return checkpoint(functional.dropout, z, 0.2, self.training, use_reentrant=False)
 
 
 class Coin(Base):
@@ -381,12 +426,12 @@ class Packed(Base):
 
 
 REFUSED = [
-    (Comparing, "reads a tensor that it drew into in place"),
-    (Joining, "reads a tensor that it drew into in place"),
-    (Remembering, "reads a tensor that it drew into in place"),
-    (Normal, "draws random numbers in its forward pass in training, .* torch.rand"),
+    (Part, "draws into a part of a tensor in place"),
+    (PartAfter, "reads a part of a tensor that it drew into in place"),
+    (Exponential, "draws random numbers in its forward pass by exponential_ in training, .* torch.rand"),
+    (Recomputed, "a second time .torch.utils.checkpoint.* switch gradient checkpointing off"),
     (Coin, "draws random numbers in its forward pass in training"),
-    (Always, "draws random numbers in its forward pass in evaluation"),
+    (Always, "draws random numbers in its forward pass by bernoulli_ in evaluation"),
     (Packed, "of a packed sequence: give it a padded one"),
 ]
 

@@ -1,0 +1,118 @@
+"""Networks of torchvision, timm and transformers that draw in training, as their authors write them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from bench.federation.federation import Federation
+from bench.models.network import with_head
+from bench.settings import Settings
+from tests.engine.problems import toy_partition
+from tests.models.helpers import pictures
+from tests.models.plain_loop import check_draws
+
+SIZES = [5, 3]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:There is a performance drop"),  # of cohorts with torch's attention
+    pytest.mark.parametrize("method", ["fedavg", "ditto"]),
+]
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
+DROPS = {"drop_rate": 0.1, "attn_drop_rate": 0.1, "proj_drop_rate": 0.1, "patch_drop_rate": 0.2, "drop_path_rate": 0.2}
+
+
+def check(method: str, model: str, side: int = 32, dtype: str = "float64", **settings: Any) -> None:
+    """Check two clients with a few small pictures."""
+    data = pictures(side, channels=3)
+
+    def federation(executor: str) -> Federation:
+        return Federation(
+            Settings(
+                method=method, model=model, dtype=dtype, batch_size=4, lr=0.003, seed=3, clients=len(SIZES),
+                epochs=1, **settings,
+            ),
+            dataset=data, partition=toy_partition(data, SIZES), executor=executor, public=None,
+        )  # fmt: skip
+
+    assert federation("cohort").server.initial_model().spec.draws
+    check_draws(federation, data, SIZES, 1e-6 if dtype == "float64" else 2e-3)
+
+
+TORCHVISION = [
+    pytest.param("mobilenet_v3_small", {}, marks=pytest.mark.long),
+    pytest.param("efficientnet_b0", {"stochastic_depth_prob": 0.4}, marks=pytest.mark.slow),
+    pytest.param("convnext_tiny", {"stochastic_depth_prob": 0.3}, marks=pytest.mark.slow),
+    pytest.param("swin_t", {}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("model", "options"), TORCHVISION)
+def test_of_torchvision(method: str, model: str, options: dict[str, Any]) -> None:
+    check(method, f"torchvision/{model}", model_options=options)
+
+
+@pytest.mark.slow
+def test_vgg11_of_torchvision(method: str) -> None:
+    """129 million parameters, so in float32."""
+    check(method, "torchvision/vgg11", dtype="float32", frozen=("body.features",))
+
+
+TIMM = [
+    ("vit_tiny_patch16_224", SMALL | DROPS),
+    ("resnet10t", {"drop_path_rate": 0.2, "drop_rate": 0.2, "drop_block_rate": 0.2}),
+    ("convnext_atto", {"drop_path_rate": 0.2, "depths": [1, 1, 1, 1], "dims": [8, 8, 16, 16]}),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("model", "options"), TIMM)
+def test_of_timm(method: str, model: str, options: dict[str, Any]) -> None:
+    pytest.importorskip("timm")
+    check(method, f"timm/{model}", model_options=options)
+
+
+WIDTHS = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+}  # fmt: skip
+
+
+def vit(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A small Vision Transformer of Hugging Face."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(**WIDTHS, image_size=shape[1], patch_size=8, num_channels=shape[0], num_labels=classes)
+    return with_head(ViTForImageClassification(config), "classifier")
+
+
+class Bert(nn.Module):
+    """A small encoder of Hugging Face, which reads the brightness of patches as tokens."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        from transformers import BertConfig, BertModel
+
+        super().__init__()
+        self.bert = BertModel(BertConfig(**WIDTHS, vocab_size=8, max_position_embeddings=64))
+        self.head = nn.Linear(16, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        tokens = (x.mean(1)[:, ::8, ::8].flatten(1) * 2).long().clamp(0, 7)
+        out: Tensor = self.bert(input_ids=tokens).pooler_output
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("theirs", [vit, Bert], indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_of_transformers_by_file(method: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Both start from what `save_pretrained` has written."""
+    pytest.importorskip("transformers")
+    net = request.node.callspec.params["theirs"]((3, 32, 32), 3)
+    library = net.bert if isinstance(net, Bert) else net.body
+    library.save_pretrained(tmp_path)
+    check(method, "theirs", pretrained=str(tmp_path / "model.safetensors"))
