@@ -14,16 +14,19 @@ DOCS = Path(__file__).parents[1]
 TRAINS = {"gm": "GM", "pm": "PM", "both": "GM, PM"}
 HEAD = """# The methods
 
-One row for each method that comes with the harness; `python docs/examples/methods_table.py` makes this page.
+*For everyone who chooses methods to compare. After this page you know what each one trains, sends and needs, and what its code was
+held against.*
 
-- GM: it trains a generic model; PM: personalized ones; what a method does not train is derived for it, in brackets in
-  all tables.
-- Down, up: what a client receives and sends in a round, in sizes of the model, measured on an MLP with 64 hidden units
-  on the digits (10 classes, 4 clients, all take part). Less than 1 mostly means that a part stays with the client; much
-  less, that something else than weights travels.
-- Needs: public samples; all clients in every round; adapters (`adapters: lora`), which send so much less than a model.
-  "Mixes": clients may have models of different architectures.
-- Held against: what the words mean says [audit.md](../audit.md).
+`python docs/examples/methods_table.py` makes this page. Each name leads to the method's card.
+
+| column | meaning |
+|---|---|
+| trains | GM: a generic model; PM: personalized ones. What a method does not train is derived, and stands in brackets in all tables |
+| down, up | what a client receives and sends in a round, in sizes of the model (an MLP with 64 hidden units on the digits) |
+| needs | public samples; all clients in every round; adapters. *Mixes*: clients may have different architectures |
+| held against | as [audit.md](../audit.md) explains |
+
+## All methods
 
 | method | paper | trains | down | up | needs | held against |
 |---|---|---|---:|---:|---|---|
