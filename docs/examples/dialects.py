@@ -3,8 +3,8 @@
     python docs/examples/dialects.py [FOLDER]
 
 Prints the mean personalized accuracy over clients and seeds with each method's rank, and Kendall's tau of the rankings
-of each two dialects; both are Markdown (docs/lab-notes.md shows them). The last table says how far chance alone goes: tau
-between the seeds of one dialect. A run that was stopped goes on where it was. Takes some minutes.
+of each two dialects; both are Markdown (docs/lab-notes.md has them). The last table says how far chance alone goes:
+tau between the seeds of one dialect. A run that was stopped goes on where it was. Takes some minutes.
 """
 
 import sys

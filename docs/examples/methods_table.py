@@ -14,15 +14,15 @@ DOCS = Path(__file__).parents[1]
 TRAINS = {"gm": "GM", "pm": "PM", "both": "GM, PM"}
 HEAD = """# The methods
 
-*For everyone who chooses methods to compare. After this page you know what each one trains, sends and needs, and what its code was
-held against.*
+*For everyone who chooses methods to compare. After this page you know what each one trains, sends and needs, and what its
+code was held against.*
 
 `python docs/examples/methods_table.py` makes this page. Each name leads to the method's card.
 
 | column | meaning |
 |---|---|
-| trains | GM: a generic model; PM: personalized ones. What a method does not train is derived, and stands in brackets in all tables |
-| down, up | what a client receives and sends in a round, in sizes of the model (an MLP with 64 hidden units on the digits) |
+| trains | GM: a generic model; PM: personalized ones. What it does not train is derived, in brackets in all tables |
+| down, up | what a client receives and sends in a round, in sizes of the model (an MLP of 64 units on the digits) |
 | needs | public samples; all clients in every round; adapters. *Mixes*: clients may have different architectures |
 | held against | as [audit.md](../audit.md) explains |
 

@@ -1,4 +1,4 @@
-"""The table of docs/lab-notes.md: python table.py RUN prints what `bench results RUN --csv` holds, a column per shift."""
+"""The table of docs/lab-notes.md: python table.py RUN prints what `bench results RUN --csv` has, a column a shift."""
 
 import sys
 from pathlib import Path
