@@ -14,8 +14,8 @@ DOCS = Path(__file__).parents[1]
 TRAINS = {"gm": "GM", "pm": "PM", "both": "GM, PM"}
 HEAD = """# The methods
 
-*For everyone who chooses methods to compare. After this page you know what each one trains, sends and needs, and what its
-code was held against.*
+*For everyone who chooses methods to compare. After this page you know what each one trains, sends and needs, and what
+its code was held against.*
 
 `python docs/examples/methods_table.py` makes this page. Each name leads to the method's card.
 
