@@ -2,10 +2,14 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from bench.data import Array, Dataset, Indices
+from bench.samples.subjects import subject_notes
+from datasets.assemble import assemble, held_out_order
 
 
 def equal_places(keys: Iterable[Hashable]) -> list[list[int]]:
@@ -45,6 +49,28 @@ def notes_on_copies(
             which = f"(the first: {shown(leaking[0])})"
             notes.append(f"{counted(leaking, what)} for {purpose} {verb} {what}s for training {which}")
     return notes
+
+
+def with_copies(
+    name: str, x: Array, y: Array, n_train: int, what: str, shown: Callable[[int], str] | None = None, *,
+    validation: Sequence[int], groups: Array | None = None, subjects: Array | None = None, **options: Any,
+) -> Dataset:  # fmt: skip
+    """The data set of a user's samples, with notes on their copies and subjects; a test part is held out if there is
+    none.
+
+    Args:
+        name, x, y, n_train, groups, subjects, options: as `datasets.assemble.assemble` takes them.
+        what, shown, validation: as of `copies_of`.
+    """
+    rows = None
+    if n_train == len(y):
+        rows, n_train = held_out_order(y, subjects if subjects is not None and subjects.shape == y.shape else None)
+        x, y = x[rows], y[rows]
+        groups, subjects = (of if of is None or of.shape != y.shape else of[rows] for of in (groups, subjects))
+    data = assemble(name, x, y, n_train, rows=rows, groups=groups, subjects=subjects, **options)
+    notes = copies_of(data, what, shown, validation)
+    notes += [] if subjects is None else subject_notes(subjects, groups, what)
+    return replace(data, notes=(*data.notes, *(f"{name}: {note}" for note in notes)))
 
 
 def copies_of(

@@ -14,10 +14,9 @@ from bench.data import Dataset
 from bench.errors import UserError
 from bench.places import check_folder
 from bench.plugin import DATASETS
-from bench.samples.subjects import subject_notes
-from datasets.assemble import PARTS, assemble, held_out_order
+from datasets.assemble import PARTS
 from datasets.columns import spellings
-from datasets.copies import copies_of
+from datasets.copies import with_copies
 from datasets.pictures import ENDINGS, Tones, picture, survey
 
 _FIRST = (".png", ".jpg", ".jpeg")  # the endings that were read from the beginning
@@ -78,25 +77,15 @@ def load(
     y = np.array([classes.index(picture.label) for picture in train + test])
     names = [picture.file.relative_to(folder).as_posix() for picture in train + test]
     paths = ["/".join(filter(None, (p.group, p.label, p.file.name))) for p in train + test]  # alike in all parts
-    groups_of_pictures = np.array([picture.group for picture in train + test])
-    subjects = np.array(_subjects_of(paths, subject)) if subject else None
-    n_train, rows = len(train), None
-    if not test:
-        rows, n_train = held_out_order(y, subjects)
-        x, y, groups_of_pictures = x[rows], y[rows], groups_of_pictures[rows]
-        subjects = None if subjects is None else subjects[rows]
-    name = name or folder.resolve().name
-    data = assemble(
-        name, x, y, n_train, mean=mean, std=std, classes=classes, rows=rows,
-        groups=groups_of_pictures if groups else None, subjects=subjects,
+    data = with_copies(
+        name or folder.resolve().name, x, y, len(train), "picture", names.__getitem__,
+        validation=[place for place, picture in enumerate(train) if picture.part == "val"],
+        groups=np.array([picture.group for picture in train + test]) if groups else None,
+        subjects=np.array(_subjects_of(paths, subject)) if subject else None,
+        mean=mean, std=std, classes=classes,
     )  # fmt: skip
-    validation = [place for place, picture in enumerate(train) if picture.part == "val"]
-    notes = [*tones.notes(), *_named(folder, skipped), *copies_of(data, "picture", names.__getitem__, validation)]
-    if subjects is None:
-        notes += _unnamed_subjects(paths)
-    else:
-        notes += subject_notes(subjects, groups_of_pictures if groups else None, "picture")
-    return replace(data, notes=tuple(f"{name}: {note}" for note in notes))
+    seen = [*tones.notes(), *_named(folder, skipped), *([] if subject else _unnamed_subjects(paths))]
+    return replace(data, notes=(*(f"{data.name}: {note}" for note in seen), *data.notes))
 
 
 def _check_spellings(folder: Path, alike: list[str], pictures: "Sequence[_Picture]") -> None:

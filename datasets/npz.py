@@ -1,17 +1,15 @@
 """`npz`: a user's own arrays under MedMNIST's keys (Yang et al. 2023, https://medmnist.com)."""
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bench.data import Array, Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from bench.samples.subjects import subject_notes
 from datasets.arrays import read_npz
-from datasets.assemble import assemble, held_out_order
-from datasets.copies import copies_of
+from datasets.copies import with_copies
 
 _PARTS = ("train", "val", "test")
 _KINDS = ("images", "series", "tokens")
@@ -59,20 +57,9 @@ def load(
     vocabulary = int(x.max()) + 1 if x.dtype == np.int32 else 0
     if vocabulary and (mean is not None or std is not None):
         raise UserError(f"{file} holds tokens, which have no `mean` and no `std`; leave these options out")
-    rows = None
-    if n_train == len(y):
-        subjects = owners.get("subjects")
-        rows, n_train = held_out_order(y, subjects if subjects is not None and subjects.shape == y.shape else None)
-        x, y = x[rows], y[rows]
-        owners = {name: array[rows] if array.shape == rows.shape else array for name, array in owners.items()}
-    data = assemble(
-        name or file.stem, x, y, n_train, mean=mean, std=std, rows=rows, vocabulary=vocabulary,
-        groups=owners.get("groups"), subjects=owners.get("subjects"),
-    )  # fmt: skip
-    notes = copies_of(data, "sample", validation=range(sizes["train"], sizes["train"] + sizes["val"]))
-    if "subjects" in owners:
-        notes += subject_notes(owners["subjects"], owners.get("groups"), "sample")
-    return replace(data, notes=(*data.notes, *(f"{data.name}: {note}" for note in notes)))
+    further: dict[str, Any] = {**owners, "mean": mean, "std": std, "vocabulary": vocabulary}
+    validation = range(sizes["train"], sizes["train"] + sizes["val"])
+    return with_copies(name or file.stem, x, y, n_train, "sample", validation=validation, **further)
 
 
 @DATASETS.offer("npz", "samples")

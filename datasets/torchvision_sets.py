@@ -8,7 +8,7 @@ they are known and by the mean of their pixels. Where mean and std are fixed, th
 import hashlib
 import pickle
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,10 @@ _IDX = {  # samples of the two parts, mean, std
     "kmnist": ((60_000, 10_000), 0.1918, 0.3483),
     "emnist-balanced": ((112_800, 18_800), 0.1751, 0.3332),
     "emnist-byclass": ((697_932, 116_323), 0.1736, 0.3317),
+}
+_CIFAR = {  # mean and std by channel
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
 _UNPACKED = {  # MD5 sums of images and labels of the training part, then of the test part, as `gunzip` leaves them
     "mnist": (
@@ -46,76 +50,18 @@ Parts = tuple[dict[str, Any], dict[str, Any]]
 _HEADERS = (16, 8)  # bytes, of images and of labels
 
 
-@DATASETS.register("cifar10")
-def cifar10(
-    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
-) -> Dataset:
-    """CIFAR-10 (Krizhevsky 2009): `[60000, 3, 32, 32]`, 50,000 for training, 10 classes.
+def _register(name: str, of_torchvision: str, read: Callable[..., Dataset], described: str) -> None:
+    """Register a set whose loader differs from its like in torchvision's class alone."""
 
-    Raises:
-        UserError: a file is missing or has a wrong checksum.
-    """
-    from torchvision.datasets import CIFAR10
+    def load(
+        *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
+    ) -> Dataset:
+        from torchvision import datasets
 
-    usual = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-    return _cifar("cifar10", CIFAR10, data_root, download, mean or usual[0], std or usual[1])
+        return read(name, getattr(datasets, of_torchvision), data_root, download, mean, std)
 
-
-@DATASETS.register("cifar100")
-def cifar100(
-    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
-) -> Dataset:
-    """CIFAR-100 (Krizhevsky 2009): `[60000, 3, 32, 32]`, 50,000 for training, 100 fine classes; groups: superclasses.
-
-    Raises:
-        UserError: a file is missing or has a wrong checksum.
-    """
-    from torchvision.datasets import CIFAR100
-
-    usual = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
-    return _cifar("cifar100", CIFAR100, data_root, download, mean or usual[0], std or usual[1])
-
-
-@DATASETS.register("mnist")
-def mnist(
-    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
-) -> Dataset:
-    """MNIST (LeCun et al. 1998): `[70000, 1, 28, 28]`, 60,000 for training, 10 classes.
-
-    Raises:
-        UserError: a file is missing, has a wrong checksum or a wrong size.
-    """
-    from torchvision.datasets import MNIST
-
-    return _mnist_like("mnist", MNIST, data_root, download, mean, std, list("0123456789"))
-
-
-@DATASETS.register("fashion_mnist")
-def fashion_mnist(
-    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
-) -> Dataset:
-    """Fashion-MNIST (Xiao et al. 2017): `[70000, 1, 28, 28]`, 60,000 for training, 10 kinds of clothes.
-
-    Raises:
-        UserError: a file is missing, has a wrong checksum or a wrong size.
-    """
-    from torchvision.datasets import FashionMNIST
-
-    return _mnist_like("fashion_mnist", FashionMNIST, data_root, download, mean, std)
-
-
-@DATASETS.register("kmnist")
-def kmnist(
-    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
-) -> Dataset:
-    """Kuzushiji-MNIST (Clanuwat et al. 2018): `[70000, 1, 28, 28]`, 60,000 for training, 10 cursive characters.
-
-    Raises:
-        UserError: a file is missing, has a wrong checksum or a wrong size.
-    """
-    from torchvision.datasets import KMNIST
-
-    return _mnist_like("kmnist", KMNIST, data_root, download, mean, std)
+    load.__doc__ = f"{described}.\n\nRaises:\n    UserError: a file is missing, has a wrong checksum or a wrong size.\n"
+    DATASETS.register(name)(load)
 
 
 @DATASETS.register("usps")
@@ -209,16 +155,19 @@ def emnist(
 
 
 def _cifar(
-    name: str, factory: Any, data_root: Path, download: bool, mean: Sequence[float], std: Sequence[float]
+    name: str, factory: Any, data_root: Path, download: bool, mean: list[float] | None, std: list[float] | None
 ) -> Dataset:
+    folder = data_root / factory.base_folder
     listed = [*factory.train_list, *factory.test_list, (factory.meta["filename"], factory.meta["md5"])]
-    files = {data_root / factory.base_folder / file: md5 for file, md5 in listed}
-    train, test = _open(name, factory, data_root, download, files)
+    train, test = _open(name, factory, data_root, download, {folder / file: md5 for file, md5 in listed})
     x = np.concatenate([train.data, test.data]).transpose(0, 3, 1, 2)
     y = np.concatenate([train.targets, test.targets])
-    folder = data_root / factory.base_folder
     groups = _superclasses(folder, factory) if name == "cifar100" else None
-    return assemble(name, x, y, len(train.targets), mean=mean, std=std, classes=train.classes, groups=groups)
+    known_mean, known_std = _CIFAR[name]
+    return assemble(
+        name, x, y, len(train.targets), mean=mean or known_mean, std=std or known_std, classes=train.classes,
+        groups=groups,
+    )  # fmt: skip
 
 
 def _superclasses(folder: Path, factory: Any) -> Array:
@@ -232,16 +181,15 @@ def _superclasses(folder: Path, factory: Any) -> Array:
 
 
 def _mnist_like(
-    name: str, factory: Any, data_root: Path, download: bool, mean: list[float] | None, std: list[float] | None,
-    classes: list[str] | None = None,
-) -> Dataset:  # fmt: skip
+    name: str, factory: Any, data_root: Path, download: bool, mean: list[float] | None, std: list[float] | None
+) -> Dataset:
     folder = data_root / factory.__name__ / "raw"
     files = [folder / file.removesuffix(".gz") for file, _ in factory.resources]
     x, y, names = _idx(name, factory, data_root, download, files)
     (n_train, _), known_mean, known_std = _IDX[name]
     return assemble(
-        name, x, y, n_train, mean=mean or [known_mean], std=std or [known_std], classes=classes or names,
-        notes=_check_identity(name, files, x[:n_train]),
+        name, x, y, n_train, mean=mean or [known_mean], std=std or [known_std],
+        classes=[*"0123456789"] if name == "mnist" else names, notes=_check_identity(name, files, x[:n_train]),
     )  # fmt: skip
 
 
@@ -339,3 +287,14 @@ def _fault(files: Mapping[Path, str | None]) -> str:
         if not check_integrity(file, md5):
             return f"{file} has a wrong checksum"
     return ""
+
+
+_CIFARS = "(Krizhevsky 2009): `[60000, 3, 32, 32]`, 50,000 for training"
+_DIGITS = "`[70000, 1, 28, 28]`, 60,000 for training"
+_register("cifar10", "CIFAR10", _cifar, f"CIFAR-10 {_CIFARS}, 10 classes")
+_register("cifar100", "CIFAR100", _cifar, f"CIFAR-100 {_CIFARS}, 100 fine classes; groups: superclasses")
+_register("mnist", "MNIST", _mnist_like, f"MNIST (LeCun et al. 1998): {_DIGITS}, 10 classes")
+_register("fashion_mnist", "FashionMNIST", _mnist_like,
+          f"Fashion-MNIST (Xiao et al. 2017): {_DIGITS}, 10 kinds of clothes")  # fmt: skip
+_register("kmnist", "KMNIST", _mnist_like,
+          f"Kuzushiji-MNIST (Clanuwat et al. 2018): {_DIGITS}, 10 cursive characters")  # fmt: skip
