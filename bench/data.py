@@ -21,10 +21,12 @@ EMPTY: Indices = np.empty(0, np.int64)
 
 
 class TokenShape(NamedTuple):
-    """Shape of a row of token numbers: its `length`, and the number of tokens in the `vocabulary`."""
+    """Shape of a row of token numbers: its `length`, the number of tokens in the `vocabulary`, and the token that fills
+    a row after the end of its text, `padding`."""
 
     length: int
     vocabulary: int
+    padding: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Dataset:
         subjects: `[n]` number, from 0, of whom or what each sample is of (a person, a recording): samples of one are
             never on both sides of a division into training, validation and tests; None if each stands for itself.
         vocabulary: number of tokens; 0 if the samples are not tokens.
+        padding: the token after the end of a text.
         notes: what the user should know of how the data were read, one line each, such as what was left out.
         indicators: channels of 0 and 1, such as those of a table's categories; normalisation leaves them as they are.
         features: names of the channels; may be empty.
@@ -78,6 +81,7 @@ class Dataset:
     group_names: tuple[str, ...] = ()
     subjects: Indices | None = None
     vocabulary: int = 0
+    padding: int = 0
     notes: tuple[str, ...] = ()
     indicators: tuple[int, ...] = ()
     features: tuple[str, ...] = ()
@@ -87,7 +91,9 @@ class Dataset:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample; a `TokenShape` if the samples are tokens."""
-        return TokenShape(self.x.shape[1], self.vocabulary) if self.vocabulary else tuple(self.x.shape[1:])
+        if self.vocabulary:
+            return TokenShape(self.x.shape[1], self.vocabulary, self.padding)
+        return tuple(self.x.shape[1:])
 
     def __post_init__(self) -> None:
         self._check_labels()
@@ -171,7 +177,7 @@ def noise(shape: tuple[int, ...], classes: int, samples: int, rng: np.random.Gen
     y = np.arange(samples) % classes
     if isinstance(shape, TokenShape):
         x = rng.integers(shape.vocabulary, size=(samples, shape.length), dtype=np.int32)
-        return Dataset("noise", x, y, samples, classes, (), (), "", vocabulary=shape.vocabulary)
+        return Dataset("noise", x, y, samples, classes, (), (), "", vocabulary=shape.vocabulary, padding=shape.padding)
     x = rng.normal(size=(samples, *shape)).astype(np.float32)
     return Dataset("noise", x, y, samples, classes, (0.0,) * shape[0], (1.0,) * shape[0], "")
 

@@ -25,7 +25,7 @@ class UserError(Exception):
 
 EXTRAS = {
     "dp_accounting": "privacy", "nvflare": "sites", "pyarrow": "parquet", "ray": "cluster", "safetensors": "networks",
-    "timm": "networks",
+    "timm": "networks", "tokenizers": "texts",
 }  # fmt: skip
 """Extras of pFLeague by the package that they bring."""
 

@@ -42,7 +42,7 @@ def load(
     train, test = (_rows(data_root / "ag_news_csv" / f"{part}.csv") for part in ("train", "test"))
     x = numbered([words for words, _ in train], [words for words, _ in test], vocabulary, length)
     y: Array = np.array([label for _, label in [*train, *test]])
-    return assemble("ag_news", x, y, len(train), mean=None, std=None, classes=_CLASSES, vocabulary=vocabulary)
+    return assemble("ag_news", x, y, len(train), classes=_CLASSES, vocabulary=vocabulary)
 
 
 def _rows(file: Path) -> list[tuple[list[str], int]]:

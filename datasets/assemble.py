@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,8 +26,8 @@ def assemble(
     y: Array,
     n_train: int,
     *,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
     classes: Sequence[str] = (),
     checksum: str = "",
     rows: Indices | None = None,
@@ -34,6 +35,7 @@ def assemble(
     subjects: Array | None = None,
     vocabulary: int = 0,
     notes: Sequence[str] = (),
+    **further: Any,
 ) -> Dataset:
     """Build a data set from arrays; `mean` and `std` are computed from the training part where they are not given.
 
@@ -50,7 +52,7 @@ def assemble(
         groups: `[n]` integers or text: the group (person, hospital, ...) that each sample belongs to.
         subjects: `[n]` integers or text: whom or what each sample is of, where there are several samples of one.
         vocabulary: number of tokens if the samples are texts, else 0.
-        notes: as in `Dataset`.
+        notes, further: as in `Dataset`.
 
     Raises:
         UserError: `mean` or `std` does not fit the channels, there is not one label (and one group, one subject) for
@@ -94,6 +96,7 @@ def assemble(
         subjects=subject_numbers,
         vocabulary=vocabulary,
         notes=tuple(notes),
+        **further,
     )
 
 

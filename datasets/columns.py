@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.data import Array, Floats, Indices
+from bench.errors import UserError
 
 ColumnKind = Literal["number", "category"]
 Columns = Mapping[str, tuple[ColumnKind, Array]]
@@ -28,6 +29,19 @@ COMMA_NUMBER = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
 _DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]\d{1,2}:\d{2}.*)?")
 _FAR = 1000.0  # standard deviations
 _FEW = 20  # rows, up to which numbers that count upwards may be a measurement
+
+
+def column_names(names: Iterable[Any], source: object) -> list[str]:
+    """Names of a table's columns without blanks around them.
+
+    Raises:
+        UserError: two columns have one name.
+    """
+    stripped = [str(name).strip() for name in names]
+    if twice := [name for name in stripped if stripped.count(name) > 1]:
+        count = stripped.count(twice[0])
+        raise UserError(f"{source}: there are {count} columns {twice[0]!r}; give each a name of its own")
+    return stripped
 
 
 def plain(values: Iterable[Any]) -> Array:
@@ -145,6 +159,17 @@ def read_feature(values: Array, *, category: bool) -> tuple[ColumnKind, Array] |
     return _category(texts(values))
 
 
+def read_text(values: Iterable[Any]) -> tuple[ColumnKind, Array] | str:
+    """As `read_feature`, of a column of texts: each as it is written, even `NA`; None where there is nothing."""
+    written = np.array([v if isinstance(v, str) else gap for v, gap in zip(values, plain(values), strict=True)], object)
+    if strange := [v for v in present(written) if not isinstance(v, str)]:
+        return f"holds values of the type {type(strange[0]).__name__}, such as {strange[0]!s:.40}; it should hold texts"
+    written[np.array([v is None or not v.strip() for v in written], bool)] = None
+    if not len(present(written)):
+        return "has no text in any row"
+    return "category", written
+
+
 def _number(values: Floats) -> tuple[ColumnKind, Array] | str:
     held = values[~np.isnan(values)]
     if infinite(held).any():
@@ -161,7 +186,7 @@ def _category(values: Array) -> tuple[ColumnKind, Array] | str:
     if len(distinct) > MOST_CATEGORIES or (len(distinct) > 10 and 2 * len(distinct) > len(held)):
         return (
             f"holds {len(distinct)} different texts in {len(held)} rows, such as {distinct[0][:40]!r}: free text or an "
-            "identifier; add it to `leave_out`, or make at most 100 categories of it"
+            "identifier; add it to `leave_out`, make at most 100 categories of it, or read it by the data set `texts`"
         )
     if alike := spellings(distinct):
         return f"spells a category in {len(alike[0])} ways, {' and '.join(map(repr, alike[0]))}; write it in one"

@@ -115,9 +115,7 @@ def sent140(
     texts, y, people, n_train = _read("sent140", data_root, _tweets)
     words = [words_of(text) for text in texts.tolist()]
     x = numbered(words[:n_train], words[n_train:], vocabulary, length)
-    return assemble(
-        "sent140", x, y, n_train, mean=None, std=None, classes=["bad", "good"], groups=people, vocabulary=vocabulary
-    )
+    return assemble("sent140", x, y, n_train, classes=["bad", "good"], groups=people, vocabulary=vocabulary)
 
 
 def _tweets(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
@@ -140,7 +138,7 @@ def shakespeare(*, data_root: Path, download: bool) -> Dataset:
     """
     x, y, roles, n_train = _read("shakespeare", data_root, _lines)
     return assemble(
-        "shakespeare", x, y, n_train, mean=None, std=None, classes=[*ALPHABET], groups=roles, vocabulary=len(ALPHABET),
+        "shakespeare", x, y, n_train, classes=[*ALPHABET], groups=roles, vocabulary=len(ALPHABET),
         notes=[_OVERLAP],
     )  # fmt: skip
 

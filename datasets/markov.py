@@ -52,7 +52,7 @@ def load(
     order, n_train = held_out_order(y)
     classes = [chr(ord("a") + i) for i in range(letters)]
     return assemble(
-        name, x[order], y[order], n_train, mean=None, std=None, classes=classes, groups=speaker[order],
+        name, x[order], y[order], n_train, classes=classes, groups=speaker[order],
         vocabulary=letters,
     )  # fmt: skip
 

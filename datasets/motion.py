@@ -54,7 +54,7 @@ def load(
     x = np.concatenate([_person(waves, y[:samples], steps, turned, noise, draw, i) for i in range(people)])
     order, n_train = held_out_order(y)
     person = np.repeat(np.arange(people), samples)
-    return assemble(name, x[order], y[order], n_train, mean=None, std=None, groups=person[order])
+    return assemble(name, x[order], y[order], n_train, groups=person[order])
 
 
 def _person(waves: Array, y: Array, steps: int, turned: float, noise: float, draw: int, person: int) -> Array:

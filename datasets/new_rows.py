@@ -10,7 +10,7 @@ import numpy as np
 from bench.data import Array
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
 from bench.plugin import DATASETS
-from datasets.columns import Encoder, infinite, numbers, plain, present, texts, without_gaps
+from datasets.columns import Encoder, column_names, infinite, numbers, plain, present, texts, without_gaps
 from datasets.tables import read_table
 
 if TYPE_CHECKING:
@@ -34,12 +34,8 @@ def samples(rows: "pd.DataFrame | Path | str", table: Mapping[str, Any]) -> tupl
         UserError: a column is missing, or a value cannot be read; the message names row and column.
     """
     source, frame = (str(rows), read_table(Path(rows))) if isinstance(rows, str | Path) else ("rows", rows)
-    names = [str(name).strip() for name in frame.columns]
+    names = column_names(frame.columns, source)
     wanted = {column["name"]: column for column in table["columns"]}
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(
-            f"{source}: there are {names.count(twice[0])} columns {twice[0]!r}; give each a name of its own"
-        )
     if missing := [name for name in wanted if name not in names]:
         listed = f" It has {', '.join(names)}." if len(names) <= LISTED_NAMES else ""
         hint = did_you_mean(missing[0], names) or listed

@@ -1,7 +1,7 @@
 """Rows of a table as a data set: their labels and sites, what is wrong with them, and what is to be known."""
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,14 @@ from datasets.assemble import PARTS, assemble, held_out_order, numbering
 from datasets.columns import (
     Columns,
     Encoder,
+    column_names,
     far_values,
     numbered,
     numbers,
     plain,
     present,
     read_feature,
+    read_text,
     spellings,
     tells_all,
     texts,
@@ -33,13 +35,27 @@ if TYPE_CHECKING:
 LEAST = 10
 """Rows of a site below which a note names it: its test has two or three samples."""
 _MOST_CLASSES = 100
-_ROLES = ("label", "site", "subject", "part")  # of columns that are no features
+_ROLES = ("label", "site", "subject", "part", "text")  # of columns that are no features of a table
 _SUBJECT = re.compile(
     r"id|(patient|subject|person|participant|proband|user|animal|individual)s?[ _.-]?"
     r"(id|code|key|nr|no|num|number|name)?",
     re.IGNORECASE,
 )
 """Names of columns that say of whom a row is."""
+
+
+Encode = Callable[[Columns, Indices], tuple[Array, dict[str, Any]]]
+"""Makes samples `[rows, ...]` of features, given the rows to train on, and further arguments of `assemble`."""
+
+
+def encoded(features: Columns, training: Indices) -> tuple[Array, dict[str, Any]]:
+    """Numbers and categories as channels, fitted on the rows `training`: an `Encode`."""
+    encoder = Encoder.fit(features, training)
+    x = encoder.transform(features)
+    mean, std = statistics(fill(x, training, training), encoder.indicators)
+    table = {"columns": encoder.described}
+    described = {"indicators": encoder.indicators, "features": encoder.names, "table": table}
+    return x, {"mean": mean.tolist(), "std": std.tolist(), **described}
 
 
 def dataset_of(
@@ -51,9 +67,11 @@ def dataset_of(
     site: str = "",
     subject: str = "",
     part: str = "",
+    text: str = "",
     sites: Sequence[str] | None = None,
     leave_out: Sequence[str] = (),
     categories: Sequence[str] = (),
+    encode: Encode = encoded,
 ) -> Dataset:
     """Make a data set of a table.
 
@@ -62,12 +80,14 @@ def dataset_of(
         source: the file or name, for messages.
         name: of the data set.
         label, site, subject, part, leave_out, categories: as in `datasets.tables`.
+        text: the column of texts, if they are the samples; then no other column is a feature.
         sites: `[rows]` the site of each row, if no column says it.
+        encode: what makes samples.
 
     Raises:
         UserError: a column cannot be read so. Where there are several problems, the first is told, and their number.
     """
-    needed = label, site, subject, part
+    needed = label, site, subject, part, text
     columns = _named(frame, source, needed, leave_out, categories)
     problems: list[str] = []
     groups = np.array(sites, object) if sites is not None and not site else None
@@ -81,8 +101,9 @@ def dataset_of(
         subjects = _names(plain(columns[subject]), where, "subject", groups, problems)
     parts = _parts(plain(columns[part]), part, problems) if part else None
     features: dict[str, Any] = {}
-    for column in [column for column in columns if column not in {*needed, *leave_out}]:
-        read = read_feature(plain(columns[column]), category=column in categories)
+    for column in [text] if text else [column for column in columns if column not in {*needed, *leave_out}]:
+        values = columns[column]
+        read = read_text(values) if text else read_feature(plain(values), category=column in categories)
         if isinstance(read, str):
             problems.append(f"the column {column!r} {read}")
         else:
@@ -91,12 +112,13 @@ def dataset_of(
         problems.append("no column is left that could be a feature")
     if problems:
         raise TableError(source, problems)
-    data = _assembled(name, source, features, y, groups, subjects, parts)
-    hints = () if subject else _unnamed_subjects(columns, {label, site, part})
+    data = _assembled(name, source, features, y, groups, subjects, parts, encode)
+    hints = () if subject else _unnamed_subjects(columns, {label, site, part, text})
+    ignored = [column for column in (*needed, *leave_out) if column]
     return replace(
         data,
         notes=(*data.notes, *(f"{name}: {hint}" for hint in hints)),
-        table={**(data.table or {}), "ignored": [column for column in (*needed, *leave_out) if column]},
+        table=None if data.table is None else {**data.table, "ignored": ignored},
     )
 
 
@@ -118,11 +140,7 @@ def _named(
     frame: "pd.DataFrame", source: str, needed: Sequence[str], leave_out: Sequence[str], categories: Sequence[str]
 ) -> dict[str, Any]:
     """The columns by name, those that options name among them."""
-    names = [str(name).strip() for name in frame.columns]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(
-            f"{source}: there are {names.count(twice[0])} columns {twice[0]!r}; give each a name of its own"
-        )
+    names = column_names(frame.columns, source)
     ids = {f"{what}_column": [column] for what, column in zip(_ROLES, needed, strict=True)}
     options = {**ids, "leave_out": leave_out, "categories": categories}
     for option, asked in options.items():
@@ -138,7 +156,9 @@ def _named(
             f"{source}: {clash.pop()!r} is the column of labels, sites, subjects or parts and cannot be in `leave_out`"
         )
     if twice := [column for column in needed if column and needed.count(column) > 1]:
-        raise UserError(f"{source}: {twice[0]!r} cannot be two of the columns of labels, sites, subjects and parts")
+        raise UserError(
+            f"{source}: {twice[0]!r} cannot be two of the columns of labels, sites, subjects, parts and texts"
+        )
     if len(frame) < 2:
         raise UserError(
             f"{source} has {len(frame)} rows beside the names of its columns; it needs some to train and to test"
@@ -212,6 +232,7 @@ def _assembled(
     groups: Array | None,
     subjects: Array | None,
     parts: Array | None,
+    encode: Encode,
 ) -> Dataset:
     if parts is None:
         order, n_train = held_out_order(_strata(y, groups), subjects)
@@ -224,10 +245,7 @@ def _assembled(
         raise UserError(
             f"{source}: no class of a site has two {what}, so none can be held out for tests; there are {len(y)} rows"
         )
-    training = order[:n_train]
-    encoder = Encoder.fit(features, training)
-    x = encoder.transform(features)
-    mean, std = statistics(fill(x, training, training), encoder.indicators)
+    x, arguments = encode(features, order[:n_train])
     labels, classes = numbered(y)
     in_turn = classes == tuple(map(str, range(len(classes))))
     sites, group_names = (None, ()) if groups is None else numbered(groups)
@@ -238,20 +256,13 @@ def _assembled(
         labels[order],
         n_train,
         classes=() if in_turn else classes,
-        mean=mean.tolist(),
-        std=std.tolist(),
         rows=order,
         groups=None if sites is None else sites[order],
         subjects=None if subjects is None else subjects[order],
         notes=[*(f"{name}: {note}" for note in _notes(features, y, groups, subjects, parts)), *notes],
+        **arguments,
     )
-    return replace(
-        data,
-        indicators=encoder.indicators,
-        features=encoder.names,
-        group_names=group_names,
-        table={"columns": encoder.described},
-    )
+    return replace(data, group_names=group_names)
 
 
 def _strata(y: Array, groups: Array | None) -> Indices:

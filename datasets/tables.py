@@ -2,8 +2,7 @@
 
 import csv
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from bench.data import Dataset
 from bench.errors import UserError, optional
 from bench.places import check_file
 from bench.plugin import DATASETS
-from datasets.columns import COMMA_NUMBER
+from datasets.columns import COMMA_NUMBER, column_names
 from datasets.image_folder import natural
 from datasets.table_rows import dataset_of
 
@@ -26,8 +25,9 @@ _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 _POINT = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 
 
+@DATASETS.register("parquet")
 @DATASETS.register("csv")
-def load_csv(
+def load(
     *,
     data_root: Path,
     download: bool,
@@ -40,16 +40,16 @@ def load_csv(
     categories: tuple[str, ...] = (),
     name: str = "",
 ) -> Dataset:
-    """A table as text (CSV), or a folder with one for each site.
+    """A table as text (CSV) or in a Parquet file, or a folder with one for each site.
 
-    The first line names the columns. They are separated by commas, semicolons, tabs or `|`; where it is not the comma,
-    numbers may have a decimal comma. The text is UTF-8. Features are all columns but those of labels and sites and
-    those left out: numbers, and texts with a channel for each category. A fixed 25 % of each site and class is held out
-    for tests, or of the subjects where a column names them.
+    The first line of a text names the columns. They are separated by commas, semicolons, tabs or `|`; where it is not
+    the comma, numbers may have a decimal comma. The text is UTF-8. Features are all columns but those of labels and
+    sites and those left out: numbers, and texts with a channel for each category. A fixed 25 % of each site and class
+    is held out for tests, or of the subjects where a column names them.
 
     Args:
         data_root, download: not used; the file is the user's own.
-        path: the file, or a folder whose files `SITE.csv` have the same columns.
+        path: the file, or a folder whose files `SITE.csv`, or `SITE.parquet`, have the same columns.
         label_column: column of the classes.
         site_column: column of the sites, which the partition `natural` makes clients; of a folder each file is a site
             if it is empty, of a file there are no sites then.
@@ -62,34 +62,11 @@ def load_csv(
         name: name of the data set in reports; the file's name without its ending if empty.
 
     Raises:
-        UserError: the file is missing or damaged, or a column cannot be read so; the message names it.
+        UserError: the file is missing or damaged, a column cannot be read so, which the message names; or pyarrow,
+            which reads Parquet, is not installed.
     """
     columns = {"label": label_column, "site": site_column, "subject": subject_column, "part": part_column}
-    read = partial(_read_csv, as_written=(site_column, subject_column))
-    return _load(path, ".csv", read, name, **columns, leave_out=leave_out, categories=categories)
-
-
-@DATASETS.register("parquet")
-def load_parquet(
-    *,
-    data_root: Path,
-    download: bool,
-    path: str,
-    label_column: str,
-    site_column: str = "",
-    subject_column: str = "",
-    part_column: str = "",
-    leave_out: tuple[str, ...] = (),
-    categories: tuple[str, ...] = (),
-    name: str = "",
-) -> Dataset:
-    """A table in a Parquet file, or a folder with a file `SITE.parquet` for each site; options are those of `csv`.
-
-    Raises:
-        UserError: pyarrow is not installed, the file is missing or damaged, or a column cannot be read so.
-    """
-    columns = {"label": label_column, "site": site_column, "subject": subject_column, "part": part_column}
-    return _load(path, ".parquet", _read_parquet, name, **columns, leave_out=leave_out, categories=categories)
+    return read_dataset(path, name, **columns, leave_out=leave_out, categories=categories)
 
 
 def table(
@@ -121,43 +98,50 @@ def table(
         >>> data.features, data.classes, data.group_names, data.n_train
         (('age',), ('no', 'yes'), ('a', 'b'), 30)
     """
-    columns = {"label": label, "site": site, "subject": subject, "part": part}
+    columns: dict[str, Any] = {"label": label, "site": site, "subject": subject, "part": part}
     return dataset_of(frame, source=name, name=name, **columns, leave_out=leave_out, categories=categories)
 
 
-def read_table(file: Path) -> "pd.DataFrame":
-    """The rows of a file, `.parquet` or else text as `csv` reads it.
+def read_dataset(path: str, name: str, **columns: Any) -> Dataset:
+    """The data set of a file or of a folder's files; `columns` are as of `dataset_of`."""
+    written = [columns[role] for role in ("site", "subject", "text") if role in columns]
+    frame, sites = _joined(Path(path), written, columns.get("leave_out", ()))
+    return dataset_of(frame, source=path, name=name or Path(path).stem, sites=sites, **columns)
+
+
+def read_table(file: Path, as_written: Sequence[str] = ()) -> "pd.DataFrame":
+    """The rows of a Parquet file, or of a text.
+
+    Args:
+        file: the file.
+        as_written: columns in which decimal commas stay commas.
 
     Raises:
         UserError: the file is missing or damaged.
     """
-    return _read_parquet(file) if file.suffix.lower() == ".parquet" else _read_csv(file)
+    check_file(file, "table", _PATH)
+    with file.open("rb") as stream:
+        parquet = file.suffix.lower() == ".parquet" or stream.read(4) == b"PAR1"
+    return _read_parquet(file) if parquet else _read_csv(file, as_written)
 
 
-def _load(path: str, ending: str, read: Callable[[Path], "pd.DataFrame"], name: str, **columns: Any) -> Dataset:
-    """The data set of a file or of a folder's files; `columns` are as of `dataset_of`."""
-    frame, sites = _joined(Path(path), ending, read, columns["leave_out"])
-    return dataset_of(frame, source=path, name=name or Path(path).stem, sites=sites, **columns)
-
-
-def _joined(
-    path: Path, ending: str, read: Callable[[Path], "pd.DataFrame"], leave_out: Sequence[str]
-) -> tuple["pd.DataFrame", list[str] | None]:
+def _joined(path: Path, as_written: Sequence[str], leave_out: Sequence[str]) -> tuple["pd.DataFrame", list[str] | None]:
     """The table of a file, or those of a folder's files below each other and the site of each row."""
     import pandas as pd
 
     if not path.is_dir():
-        return read(path), None
+        return read_table(path, as_written), None
     visible = sorted((f for f in path.iterdir() if not f.name.startswith(".")), key=lambda file: natural(file.name))
-    files = [file for file in visible if file.suffix.lower() == ending]
+    by_ending = {ending: [f for f in visible if f.suffix.lower() == ending] for ending in (".csv", ".parquet")}
+    ending, files = next(((ending, files) for ending, files in by_ending.items() if files), ("", []))
     if not files:
-        raise UserError(f"{path} has no files that end in {ending}; put one for each site there, such as SITE{ending}")
+        raise UserError(f"{path} has no files that end in .csv or .parquet; put one for each site there: SITE.csv")
     if unread := [file.name for file in visible if file.suffix.lower() in _TABLES - {ending}]:
         raise UserError(
             f"{path} has files {ending} and {unread[0]!r}, which would be left out: save the tables of all sites as "
             f"{ending}, or move the others elsewhere"
         )
-    frames = {file: read(file) for file in files}
+    frames = {file: read_table(file, as_written) for file in files}
     first = frames[files[0]]
     for file, frame in frames.items():
         for having, lacking, where in ((first, frame, file), (frame, first, files[0])):
@@ -171,11 +155,10 @@ def _joined(
     ]
 
 
-def _read_csv(file: Path, as_written: Sequence[str] = ()) -> "pd.DataFrame":
+def _read_csv(file: Path, as_written: Sequence[str]) -> "pd.DataFrame":
     """A table of texts; decimal commas are written as points, but in the columns `as_written`."""
     import pandas as pd
 
-    check_file(file, "table", _PATH)
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             head = stream.readline()
@@ -191,9 +174,7 @@ def _read_csv(file: Path, as_written: Sequence[str] = ()) -> "pd.DataFrame":
         raise UserError(f"{file} cannot be read as a table ({reason}); each line should have as many cells") from None
     if frame.shape[1] < 2:
         raise UserError(f"{file} has a single column; separate columns by commas, semicolons, tabs or |")
-    frame, names = frame.iloc[1:].reset_index(drop=True), [str(name).strip() for name in frame.iloc[0]]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"{file}: there are {names.count(twice[0])} columns {twice[0]!r}; give each a name of its own")
+    frame, names = frame.iloc[1:].reset_index(drop=True), column_names(frame.iloc[0], file)
     if "" in names:
         raise UserError(f"{file}: column {names.index('') + 1} has no name in the first line; give it one")
     frame.columns = pd.Index(names)
@@ -218,7 +199,6 @@ def _read_parquet(file: Path) -> "pd.DataFrame":
     import pandas as pd
 
     optional("pyarrow", f"parquet {file}")
-    check_file(file, "table", _PATH)
     try:
         frame = pd.read_parquet(file)
     except (OSError, ValueError) as error:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from bench.config.grid import Grid
+from bench.config.identity import FILES
 from bench.config.listed import write_listed
 from bench.results.cell_names import drawn, task_name
 from bench.results.reported_round import COSTS
@@ -100,11 +101,11 @@ class Arm:
         """Text on which the sampler's draws depend beside its seed and the trial's number: the task and the space.
 
         The method's name and code are not in it: one method under two names is tuned alike, a change of code that
-        alters no number alters no trial, and methods with the same ranges try the same settings first. Neither is the
-        name of the data's file, which a user may give to a copy.
+        alters no number alters no trial, and methods with the same ranges try the same settings first. Neither are the
+        names of the data's files, which a user may give to copies.
         """
         cell = self.cells[0]
-        options = {key: value for key, value in cell.dataset_options.items() if key != "path"}
+        options = {key: value for key, value in cell.dataset_options.items() if key not in FILES}
         task = drawn(task_name(cell.model_copy(update={"dataset_options": options})), self.draw)
         return json.dumps([task, [[dimension.name, dimension.text] for dimension in self.dimensions]])
 

@@ -25,6 +25,8 @@ from bench.settings import DEFAULT_SELECTION, PRESENTATION, RegisteredPart, Sett
 
 RESULT_VERSION = 1
 """Raised by hand when a change of the engine, the data sets or the models changes results."""
+FILES = "path", "tokenizer"
+"""Options of data sets that name a user's files."""
 _RULING = METHODS, SERVER_RULES, SELECTIONS
 """Registries of what decides how a cell trains: the code is in the id, also of what comes with the harness."""
 UNVERIFIED = {
@@ -81,8 +83,8 @@ def scientific(settings: Settings) -> dict[str, Any]:
     if science.get("partition_seed") == settings.seed:
         del science["partition_seed"]
     for key in ("dataset_options", "public"):
-        if "path" in science.get(key, {}):
-            science[key] = {option: value for option, value in science[key].items() if option != "path"}
+        if key in science:
+            science[key] = {option: value for option, value in science[key].items() if option not in FILES}
     return science
 
 
@@ -180,12 +182,12 @@ def description(settings: Settings) -> str:
 def declared_checksum(settings: Settings) -> str:
     """Checksum of a cell's data, computed without loading them.
 
-    A data set with an option `path` is the user's own: the checksum is that of the file's content (of names and
-    contents, for a folder), or of the path if there is no such file. For all other data sets it is the name: their
+    A data set with an option `path` is the user's own: the checksum is that of the contents of its files (of names and
+    contents, for a folder), or of a path if there is no such file. For all other data sets it is the name: their
     loaders verify the files that they read, but for those of `UNVERIFIED`.
     """
     sets = [(settings.dataset, settings.dataset_options)]
     if settings.public is not None:
         sets.append((settings.public.name, settings.public.options))
-    paths = [(name, options.get("path")) for name, options in sets]
-    return " ".join(content(Path(path)) if path else f"declared:{name}" for name, path in paths)
+    paths = [(name, [options[option] for option in FILES if options.get(option)]) for name, options in sets]
+    return " ".join(" ".join(content(Path(path)) for path in files) or f"declared:{name}" for name, files in paths)

@@ -1,7 +1,11 @@
 """The common structure of all models: a body and a head."""
 
+import functools
+import sys
+from collections.abc import Callable
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from bench.data import TokenShape
@@ -53,21 +57,24 @@ class Cut(Network):
 
     rules: ClassVar[Rules | None] = None
 
-    def __init__(self, net: nn.Module, place: str) -> None:
+    def __init__(self, net: nn.Module, place: str, padding: int | None) -> None:
         last = net.get_submodule(place)
         net.set_submodule(place, nn.Identity())
         super().__init__(net, last)
         self.place = place
+        self.padding = padding
 
     def features(self, x: Tensor) -> Tensor:
         """The input of the head, `[batch, width]`."""
-        return _tensor(self.body(x))
+        out = self.body(x) if self.padding is None else self.body(x, attention_mask=_attended(x, self.padding))
+        logits: Tensor = getattr(out, "logits", out)  # of Hugging Face's outputs
+        return logits
 
     def uncut(self, x: Tensor) -> Tensor:
         """Logits of the network as it was; they are `forward(x)` if nothing follows its last layer."""
         self.body.set_submodule(self.place, self.head)
         try:
-            return _tensor(self.body(x))
+            return self.features(x)
         finally:
             self.body.set_submodule(self.place, nn.Identity())
 
@@ -90,13 +97,33 @@ class Cut(Network):
         return ended
 
 
-def _tensor(out: Any) -> Tensor:
-    """The logits of an output, such as that of Hugging Face's models."""
-    logits: Tensor = getattr(out, "logits", out)
-    return logits
+def _attended(tokens: Tensor, padding: int) -> Tensor:
+    """The attention mask of Hugging Face's tokenizers, `[batch, length]`: 1 at tokens of a text, 0 at padding.
+
+    The first place is always 1: a text without tokens would attend to nothing, and its features be no numbers.
+    """
+    first = torch.arange(tokens.shape[1], device=tokens.device) == 0
+    return ((tokens != padding) | first).long()
 
 
-def with_head(net: nn.Module, head: str) -> Network:
+def _make_masks_always() -> None:
+    """Let Hugging Face's networks make a mask of every batch: without padding they leave it out, which they read from
+    the batch's numbers. Neither several clients at once nor a recorded step nor a tensor without numbers can do that.
+    """
+    masks = sys.modules.get("transformers.masking_utils")  # it is loaded, if a network is of it
+    if masks is None:
+        return
+
+    def whole(make: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if options.get("attention_mask") is not None:
+            options |= {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
+        return make(*args, **options)
+
+    for kind, make in (("sdpa", masks.sdpa_mask), ("eager", masks.eager_mask)):
+        masks.AttentionMaskInterface.register(kind, functools.partial(whole, make))
+
+
+def with_head(net: nn.Module, head: str, *, padding: int | None = None) -> Network:
     """Cut any network before its last layer: into `head`, that layer, and `body`, all before it.
 
     Its parameters are then named `head.*`, and all others `body.*` with their name in the network. Initial values are
@@ -105,6 +132,8 @@ def with_head(net: nn.Module, head: str) -> Network:
     Args:
         net: the network, which is changed; its output is `[batch, classes]` logits, or has them as `logits`.
         head: name of the layer, such as `fc` or `classifier.6`.
+        padding: of a network of tokens with `forward(tokens, attention_mask)`, the token to which it attends nowhere:
+            `shape.padding`.
 
     Raises:
         UserError: the network has no such layer, or it holds no parameters.
@@ -117,7 +146,9 @@ def with_head(net: nn.Module, head: str) -> Network:
             f"with_head: {type(net).__name__} has no layer {head!r} with parameters.{did_you_mean(head, linear)} "
             f"The last linear layers are {last}"
         )
-    return Cut(net, head)
+    if padding is not None:
+        _make_masks_always()
+    return Cut(net, head, padding)
 
 
 def need_values(name: str, shape: tuple[int, ...]) -> None:

@@ -14,7 +14,6 @@ from bench.models.network import Network, need_tokens
 from bench.models.recurrent import GRU, LSTM, Recurrent, uniform_hidden
 from bench.plugin import MODELS
 
-PADDING = 0  # the token after the end of a text
 _SHORTEST = 16  # least number of steps in a series; two pools leave a quarter of them
 _WINDOWS = (3, 4, 5)  # lengths of the convolutions, in words
 
@@ -87,8 +86,7 @@ def fasttext(shape: tuple[int, ...], classes: int, *, embedding: PositiveInt = 6
     Raises:
         UserError: the samples are not tokens.
     """
-    _, vocabulary = need_tokens("fasttext", shape)
-    return Network(_MeanOfWords(vocabulary, embedding), nn.Linear(embedding, classes))
+    return Network(_MeanOfWords(need_tokens("fasttext", shape), embedding), nn.Linear(embedding, classes))
 
 
 @MODELS.register("pfllib_fasttext")
@@ -100,10 +98,8 @@ def pfllib_fasttext(
     Raises:
         UserError: the samples are not tokens.
     """
-    _, vocabulary = need_tokens("pfllib_fasttext", shape)
-    body: OrderedDict[str, nn.Module] = OrderedDict(
-        mean=_MeanOfPlaces(vocabulary, embedding), fc1=nn.Linear(embedding, hidden)
-    )
+    mean = _MeanOfPlaces(need_tokens("pfllib_fasttext", shape), embedding)
+    body: OrderedDict[str, nn.Module] = OrderedDict(mean=mean, fc1=nn.Linear(embedding, hidden))
     return Network(nn.Sequential(body), nn.Linear(hidden, classes))
 
 
@@ -118,44 +114,47 @@ def textcnn(
     Raises:
         UserError: the samples are not tokens, or have fewer than 5.
     """
-    length, vocabulary = need_tokens("textcnn", shape)
-    if length < max(_WINDOWS):
-        raise UserError(f"model 'textcnn' needs texts of {max(_WINDOWS)} tokens or more; these have {length}.")
-    return Network(_Windows(vocabulary, embedding, filters), nn.Linear(len(_WINDOWS) * filters, classes))
+    tokens = need_tokens("textcnn", shape)
+    if tokens.length < max(_WINDOWS):
+        raise UserError(f"model 'textcnn' needs texts of {max(_WINDOWS)} tokens or more; these have {tokens.length}.")
+    return Network(_Windows(tokens, embedding, filters), nn.Linear(len(_WINDOWS) * filters, classes))
 
 
-class _MeanOfWords(nn.Module):
-    def __init__(self, vocabulary: int, width: int) -> None:
+class _Words(nn.Module):
+    """Embeds tokens."""
+
+    def __init__(self, shape: TokenShape, width: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
+        self.embedding = nn.Embedding(shape.vocabulary, width)
+        self.padding = shape.padding
 
+    def embedded(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings `[batch, length, width]`, zeros at padding; and `[batch, length, 1]`, where words are."""
+        words = (tokens != self.padding).unsqueeze(2)
+        return self.embedding(tokens) * words, words
+
+
+class _MeanOfWords(_Words):
     def forward(self, tokens: Tensor) -> Tensor:
         """The mean embedding, `[batch, width]`; zeros for a text without words."""
-        words = (tokens != PADDING).unsqueeze(2)
-        total: Tensor = (self.embedding(tokens) * words).sum(1)
-        return total / words.sum(1).clamp(min=1)
+        z, words = self.embedded(tokens)
+        return z.sum(1) / words.sum(1).clamp(min=1)
 
 
-class _MeanOfPlaces(nn.Module):
-    def __init__(self, vocabulary: int, width: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-
+class _MeanOfPlaces(_Words):
     def forward(self, tokens: Tensor) -> Tensor:
         """The sum of the words' embeddings over the length with padding, `[batch, width]`."""
-        mean: Tensor = (self.embedding(tokens) * (tokens != PADDING).unsqueeze(2)).mean(1)
-        return mean
+        return self.embedded(tokens)[0].mean(1)
 
 
-class _Windows(nn.Module):
-    def __init__(self, vocabulary: int, width: int, filters: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
+class _Windows(_Words):
+    def __init__(self, shape: TokenShape, width: int, filters: int) -> None:
+        super().__init__(shape, width)
         self.convolutions = nn.ModuleList(nn.Conv1d(width, filters, words) for words in _WINDOWS)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The largest value of each filter in the text, `[batch, windows x filters]`."""
-        z = (self.embedding(tokens) * (tokens != PADDING).unsqueeze(2)).transpose(1, 2)
+        z = self.embedded(tokens)[0].transpose(1, 2)
         return torch.cat([convolution(z).amax(2).relu() for convolution in self.convolutions], dim=1)
 
 
@@ -187,7 +186,7 @@ def _recurrent(
     hidden: int,
     layers: int,
 ) -> nn.Module:
-    _, vocabulary = need_tokens(name, shape)
+    vocabulary = need_tokens(name, shape).vocabulary
     body: OrderedDict[str, nn.Module] = OrderedDict(embedding=nn.Embedding(vocabulary, embedding))
     width = embedding
     for i in range(1, layers + 1):

@@ -11,11 +11,10 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from bench.data import Floats
+from bench.data import Floats, TokenShape
 from bench.errors import UserError
 from bench.models.init import Rules, without_padding
 from bench.models.network import Network, need_images, need_tokens
-from bench.models.sequences import PADDING
 from bench.plugin import MODELS
 
 _NOWHERE = -1e9  # score of a masked position: its weight is 0, and the softmax stays finite for a text without words
@@ -38,9 +37,9 @@ def transformer(
     Raises:
         UserError: the samples are not tokens, or `heads` does not divide `width`.
     """
-    length, vocabulary = need_tokens("transformer", shape)
+    tokens = need_tokens("transformer", shape)
     _need_heads("transformer", width, heads)
-    return _Transformer(_OfWords(length, vocabulary, width, layers, heads), nn.Linear(width, classes))
+    return _Transformer(_OfWords(tokens, width, layers, heads), nn.Linear(width, classes))
 
 
 @MODELS.register("vit_tiny")
@@ -140,13 +139,14 @@ class _Encoder(nn.Module):
 
 
 class _OfWords(nn.Module):
-    def __init__(self, length: int, vocabulary: int, width: int, layers: int, heads: int) -> None:
+    def __init__(self, shape: TokenShape, width: int, layers: int, heads: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.encoder = _Encoder(length, width, layers, heads)
+        self.embedding = nn.Embedding(shape.vocabulary, width)
+        self.encoder = _Encoder(shape.length, width, layers, heads)
+        self.padding = shape.padding
 
     def forward(self, tokens: Tensor) -> Tensor:
-        features: Tensor = self.encoder(self.embedding(tokens), tokens != PADDING)
+        features: Tensor = self.encoder(self.embedding(tokens), tokens != self.padding)
         return features
 
 

@@ -35,7 +35,7 @@ def describe(cell: Settings, data_root: Path) -> dict[str, Any]:
         "data": task_name(cell),
         "seed": cell.seed,
         "partition": cell.partition,
-        "shape": list(dataset.shape),
+        "shape": list(dataset.x.shape[1:]),
         "classes": list(dataset.classes) or list(map(str, range(dataset.num_classes))),
         "features": list(dataset.features),
         "missing": _missing(dataset),

@@ -22,7 +22,7 @@ from bench.federation.scores import Outputs
 
 FOLDER = "blind"
 _LISTS = ("train", "validation", "test")
-_DESCRIBED = ("name", "n_train", "num_classes", "mean", "std", "classes", "vocabulary")
+_DESCRIBED = ("name", "n_train", "num_classes", "mean", "std", "classes", "vocabulary", "padding")
 """Fields of a data set that a worker gets beside samples and labels: neither its rows in a file nor its groups."""
 
 

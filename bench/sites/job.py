@@ -43,7 +43,7 @@ class DataFacts(BaseModel):
         shape, dtype: of one sample as it is stored.
         num_classes: number of classes.
         mean, std: per channel, as `bench.data.Dataset` has them.
-        vocabulary: number of tokens; 0 if samples are not tokens.
+        vocabulary, padding: number of tokens, 0 if samples are not tokens; and the token after the end of a text.
         indicators: channels of 0 and 1.
         features: names of the channels; may be empty.
         table: how rows of a table become samples, as `bench.data.Dataset` has it; None for other data.
@@ -58,6 +58,7 @@ class DataFacts(BaseModel):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     vocabulary: int = 0
+    padding: int = 0
     indicators: tuple[int, ...] = ()
     classes: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
@@ -74,6 +75,7 @@ class DataFacts(BaseModel):
             mean=dataset.mean,
             std=dataset.std,
             vocabulary=dataset.vocabulary,
+            padding=dataset.padding,
             indicators=dataset.indicators,
             classes=dataset.classes,
             features=dataset.features,
@@ -104,8 +106,8 @@ class DataFacts(BaseModel):
                 )
         return Dataset(
             self.name, x, y.astype(np.int64) if y.dtype.kind in "iu" else y, len(x), self.num_classes, self.mean,
-            self.std, "", self.classes, vocabulary=self.vocabulary, indicators=self.indicators,
-            features=self.features, table=self.table,
+            self.std, "", self.classes, vocabulary=self.vocabulary, padding=self.padding,
+            indicators=self.indicators, features=self.features, table=self.table,
         )  # fmt: skip
 
 

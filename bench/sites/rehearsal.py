@@ -134,7 +134,8 @@ def _small(job: SiteJob) -> SiteJob:
 
 def _noise(job: SiteJob, site: int) -> dict[str, Array]:
     """Noise of the job's kind, with two validation samples."""
-    shape = TokenShape(job.data.shape[0], job.data.vocabulary) if job.data.vocabulary else job.data.shape
+    facts = job.data
+    shape = TokenShape(facts.shape[0], facts.vocabulary, facts.padding) if facts.vocabulary else facts.shape
     n = SIZES[site]
     drawn = noise(shape, job.data.num_classes, n + 2, generator("rehearsal", site))
     x = drawn.x if job.data.dtype != "uint8" else np.clip(127 + 40 * drawn.x, 0, 255)

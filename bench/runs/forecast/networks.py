@@ -77,7 +77,7 @@ def is_in_table(settings: Settings, shape: tuple[int, ...], classes: int) -> boo
 
 
 def table_key(name: str, options: Mapping[str, Any], shape: tuple[int, ...], classes: int) -> str:
-    """The key of a network in the table; shapes of tokens have the vocabulary in them."""
+    """The key of a network in the table; shapes of tokens have the vocabulary and the padding in them."""
     return json.dumps([name, dict(options), list(shape), classes], sort_keys=True)
 
 
@@ -107,7 +107,7 @@ def count(settings: Settings, name: str, shape: tuple[int, ...], classes: int) -
     return NetworkSize(
         trained=spec.d,
         frozen=sum(e.size for e in whole.frozen),
-        buffers=sum(e.size for e in spec.entries) - spec.d,
+        buffers=spec.b,
         products=head if features else products,
         training=8 * features if features else training,
         evaluation=evaluation,

@@ -75,7 +75,7 @@ def known_set(settings: Settings) -> KnownSet | None:
     shape = known.size.shape
     if isinstance(shape, TokenShape):
         length, vocabulary = options.get("length") or shape.length, options.get("vocabulary") or shape.vocabulary
-        shape = TokenShape(int(length), int(vocabulary))
+        shape = shape._replace(length=int(length), vocabulary=int(vocabulary))
     elif side := options.get("resize") or options.get("size"):
         shape = (shape[0], int(side), int(side))
     return known._replace(size=known.size._replace(shape=shape))
