@@ -1,7 +1,7 @@
 """The structure of the source before its modules moved into rooms of one job each, and now, counted and drawn.
 
 `python -m tools.structure` draws docs/structure-before.svg and docs/structure-after.svg and writes the numbers
-in docs/architecture.md. `python -m tools.structure history` also writes docs/structure.json again: what the
+in docs/lab-notes.md. `python -m tools.structure history` also writes docs/structure.json again: what the
 earlier commit looked like.
 
 A room is a folder with code, or a file directly in `bench/`. An arrow is that one room imports from another, wherever
@@ -26,7 +26,7 @@ import networkx as nx
 COMMAND = "python -m tools.structure"
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGE = DOCS / "architecture.md"
+PAGE = DOCS / "lab-notes.md"
 PICTURES = {"before": DOCS / "structure-before.svg", "now": DOCS / "structure-after.svg"}
 HISTORY = DOCS / "structure.json"
 COMMITS = {"before": "e7e1918"}

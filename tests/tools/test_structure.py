@@ -1,4 +1,4 @@
-"""The numbers and pictures of the structure in docs/architecture.md are of the code as it is."""
+"""The numbers and pictures of the structure in docs/lab-notes.md are of the code as it is."""
 
 import subprocess
 from pathlib import Path
