@@ -216,7 +216,7 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
         "task", "trials", "pruned", "unfinished", "rounds trained", "hours", "range", "chosen", "validation",
         "at the edge",
     )  # fmt: skip
-    rows = tuple((choice.arm.label, _entries(study, choice)) for choice in choices)
+    rows = tuple((choice.arm.label, _entries(choice)) for choice in choices)
     budgets = {(choice.arm.task, choice.ended, choice.arm.cells[0].rounds) for choice in choices}
     equal_budgets = len(budgets) == len({choice.arm.task for choice in choices})
     equal = "Every method had the same number of trials of the same length."
@@ -279,7 +279,7 @@ def _caveats(study: Study, choices: Sequence[Chosen]) -> list[str]:
     return notes
 
 
-def _entries(study: Study, choice: Chosen) -> tuple[TableEntry, ...]:
+def _entries(choice: Chosen) -> tuple[TableEntry, ...]:
     arm, best = choice.arm, choice.best
     figures = choice.finals.get(best.number, best.values) if best else None
     ranges = "; ".join(f"{dimension.name}: {dimension.text}" for dimension in arm.dimensions)

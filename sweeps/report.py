@@ -122,7 +122,7 @@ def sections(study: Study, studies: "dict[str, optuna.Study]", run: Path) -> lis
         more=tuple(trials_table(choice, f"trials_{at}") for at, choice in enumerate(choices)),
     )
     printed = study.grid.published
-    beside = (published_points(study, choices, published_table(printed)),) if printed and choices[0].arm.points else ()
+    beside = (published_points(choices, published_table(printed)),) if printed and choices[0].arm.points else ()
     sensitivity = Section(
         "tuning_sensitivity", "Sensitivity of the searched settings", tables=beside,
         pictures=tuple(_pictures(study, studies, shown)),
@@ -147,7 +147,7 @@ def _pictures(study: Study, studies: "dict[str, optuna.Study]", shown: Sequence[
             yield figures.parallel_coordinates(study, choice, f"parallel_coordinates_{at}")
 
 
-def published_points(study: Study, choices: Sequence[Chosen], printed: PublishedTable) -> Table:
+def published_points(choices: Sequence[Chosen], printed: PublishedTable) -> Table:
     """The points of a grid study beside the printed numbers of the same settings."""
     columns = tuple(Column(name, metric) for metric in ("GM", "PM") for name in ("paper (test)", "ours (validation)"))
     rows = []

@@ -105,11 +105,6 @@ def _name(node: Mapping[str, Any]) -> str:
     return f"{node['NodeName'] if named else node['NodeManagerHostname']} ({node['NodeID'][:6]})"
 
 
-def has_gpus() -> bool:
-    """Return whether any node has a GPU."""
-    return any(node.resources.get("GPU", 0) for node in nodes())
-
-
 def require(resources: Mapping[str, float], devices: int) -> None:
     """Check that the cluster can provide the resources of a cell.
 

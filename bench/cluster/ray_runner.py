@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from bench.cluster.connect import actor_options, has_gpus, last_line, nodes, require
+from bench.cluster.connect import actor_options, last_line, nodes, require
 from bench.cluster.node import Broken, CellWorker, DeviceLost, NodeMessage
 from bench.cluster.requirements import Needs, check_node, needs_of
 from bench.cluster.transfer import FilePart, Link, Receiver, Report
@@ -63,7 +63,7 @@ class RayRunner:
     def __init__(self, jobs: int | None, device: str, cpus: float | None, gpus: float | None, devices: int = 1) -> None:
         check_device_name(device)
         if device == "auto":
-            device = "cuda" if gpus or (gpus is None and has_gpus()) else "cpu"
+            device = "cuda" if gpus or (gpus is None and any(node.resources.get("GPU") for node in nodes())) else "cpu"
         if device == "cpu" and gpus:
             raise UserError(f"--gpus-per-cell {gpus:g} and --device cpu: leave one of the two out")
         self.device = device

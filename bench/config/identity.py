@@ -161,16 +161,11 @@ def _packages(settings: Settings) -> dict[str, str]:
     return versions
 
 
-def may_be_same(first: Settings, other: Settings) -> bool:
-    """Whether two settings may be those of one cell: all is the same but for names, scores and the paths of files.
+def description(settings: Settings) -> str:
+    """Text of what settings say of a cell, without names, scores and the paths of files: equal for equal cells.
 
     Neither files nor code are read, so that settings from somebody else can be compared.
     """
-    return first == other or description(first) == description(other)
-
-
-def description(settings: Settings) -> str:
-    """Text of what settings say of a cell, without names, scores and the paths of files: equal for equal cells."""
     science = scientific(settings)
     if "path" in settings.partition_options:
         science["partition_options"]["path"] = "a file"

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, ValidationError
 
-from bench.config.identity import may_be_same
+from bench.config.identity import description
 from bench.errors import UserError
 from bench.settings import Settings
 from bench.store import documents, inside
@@ -224,7 +224,7 @@ def identity_fault(folder: Path, status: Status, settings: Settings) -> str:
         stored = Settings(**content)
     except (UserError, ValidationError, TypeError):
         return "settings.json: damaged"
-    if may_be_same(stored, settings):
+    if stored == settings or description(stored) == description(settings):
         return ""
     return f"settings.json: of another cell ({stored.name[:40]!r}, seed {stored.seed}), whose folder was copied here"
 

@@ -149,7 +149,7 @@ def test_picture_of_a_front(write: Write, tell: Tell) -> None:
 
 def test_points_beside_the_printed_table(tell: Tell) -> None:
     study = load_study("table6", [])
-    table = published_points(study, choose(study, tell(study), NOWHERE), published_table("scd_t6"))
+    table = published_points(choose(study, tell(study), NOWHERE), published_table("scd_t6"))
     rows = dict(table.rows)
     assert len(rows) == 16
     gm, ours, pm, _ = rows["digits alpha=1, tau=0"]
