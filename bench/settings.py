@@ -284,12 +284,12 @@ class DataChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    round: int = Field(ge=1, description="the last round with the data as they were")
+    round: int = Field(ge=1, description="the last round before the change")
     shifts: Shifts | None = Field(None, description="the shifts from then on, in place of those before; []: none")
     exchange: float | None = Field(None, gt=0, le=1, description="share of the clients that exchange their samples")
-    add_classes: int | None = Field(None, ge=1, description="number of classes of which nobody had samples before")
-    arrive: _FromTo = Field(None, description="the first and the last client of those that join")
-    leave: _FromTo = Field(None, description="the first and the last client of those that are there no longer")
+    add_classes: int | None = Field(None, ge=1, description="number of classes that no client had before")
+    arrive: _FromTo = Field(None, description="the first and the last of the clients that join")
+    leave: _FromTo = Field(None, description="the first and the last of the clients that leave")
 
     @model_validator(mode="after")
     def _check_something_changes(self) -> "DataChange":
@@ -315,7 +315,7 @@ def _switch(value: Any) -> Any:
 
 def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(values)) < len(values):
-        raise ValueError("every value should stand there once")
+        raise ValueError("every value should be listed once")
     return values
 
 

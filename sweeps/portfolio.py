@@ -31,23 +31,23 @@ def portfolio(sites: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     by_label = f"shares of classes differ: mean label distance {labels:.2f}"
     alike = f"shares of classes are alike: mean label distance {labels:.2f}"
     chosen = {
-        "local": "training alone: what all is compared with",
+        "local": "training alone, with which all others are compared",
         "fedavg": "a single model for all sites",
         "finetune": "that model, trained further at each site",
-        "ditto": "personal models pulled towards the common one; needs no likeness of inputs",
-        "ifca": "clusters of sites: for sites that agree in groups, which neither labels nor features show",
-        "apfl": "a mixture of an own and the common model",
-        **({"fedrep": f"a common body, heads of the sites; {by_label}"} if labels >= _LABELS else
-           {"fedper": f"a common body, heads of the sites; {alike}"}),
+        "ditto": "personal models pulled towards the common one; inputs need not be alike",
+        "ifca": "clusters of sites, for groups that agree among themselves, which neither labels nor features show",
+        "apfl": "a mixture of the site's own model and the common one",
+        **({"fedrep": f"a common body with a head for each site; {by_label}"} if labels >= _LABELS else
+           {"fedper": f"a common body with a head for each site; {alike}"}),
     }  # fmt: skip
     if labels >= _LABELS:
-        return {**chosen, "fedrod": f"a balanced common head beside heads of the sites; {by_label}"}
+        return {**chosen, "fedrod": f"a balanced common head beside a head for each site; {by_label}"}
     if features >= _FEATURES:
         return {
             **chosen,
-            "lgfedavg": f"bodies of the sites, a common head; mean feature score {features:.2f}: inputs differ",
+            "lgfedavg": f"a body for each site with a common head; mean feature score {features:.2f}: inputs differ",
         }
-    return {**chosen, "fedprox": f"a single model, held back at each site; inputs are alike, too ({features:.2f})"}
+    return {**chosen, "fedprox": f"a single model, near which every site stays; inputs are alike, too ({features:.2f})"}
 
 
 def _mean(sites: Sequence[Mapping[str, Any]], key: str) -> float:

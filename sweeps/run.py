@@ -319,7 +319,7 @@ class _Tuner:
                 if step not in running.reported:
                     running.trial.report(value, step)
                 if step < settings.rounds and running.trial.should_prune():
-                    self._prune(running, f"round {step}: {value:.4f} is poor beside other trials")
+                    self._prune(running, f"round {step}: {value:.4f} is worse than other trials at this round")
                     return
         if running.done == {cell.id for cell in running.cells}:
             self._complete(running, folders)

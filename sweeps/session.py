@@ -128,7 +128,8 @@ def run_study(
             if outcome.stopped:
                 raise Stopped
             if outcome.elsewhere:
-                print(f"other workers have {outcome.elsewhere} trials; the last one writes the report", file=sys.stderr)
+                elsewhere = f"other workers still run {outcome.elsewhere} trials"
+                print(f"{elsewhere}; the last one writes the report", file=sys.stderr)
                 return StudyEnd(bool(outcome.failed))
             reported, failed = _finals(session, study, studies, runner, identities)
         _write_best(folder, study, [cell.settings for cell in reported])

@@ -83,7 +83,7 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
         if axis in ("report_seeds", "default_seeds") and (reused := [seed for seed in seeds if seed in tuning]):
             document.complain((axis,), f"{axis} has tuning seeds ({shown(reused)}); results need fresh ones")
     if set(finals) & set(content.seeds):
-        document.complain(("final_seeds",), "final_seeds has seeds of the trials; a second look needs others")
+        document.complain(("final_seeds",), "final_seeds has seeds of the trials; the further runs need others")
     _check_methods_of_search(document, content)
     if trials is not None and document.overridden("trials"):
         raise UserError(f"--trials {trials}: --set trials=... is given, too, and only one can count: give it once")

@@ -255,4 +255,4 @@ def print_table(table: "Table", whole: str = "") -> None:
         shown.caption = table.caption if part is parts[-1] else None
         console.print(shown, crop=False)
     if cut:
-        print(f"Names that are cut (…) stand whole in `{whole}`.")
+        print(f"Names cut with … are printed in full by `{whole}`.")

@@ -23,14 +23,14 @@ SourceArgument = Annotated[
 LabelOption = Annotated[str, typer.Option(help="Of a table: the column of labels.")]
 SiteOption = Annotated[str, typer.Option(help="Of a table: the column of sites; of a folder each file is a site.")]
 SubjectOption = Annotated[
-    str, typer.Option(help="Of a table: the column that says of whom a row is; rows of one are kept together.")
+    str, typer.Option(help="Of a table: the column of subjects; rows of one subject are kept together.")
 ]
 PartOption = Annotated[str, typer.Option(help="Of a table: the column that says of each row: train or test.")]
 LeaveOutOption = Annotated[
-    list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: no feature; may be repeated.")
+    list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: a column that is not a feature; repeatable.")
 ]
 CategoriesOption = Annotated[
-    list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: its numbers are names; may be repeated.")
+    list[str] | None, typer.Option(metavar="COLUMN", help="Of a table: a column whose numbers are names; repeatable.")
 ]
 
 

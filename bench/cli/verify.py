@@ -54,7 +54,7 @@ def unpack(
 def verify(
     run: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or packed runs.")],
     cells: Annotated[int, typer.Option(help="How many cells to compute again, over all runs.")] = 5,
-    seed: Annotated[int | None, typer.Option(help="Of the draw of cells; default: a new one.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draw of cells; default: a new draw.")] = None,
     plugin: PluginFiles = None,
     jobs: Annotated[int | None, typer.Option(help="Cells side by side; default: one per core.")] = None,
     data_root: DataRoot = Path("data"),
@@ -84,7 +84,7 @@ def verify(
 
         chances = (discovery(verification.cells, math.ceil(share * verification.cells), cells) for share in SHARES)
         print(
-            f"of cells forged by who did not know the draw, {cells} meet one with a probability of "
+            f"if cells were forged by somebody who did not know the draw, {cells} meet one with a probability of "
             + ", ".join(f"{chance:.2g} if {share:.0%} are" for share, chance in zip(SHARES, chances, strict=True))
         )
     if verification.unchecked:
@@ -96,7 +96,8 @@ def verify(
         raise UserError("stopped before the cells drawn were computed")
     names = verification.names
     for folder, shift in verification.shifts.items():
-        print(f"WRONG {names.get(folder, folder)}: rounding is as often up as down, and this is not: {shift.text}")
+        name = names.get(folder, folder)
+        print(f"WRONG {name}: rounding goes up as often as down, and these differences do not: {shift.text}")
     for folder, note in verification.notes.items():
         print(f"{names.get(folder, folder)}: {note}")
     _say_drift(verification, names)
@@ -119,7 +120,7 @@ def _say_drift(verification: "Checked", names: dict[Path, Path]) -> None:
         if folder in verification.unconfirmed:
             print(
                 f"UNCONFIRMED {name}: all {drifted} cells computed again drifted apart, so this computer "
-                "cannot say whether its numbers are true; one of the path that the lines name can"
+                "cannot say whether its numbers are true; a computer with the path named above can"
             )
         if drifted < FEWEST:
             print(

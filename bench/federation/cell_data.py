@@ -107,7 +107,7 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
     free = _free(settings, dataset) if same_set else np.arange(public.n_train)
     size = chosen.size or len(free)
     if not 1 <= size <= len(free):
-        restriction = " that may be public, for clients hold the others" if same_set else ""
+        restriction = " that may be public, as clients hold the others" if same_set else ""
         raise UserError(
             f"public size = {size}: {chosen.name!r} has {len(free)} training samples{restriction}; ask for fewer, or "
             "for another data set"

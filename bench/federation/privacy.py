@@ -136,8 +136,8 @@ def _of_sum(settings: Settings, method: Method) -> str:
     kind, each = type(method), "take `on: each` of gaussian"
     if settings.channel[-1].name != "gaussian":
         return (
-            f"{settings.channel[-1]['name']!r} after gaussian changes each update, which has a part of the noise only, "
-            f"before they are added up; take it out, or {each}"
+            f"{settings.channel[-1]['name']!r} after gaussian changes each update before the sum, when it has only a "
+            f"part of the noise; take it out, or {each}"
         )
     if settings.server is not None:
         return f"server rule {settings.server.name!r} does not take a plain mean; leave out `server`, or {each}"

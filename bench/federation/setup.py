@@ -116,7 +116,7 @@ def check_batch_size(settings: Settings, name: str, spec: Spec, shape: tuple[int
         probe(x)
     except SingleValueError:
         raise UserError(
-            f"batch_size: 1: the BatchNorm of model {name!r} has no variance of one sample; set `batch_size` to 2 or "
+            f"batch_size: 1: BatchNorm in model {name!r} has no variance of a single sample; set `batch_size` to 2 or "
             "more, or take a model with GroupNorm or without normalisation"
         ) from None
     except Exception:  # of another kind: whoever trains the model says so, with a traceback

@@ -130,8 +130,8 @@ def remarks(sites: list[Site], classes: tuple[str, ...], *, by_subject: bool) ->
         listed = ", ".join(f"{site.name} ({site.test})" for site in coarse)
         alike = ", those of a subject counted as alike" if by_subject else ""
         texts.append(
-            f"too small to test, with fewer than {need} test samples{alike}: {listed}; no accuracy there is known "
-            f"to within {COARSE:g} points"
+            f"too small to test, with fewer than {need} test samples{alike}: {listed}; an accuracy there is "
+            f"uncertain by more than {COARSE:g} points"
         )
     for site in sites:
         held = [label for label, count in enumerate(site.classes) if count]

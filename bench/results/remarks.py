@@ -103,7 +103,7 @@ def missing_scores(cells: Sequence[CellView]) -> list[str]:
     if unselected:
         texts.append(
             f"{len(unselected)} finished cells lack the validation score of `select_by`: they report the last round, "
-            "and nothing beside cells of their task that have it; `bench run --fresh` runs them again"
+            "and are left out where other cells of their task have it; `bench run --fresh` runs them again"
         )
     return texts
 

@@ -95,7 +95,7 @@ def _summary(cell: Cell, client: int) -> str:
     held = sum(count > 0 for count in record["counts"][client])
     return (
         f"It trains on {record['n_train'][client]} samples of {held} of {len(record['counts'][client])} classes and is "
-        f"tested on {record['n_test'][client]} samples of its own: one more of them that is right is "
+        f"tested on {record['n_test'][client]} samples of its own; each of them counts "
         f"{100 / max(1, record['n_test'][client]):.2f} points of accuracy."
     )
 

@@ -59,7 +59,7 @@ def _heat_maps(at: int, row: str, shown: list[tuple[Cell, dict[str, Any]]]) -> P
             axis.set_yticks(places, numbers)
             axis.set(title=title, xlabel="client", ylabel="client")
             axis.grid(visible=False)
-        caption = f"{row}: after the last round of the first seed; a row is what a client makes of the others."
+        caption = f"{row}: after the last round of the first seed. A row: a client's values for the others."
         return finish(canvas, f"relations_{at}", f"{row}: how clients relate", caption)
 
 
@@ -82,5 +82,5 @@ def _means(at: int, row: str, shown: list[tuple[Cell, dict[str, Any]]]) -> Pictu
                 axis.set_xticks([])
         axes[0].set_ylabel("mean of all others")
         legend(canvas, styles)
-        caption = f"{row}: a point is a client: the mean of its column without itself, as in the picture before."
-        return finish(canvas, f"relations_{at}_means", f"{row}: what all others make of a client", caption)
+        caption = f"{row}: a point is a client: the mean of its column in the matrix above, without its own entry."
+        return finish(canvas, f"relations_{at}_means", f"{row}: the others' values for a client", caption)

@@ -91,13 +91,13 @@ def _sites_table(described: Description) -> Table:
         held = site["classes"] if listed else [sum(count > 0 for count in site["classes"])]
         rows.append((str(site["name"]), (*entries, *(number(count, decimals=0) for count in held))))
     caption = (
-        "± points: a site's test tells an accuracy of 50 % within so many points (95 %); where it is more than "
-        f"{described['coarse']:g}, the site is too small to test. A dash: too few samples to say."
+        "± points: how precisely the site's test samples measure an accuracy of 50 % (95 % interval). Above "
+        f"{described['coarse']:g} points a site is too small to test. A dash: too few samples to say."
     )
     how = (
-        "Of training samples: label distance is the total variation between the shares of classes at a site and at all "
-        "others, 0 as there, 1 no class in common; feature score is how well a linear model tells a site's inputs from "
-        "the others' (area under the ROC curve), 0.5 not at all, 1 always."
+        "Both are of training samples. Label distance: the total variation between the shares of classes at a site and "
+        "at all others; 0: the same shares, 1: no class in common. Feature score: how well a linear model tells a "
+        "site's inputs from the others' (area under the ROC curve); 0.5: not at all, 1: always."
     )
     return Table("site_table", "Sites", caption, "Site", tuple(heads), tuple(rows), how=how)
 
@@ -141,8 +141,9 @@ def _differences(described: Description) -> Picture | None:
                 axis.annotate(str(site["name"])[:16], (a, b), (4, 3), textcoords="offset points", fontsize=7)
         axis.set(xlabel="label distance", ylabel="feature score", xlim=(-0.03, None), ylim=(min(0.4, *y) - 0.05, 1.05))
         caption = (
-            "Each point is a site: the further right, the more its classes differ from the others'; the further up, "
-            "the more its inputs do (0.5, dotted: nothing tells them apart). Sites with too few samples are left out."
+            "Each point is a site. The further right it lies, the more its classes differ from the others'. The "
+            "further up, the more its inputs differ; at 0.5 (dotted) nothing tells them apart. Sites with too few "
+            "samples are left out."
         )
         return finish(canvas, "differences", "How different the sites are", caption)
 
@@ -162,8 +163,8 @@ def _features_table(described: Description) -> Table:
         for name, share in zip(described["features"], described["missing"], strict=True)
     )
     caption = (
-        "What a network takes of a row: numbers, a channel of 0 and 1 for each category, and one that says where a "
-        "number is missing."
+        "The inputs that a network gets for a row: its numbers, a channel of 0 and 1 for each category, and one that "
+        "marks missing numbers."
     )
     return Table("feature_table", "Features", caption, "Channel", (Column("rows without it (%)"),), rows)
 

@@ -49,7 +49,7 @@ def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round")
         names = " and ".join(figure.text for figure in figures)
         caption = (
             f"Test accuracy ({names}) against {labels[x]}: mean and standard deviation over seeds. Curves that "
-            "coincide are drawn as one in the colours of all, and named in their panel."
+            "coincide are drawn as one line in alternating colours and named in their panel."
         )
         return finish(canvas, f"convergence_{x}", f"Convergence against {labels[x].split(',')[0]}", caption)
 
@@ -125,7 +125,7 @@ def distribution(store: Store, clients: pd.DataFrame) -> Picture:
         legend(canvas, lines)
         caption = (
             "Share of clients (all seeds together) whose personalized model is at or below an accuracy: the further "
-            "right and the steeper, the better for everyone; the left tail are the clients served worst."
+            "right and the steeper, the better for everyone. The left tail shows the clients that are served worst."
         )
         return finish(canvas, "clients", "Accuracy client by client", caption)
 
@@ -181,8 +181,8 @@ def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
             "told apart."
         )
         how = (
-            f"Friedman's p = {result.friedman_p:.2g}. Told apart: by Wilcoxon's signed-rank test with Holm's "
-            "correction, at 5 %."
+            f"Friedman's p = {result.friedman_p:.2g}. Methods are told apart by Wilcoxon's signed-rank test with "
+            "Holm's correction at the 5 % level."
         )
         return finish(canvas, f"ranks_{figure.name.lower()}", f"Ranks, {figure.name}", caption, how)
 
@@ -235,7 +235,7 @@ def _sample_picture(task: str, number: int, content: dict[str, Any]) -> Picture:
 
     rows = content["clients"]
     columns = max(len(row["labels"]) for row in rows)
-    caption = f"Training samples of {len(rows)} clients with their labels, after the shifts of {task}; its first cell."
+    caption = f"Training samples of {len(rows)} clients with their labels, after the shifts of {task} (first cell)."
     with style_context():
         canvas = Figure(figsize=(1.2 + _INCH * columns, 0.4 + 1.5 * _INCH * len(rows)), layout="constrained")
         grid = canvas.subplots(len(rows), columns, squeeze=False)

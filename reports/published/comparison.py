@@ -157,7 +157,7 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
         caption += f" {WITHIN}"
     notes = (*setting_differences(store, printed), *(f"The paper's table: {note}." for note in printed.notes))
     if any(entry.note == AMBIGUOUS for _, entries in table_rows for entry in entries):
-        notes = (f"{AMBIGUOUS.capitalize()}: ours has several cells that differ in what no axis here names.", *notes)
+        notes = (f"{AMBIGUOUS.capitalize()}: several of our cells match, and no axis tells them apart.", *notes)
     title = f"{printed.number}: {printed.title}"
     return Table(f"published_{printed.id}", title, caption, "Method", columns, table_rows, notes)
 

@@ -30,7 +30,7 @@ from reports.tables.table import (
 EPSILON = "ε"
 """How columns begin that say what noise is worth."""
 
-_EPSILON = " ε: the largest of the runs; smaller is more private, and the remarks say what it covers."
+_EPSILON = " ε: the largest over the runs; smaller is more private. The notes say what it covers."
 
 SELECTION = {"honest": "validation", "paper": "best"}
 """Round that a protocol reports."""
@@ -134,8 +134,8 @@ def all_figures_table(store: Store) -> Table:
         rows.append((row, (*entries, *map(number, numbers))))
     caption = "Accuracy in percent with its standard deviation and Student's 95 % interval over seeds."
     how = (
-        "Where seeds share a draw of tuning or a partition, over these. Intervals are taken on the logit scale, from a "
-        "spread of half a test sample at least. A diverged cell counts as chance level."
+        "Seeds that share a draw of tuning or a partition count as one. Intervals are computed on the logit scale; a "
+        "spread below half a test sample counts as half a sample. A diverged cell counts as chance level."
     )
     columns = tuple(map(Column, names))
     return Table("figures", "All figures with intervals", caption, "Method", columns, tuple(rows), how=how)
@@ -172,7 +172,7 @@ def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEAD
     how = (
         "Methods of one seed share partition, initial weights, client sampling and batches. p: of the paired t test, "
         "with Holm's correction over the methods of a task and figure. d_z: mean over standard deviation of the "
-        "differences, with its 95 % interval. Differences are taken to spread by half a test sample at least."
+        "differences, with its 95 % interval. A spread below half a test sample counts as half a sample."
     )
     heads = tuple(map(Column, ("case" if store.cases else "task", "figure", *names)))
     return Table("comparisons", f"Differences from {base}", caption, "Method", heads, tuple(rows), how=how)
@@ -203,9 +203,9 @@ def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADL
         f"of all runs in percent (IQM), and the probability of beating {base} on the same task and seed (P)."
     )
     how = (
-        "A task is a data set and a partition. Methods without a gap only; ranks of those that trained the model. The "
-        "IQM's 95 % interval is Student's t with the error of a bootstrap of seeds within each task. P counts ties "
-        "half, with Clopper and Pearson's interval."
+        "A task is a data set with its partition. Only methods with a figure on every task are listed, and only those "
+        "that trained the model are ranked. The IQM's 95 % interval is Student's t with the error of a bootstrap of "
+        "seeds within each task. P counts ties half, with Clopper and Pearson's interval."
     )
     body = tuple((row, tuple(entry for part in parts for entry in part.get(row, blank))) for row in rows)
     return Table("aggregates", "Over all tasks", caption, "Method", columns, body, how=how)

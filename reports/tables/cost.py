@@ -107,9 +107,10 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, goals: Ma
         "MB per client: megabytes (10⁶ bytes) sent and received over the whole run, buffers included, by the number of "
         "clients that train (with samples, and not held out as new ones). Target: given with --target, else the "
         f"highest multiple of {_STEP:.0f} % that {reference(store)} holds in the mean of its last {WINDOW} "
-        "evaluations, whoever else is in the table. It is reached at the first of two evaluations in a row at or above "
-        "it. Where some seeds miss it, the figure is the expected running time: what all seeds spent, those that miss "
-        "it to their end, by the number that reach it. Diverged seeds miss it; what they spent is not counted."
+        "evaluations, whatever other methods the table has. It is reached at the first of two evaluations in a row at "
+        "or above it. Where some seeds miss it, the figure is the expected running time: what all seeds spent, those "
+        "that miss it to their end, divided by the number that reach it. Diverged seeds miss it; what they spent is "
+        "not counted."
     )
     heads = ("task", "MB per client", "target %", "rounds", "MB to target", "seconds to target")
     columns = tuple(map(Column, heads))
@@ -144,7 +145,7 @@ def budget_table(store: Store, chosen: str, costs: pd.DataFrame) -> Table:
         f"accuracy that it buys ({GM.text}; {PM.text}, in percent). A dash: not recorded."
     )
     how = (
-        "Steps: batches trained on. Samples: as often as a gradient or a look at the data read them, so several "
+        "Steps: batches trained on. Samples: how often samples were read, for gradients or otherwise; several "
         "gradients of one batch count several times. Server steps: the server's own. MB: 10⁶ bytes sent and received, "
         "buffers included. Evaluation, and what a method trains for it, does not count. Accuracies: "
         f"{SELECTION_TEXT[chosen]}."

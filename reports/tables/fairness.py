@@ -153,15 +153,15 @@ def fairness_table(store: Store, clients: pd.DataFrame) -> Table:
         rows.append((row, (words(task), *entries, number(related, signed=True))))
     caption = (
         "How evenly the personalized models serve the clients: test accuracy in percent, every client counting the "
-        "same, mean ± standard deviation over seeds. Where seen is no different from equal clients, the difference is "
-        "chance."
+        "same, mean ± standard deviation over seeds. Where the column seen is about as large as equal clients, clients "
+        "differ by chance only."
     )
     how = (
-        f"n: seeds that came to their end, where others did not. Tested: clients with at least {LEAST} test samples, "
-        "of which the next three are. Worst decile: nine clients in ten do better. Bottom 10 %: mean of the worst "
-        "tenth. Spread: standard deviation over clients. Seen: of the accuracies as measured. Equal clients: what the "
-        "same test sizes would show if all clients had the same accuracy (binomial null, simulated). Shrunk: of "
-        "accuracies drawn towards the mean by as much as they are chance (beta-binomial). Worse than local: share of "
+        f"n: seeds that finished, if some did not. Tested: clients with at least {LEAST} test samples; the next three "
+        "measures are of these. Worst decile: nine clients in ten do better. Bottom 10 %: mean of the worst "
+        "tenth. Spread: standard deviation over clients. Seen: from the accuracies as measured. Equal clients: what "
+        "the same test sizes would show if all clients had the same accuracy (binomial null, simulated). Shrunk: from "
+        "accuracies drawn towards the mean as far as they are chance (beta-binomial). Worse than local: share of "
         "clients (percent) that training alone serves better. ρ: Spearman's correlation of the gain over local with "
         "the amount of training data."
     )

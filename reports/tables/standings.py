@@ -157,10 +157,10 @@ def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Tab
         "worse nor equivalent, which is no sign of equality."
     )
     how = (
-        "Logits of accuracies, at the best one's level; differences paired by seed, moderated variances, comparisons "
-        "with the best. Better: than every other. Worse: than the best. Seeds for 1 point: how many per task would "
-        "show one point four times in five, from the spread seen here. Methods that did not train the model, have its "
-        "very figures, or lack a cell are not compared."
+        "Computed on logits of accuracies, in points at the best one's level; differences are paired by seed, and "
+        "variances moderated. Better: than every other method. Worse: than the best. Seeds for 1 point: how many seeds "
+        "per task would show one point four times in five, given the spread seen here. Methods that did not train the "
+        "model, have another method's figures, or lack a cell are not compared."
     )
     return Table("standings", "What the data say", caption, "Method", columns, tuple(rows), how=how)
 

@@ -21,8 +21,8 @@ LEGEND = "Bold: best of its column; ≈: equivalent to the best; †: undecided;
 MARKED = (
     "Best: the highest mean. Equivalent: the simultaneous 95 % interval of the difference from the best lies within "
     "the margin. Undecided: neither worse nor equivalent. No sign: worse than the best, or not compared. Derived "
-    "models (SCD, Remark 4.1) and bounds, which see all clients' data, are shown and not compared. A dash: a mean of "
-    "models whose loss is larger than that of any guess."
+    "models, and bounds such as `centralized`, which sees all clients' data, are shown and not compared. A dash: a "
+    "mean of models whose loss is larger than that of any guess."
 )
 
 

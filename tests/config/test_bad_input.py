@@ -113,7 +113,7 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     ),
     (GOOD + "new_client_epochs: []", "3: new_client_epochs = [] should have 1 or more values"),
     (GOOD + "new_client_epochs: [0, -1]", "3: new_client_epochs[1] = -1 should be greater than or equal to 0"),
-    (GOOD + "new_client_epochs: [5, 5]", "3: new_client_epochs = [5, 5]: every value should stand there once"),
+    (GOOD + "new_client_epochs: [5, 5]", "3: new_client_epochs = [5, 5]: every value should be listed once"),
     (GOOD + "new_clients: 20", "3: new_clients = 20 leaves none of 20 clients to train"),
     (
         GOOD + "new_clients: 1\ncases: [{clients: 2}, {clients: 1}]",

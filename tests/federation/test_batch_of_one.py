@@ -13,7 +13,7 @@ from bench.rng import generator
 from bench.settings import Settings
 from tests.engine.problems import run, toy
 
-SAYS = "batch_size: 1: the BatchNorm of model '{}' has no variance of one sample; set `batch_size` to 2 or more"
+SAYS = "batch_size: 1: BatchNorm in model '{}' has no variance of a single sample; set `batch_size` to 2 or more"
 
 
 def pictures(model: str, side: int, **settings: Any) -> Federation:

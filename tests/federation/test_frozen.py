@@ -171,7 +171,7 @@ def test_fedbn_keeps_no_frozen_layer_with_its_clients() -> None:
 def test_batches_of_one_train_where_batchnorm_is_frozen() -> None:
     federation = toy("fedavg", model="test_norm", frozen=("norm",), batch_size=1)
     federation.advance()
-    with pytest.raises(UserError, match="batch_size: 1: the BatchNorm of model 'test_norm'"):
+    with pytest.raises(UserError, match="batch_size: 1: BatchNorm in model 'test_norm'"):
         toy("fedavg", model="test_norm", frozen=("norm.weight",), batch_size=1)
 
 

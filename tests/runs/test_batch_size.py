@@ -7,7 +7,7 @@ from bench.errors import UserError
 from tests.results.saved import Grid
 from tests.runs.conftest import Bench
 
-SAYS = "batch_size: 1: the BatchNorm of model 'resnet18' has no variance of one sample; set `batch_size` to 2 or more"
+SAYS = "batch_size: 1: BatchNorm in model 'resnet18' has no variance of a single sample; set `batch_size` to 2 or more"
 
 
 @pytest.mark.long

@@ -78,8 +78,8 @@ def test_a_run_without_a_confirmed_cell_is_not_ok(entry: Path) -> None:
 @pytest.mark.parametrize(
     ("metrics", "losses", "said"),
     [
-        (("gm", "pm"), 0.95, "rounding is as often up as down, and this is not: "),
-        (("gm",), 0.95, "rounding is as often up as down, and this is not: "),
+        (("gm", "pm"), 0.95, "rounding goes up as often as down, and these differences do not: "),
+        (("gm",), 0.95, "rounding goes up as often as down, and these differences do not: "),
         (("gm", "pm"), 1.0, "the same losses and other numbers"),
     ],
     ids=["as by drift", "generic model only", "kept losses"],
