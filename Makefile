@@ -10,6 +10,8 @@ STAMP = .venv/.installed
 # that is free.
 SPREAD = -n auto --dist worksteal
 PYTEST = $(BIN)/python -m pytest $(SPREAD)
+# In a terminal, uv shows a bar for what it fetches.
+SILENT = $(shell [ -t 2 ] || echo --quiet)
 # Each process would otherwise compile all tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -19,14 +21,18 @@ SHELL = bash
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	@echo 'Installing into .venv; the first time this takes from half a minute to a few minutes.'
+	@echo 'Installing into .venv: the first time this takes from half a minute to a few minutes.'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
+	$(BIN)/uv pip install $(SILENT) --python $(BIN)/python -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: install
+demo:
+	@echo 'Step 1 of 3: the installation, unless it is there already'
+	@$(MAKE) --no-print-directory install
+	@echo 'Step 2 of 3: 30 cells are trained, in one minute on an idle machine, in several on a busy one'
 	$(BIN)/bench run --grid quickstart.yaml --out $(DEMO)
+	@echo 'Step 3 of 3: the report'
 	$(BIN)/bench report $(DEMO)
 	@echo "The report is $(abspath $(DEMO))/report/index.html"
 

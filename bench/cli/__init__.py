@@ -1,73 +1,11 @@
-"""The command line. Each command imports its modules only when it is called, so that `bench --help` is fast."""
+"""The command line. Its commands are imported inside `main`, so that Ctrl-C ends it in one line from the beginning."""
 
 import os
+import signal
 import sys
-from collections.abc import Callable
-from typing import Annotated
+import threading
 
-import typer
-
-from bench.cli import (
-    catalogue,
-    data,
-    decide,
-    evaluate,
-    league,
-    method,
-    protocol,
-    results,
-    run,
-    show,
-    sites,
-    speed,
-    sweep,
-    track,
-    verify,
-)
-from bench.cli.commands import CommandGroups, Commands
-from bench.errors import UserError, let_output_degrade, shortage
-from bench.places import refused
-
-GROUPS: dict[str, tuple[Callable[..., None] | Commands, ...]] = {
-    "Run": (run.run, show.show, catalogue.grids, results.status, results.log, results.clean, sites.app),
-    "Look": (results.results, results.report, results.compare, evaluate.evaluate, track.track, track.ui),
-    "Tune": (sweep.sweep, decide.decide, league.app),
-    "Publish": (verify.verify, verify.pack, verify.unpack, catalogue.cite, evaluate.export, protocol.app),
-    "Data": (data.data, catalogue.datasets),
-    "Develop": (catalogue.methods, catalogue.models, method.new_method, method.check_method, speed.speed),
-}
-"""The commands under the headings of `bench --help`."""
-
-app = Commands(
-    help="Benchmarks of personalized federated learning: a grid file in, the papers' tables out.",
-    cls=CommandGroups,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-for heading, commands in GROUPS.items():
-    for command in commands:
-        if isinstance(command, Commands):
-            app.add_typer(command, name=command.info.name, rich_help_panel=heading)
-        else:
-            app.command(rich_help_panel=heading)(command)
-
-
-def _print_version(value: bool) -> None:
-    if value:
-        from bench import __version__
-
-        print(f"pFLeague {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None: ...
+from bench.runs.interrupts import end_at_once
 
 
 def _check_start() -> None:
@@ -76,6 +14,8 @@ def _check_start() -> None:
     Raises:
         UserError: the one or the other.
     """
+    from bench.errors import UserError
+
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -88,7 +28,25 @@ def _check_start() -> None:
 
 
 def main() -> None:
-    """The command `bench`: an error that the user can fix gives one message, no traceback, and exit status 2."""
+    """The command `bench`: an error that the user can fix gives one message, no traceback, and exit status 2.
+
+    Ctrl-C ends the process here until a command is invoked, which then has Python's own handler.
+    """
+    handled = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
+    if handled:  # not where the shell lets it be ignored, as in the background
+        signal.signal(signal.SIGINT, end_at_once)
+    try:
+        _call()
+    finally:
+        if handled:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _call() -> None:
+    from bench.cli.app import app
+    from bench.errors import UserError, let_output_degrade, shortage
+    from bench.places import refused
+
     let_output_degrade()
     try:
         _check_start()

@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from bench.errors import UserError, refusing_exits
+from bench.runs.interrupts import end_at_once
 from bench.runs.options import SessionOptions
 
 if TYPE_CHECKING:
@@ -55,8 +56,14 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        with refusing_exits():  # commands themselves raise `typer.Exit`
-            return super().invoke(ctx)
+        if signal.getsignal(signal.SIGINT) is end_at_once:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with refusing_exits():  # commands themselves raise `typer.Exit`
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+            raise typer.Exit(130) from None
 
 
 class Commands(typer.Typer):
@@ -149,14 +156,16 @@ def starting(text: str, *, quiet: bool) -> Iterator[None]:
 
     Python's own handler would react only after the current C call, and loading a library takes seconds.
     """
-    on_main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, signal.SIG_DFL) if on_main else None
+    handler = signal.getsignal(signal.SIGINT)
+    handled = threading.current_thread() is threading.main_thread() and callable(handler)
+    if handled:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     if not quiet:
         print(text, file=sys.stderr, flush=True)
     try:
         yield
     finally:
-        if on_main:
+        if handled:
             signal.signal(signal.SIGINT, handler)
 
 

@@ -87,7 +87,10 @@ def conflicts(cell: Settings) -> Problems:
         if needs_alpha(cell.partition) and cell.alpha is None:
             problems["alpha"] = f"the partition {cell.partition!r} needs alpha; add for instance `alphas: [1, 0.1]`"
         if not needs_alpha(cell.partition) and cell.alpha is not None:
-            problems["alpha"] = f"the partition {cell.partition!r} has no alpha; take `alpha` or `alphas` out"
+            problems["alpha"] = (
+                f"the partition {cell.partition!r} has no alpha; take `alpha` or `alphas` out, or, where other data sets "
+                "need them, move them there: `cases: [{name: uneven, partition: dirichlet, alpha: 0.1}]`"
+            )
     if cell.precision != "fp32" and cell.dtype != "float32":
         problems["precision"] = (
             f"precision {cell.precision} is for float32; take out `dtype: {cell.dtype}` or `precision`"

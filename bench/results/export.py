@@ -37,7 +37,10 @@ import sys
 from bench.errors import UserError
 from bench.exported import load_model
 
-if len(sys.argv) < 3 or {"-h", "--help"} & set(sys.argv):
+if {"-h", "--help"} & set(sys.argv):
+    print(__doc__)
+    sys.exit()
+if len(sys.argv) < 3:
     sys.exit(__doc__)
 try:
     model, *site = [load_model(file) for file in (sys.argv[1], *sys.argv[3:4])]

@@ -4,7 +4,7 @@ import re
 
 import typer
 
-from bench.cli import app
+from bench.cli.app import app
 
 HEAD = """# Commands
 

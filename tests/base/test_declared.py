@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from bench.cli import app
+from bench.cli.app import app
 from bench.cli.league import app as league_app
 from bench.plugin import REGISTRIES, is_external
 from tests.conftest import ROOT

@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 import bench as harness
-from bench.cli import app
+from bench.cli.app import app
 from bench.errors import UserError
 from bench.federation.scores import FurtherScores
 from bench.method import METHODS

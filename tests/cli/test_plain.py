@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli import app
+from bench.cli.app import app
 from tests.cli.commands import COMMANDS
 from tests.conftest import ROOT
 from tests.warm import PATIENCE, Start

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
 from tests.warm import PATIENCE, Start
 
@@ -16,7 +18,7 @@ NEEDED = {"array", "bench", "json", "shlex", "socket"}
 
 
 def test_the_command_line_imports_little_before_it_knows_the_command() -> None:
-    code = "import sys, typer; before = set(sys.modules); import bench.cli; print(*(set(sys.modules) - before))"
+    code = "import sys, typer; before = set(sys.modules); import bench.cli.app; print(*(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     names = {name.partition(".")[0] for name in done.stdout.split()}
     assert {name for name in names if not name.startswith("_")} <= NEEDED, "import it in the functions that use it"
@@ -42,3 +44,43 @@ def test_it_speaks_before_torch_is_there_and_ctrl_c_ends_it_at_once(
     assert "Traceback" not in said
     assert not (tmp_path / "run").exists()
     assert answered < 1, (spoke, answered)  # measured: 0.01 s
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+from bench.cli import main
+sys.argv = ["bench", *{command!r}]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "command", "status", "said"),
+    [
+        ("typer", ["results", "run"], 130, "stopped\n"),
+        ("bench.cli.verify", ["report", "run"], 130, "stopped\n"),
+        ("bench.results.results", ["results", "run"], 130, "stopped\n"),
+        ("bench.config.grid", ["run", "--grid", "mine.yaml"], -signal.SIGINT, "bench run: mine.yaml is being read\n"),
+    ],
+)
+def test_ctrl_c_during_any_import_of_a_command_ends_it_in_one_line(
+    module: str, command: list[str], status: int, said: str
+) -> None:
+    code = INTERRUPTED.format(module=module, command=command)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", said)
+
+
+def test_a_command_in_the_background_ignores_ctrl_c_as_its_shell_says() -> None:
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    code += INTERRUPTED.format(module="bench.config.grid", command=["run", "--grid", "no-such.yaml"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert "no-such.yaml" in done.stderr

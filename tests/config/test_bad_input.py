@@ -167,7 +167,8 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     (GOOD + "partition: iid", "2: the partition 'iid' has no alpha; take `alpha` or `alphas` out"),
     (
         "methods: [toy]\nalphas: [1]\npartition: iid",
-        "2: the partition 'iid' has no alpha; take `alpha` or `alphas` out",
+        "2: the partition 'iid' has no alpha; take `alpha` or `alphas` out, or, where other data sets need them, move them "
+        "there: `cases: [{name: uneven, partition: dirichlet, alpha: 0.1}]`",
     ),
     (GOOD + "alphas: [1]", "2: 'alpha' and 'alphas' are both given; keep one of them"),
     ("methods: [toy]\nalphas: [1, 1.0]", "2: the value 1.0 is given twice: the cells could not be told apart"),

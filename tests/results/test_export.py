@@ -204,6 +204,7 @@ def test_the_command_and_the_script_from_elsewhere(
     assert "no normalisation" in predict("generic.pt", "../t.csv", "generic.pt", code=1).stderr
     assert "give no file of a site beside it" in predict("Köln.pt", "../t.csv", "Köln.pt", code=1).stderr
     assert predict("generic.pt", "../t.csv", "Köln.pt").stdout
+    assert predict("--help").stdout.startswith("Predict new rows: python predict.py MODEL.pt ROWS.csv")
 
 
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(cell: Cell, tmp_path: Path) -> None:

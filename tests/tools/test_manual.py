@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 import bench
-from bench.cli import app
+from bench.cli.app import app
 from tests.conftest import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
