@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.data import Dataset
 from bench.errors import UserError
@@ -17,7 +16,7 @@ from bench.plugin import DATASETS
 from datasets.assemble import PARTS
 from datasets.columns import spellings
 from datasets.copies import with_copies
-from datasets.pictures import ENDINGS, Tones, picture, survey
+from datasets.pictures import ENDINGS, read_pictures, survey
 
 _FIRST = (".png", ".jpg", ".jpeg")  # the endings that were read from the beginning
 _NAMED = 3  # skipped files in a note
@@ -73,7 +72,7 @@ def load(
     if strangers := [picture for picture in test if picture.label not in classes]:
         raise UserError(f"{strangers[0].file.parent} is a class without a folder in {folder / 'train'}")
     tones = survey(picture.file for picture in train + test)
-    x = _read(train + test, size, tones)
+    x = read_pictures([picture.file for picture in train + test], size, tones)
     y = np.array([classes.index(picture.label) for picture in train + test])
     names = [picture.file.relative_to(folder).as_posix() for picture in train + test]
     paths = ["/".join(filter(None, (p.group, p.label, p.file.name))) for p in train + test]  # alike in all parts
@@ -194,23 +193,6 @@ def _named(folder: Path, skipped: Sequence[Path]) -> list[str]:
             more = ", ..." if len(entries) > _NAMED else ""
             counts.append(f"{len(entries)} {what}{'s' if len(entries) > 1 else ''} skipped: {names}{more}")
     return ["; ".join(counts)] if counts else []
-
-
-def _read(pictures: list[_Picture], size: int | None, tones: Tones) -> npt.NDArray[np.uint8]:
-    """Read pictures `[n, 3, height, width]`, all of one size."""
-    images: list[npt.NDArray[np.uint8]] = []
-    for source in pictures:
-        images.append(picture(source.file, size, tones))
-        if images[-1].shape != images[0].shape:
-            raise UserError(_sizes_differ(source.file, images[-1], images[0]))
-    return np.stack(images)
-
-
-def _sizes_differ(place: Path, image: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> str:
-    return (
-        f"{place}: a picture of {image.shape[2]} x {image.shape[1]} pixels, others have {other.shape[2]} x "
-        f"{other.shape[1]}; set the option `size` to resize them all"
-    )
 
 
 def _subjects_of(paths: Sequence[str], expression: str) -> list[str]:

@@ -1,7 +1,8 @@
 """Pictures as 8-bit RGB, by one rule for all pictures of a data set: their depth, and what shows where they are
 transparent."""
 
-from collections.abc import Iterable
+import io
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +24,16 @@ ENDINGS = (
 version and has formats that are documents, films or tables."""
 
 _FILMS = ("GIF", "PNG", "WEBP", "AVIF", "TIFF")  # formats of which a file may hold several pictures of equal rank
+
+
+class EncodedPicture(NamedTuple):
+    """A picture that lies in another file: the `content` of its own, and the `place` for messages."""
+
+    place: str
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.place
 
 
 class Tones(NamedTuple):
@@ -59,7 +70,7 @@ class Tones(NamedTuple):
         return lines
 
 
-def survey(files: Iterable[Path]) -> Tones:
+def survey(files: Iterable[Path | EncodedPicture]) -> Tones:
     """Find how all pictures of a data set become 8-bit RGB; only pictures that are deep or transparent are decoded.
 
     White is the largest value of all deep pictures, rounded up to 2^k - 1, at least 255: 4095 for 12-bit data in 16-bit
@@ -90,7 +101,7 @@ def survey(files: Iterable[Path]) -> Tones:
     return Tones(white, 0 if light > 127.5 * weight else 255, deep, transparent, coarse, films)
 
 
-def picture(file: Path, size: int | None, tones: Tones = Tones()) -> npt.NDArray[np.uint8]:  # noqa: B008 (immutable)
+def picture(file: Path | EncodedPicture, size: int | None, tones: Tones = Tones()) -> npt.NDArray[np.uint8]:  # noqa: B008 (immutable)
     """Read one picture `[3, height, width]` as RGB, upright, resized (bilinear) if a size is given.
 
     Raises:
@@ -114,13 +125,30 @@ def picture(file: Path, size: int | None, tones: Tones = Tones()) -> npt.NDArray
     return np.asarray(shown).transpose(2, 0, 1)
 
 
+def read_pictures(files: Sequence[Path | EncodedPicture], size: int | None, tones: Tones) -> npt.NDArray[np.uint8]:
+    """Read pictures `[n, 3, height, width]` as `picture` does.
+
+    Raises:
+        UserError: one cannot be read, or they differ in size.
+    """
+    images: list[npt.NDArray[np.uint8]] = []
+    for file in files:
+        images.append(picture(file, size, tones))
+        if (shape := images[-1].shape) != (usual := images[0].shape):
+            raise UserError(
+                f"{file}: a picture of {shape[2]} x {shape[1]} pixels, others have {usual[2]} x {usual[1]}; set the "
+                "option `size` to resize them all"
+            )
+    return np.stack(images)
+
+
 @contextmanager
-def _opened(file: Path) -> "Iterator[Any]":
+def _opened(file: Path | EncodedPicture) -> "Iterator[Any]":
     """Open a picture for a block; an error of Pillow in the block becomes a message of one line."""
     from PIL import Image
 
     try:
-        with Image.open(file) as opened:
+        with Image.open(io.BytesIO(file.content) if isinstance(file, EncodedPicture) else file) as opened:
             yield opened
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # SyntaxError for a broken PNG
         raise UserError(f"{file} cannot be read as a picture ({error}); replace or remove it") from None
@@ -131,7 +159,7 @@ def _is_deep(picture: Any) -> bool:
     return picture.mode in ("I", "F") or picture.mode.startswith("I;")
 
 
-def _values(file: Path, picture: Any) -> Floats:
+def _values(file: Path | EncodedPicture, picture: Any) -> Floats:
     values = np.asarray(picture, np.float64)
     if not np.isfinite(values).all() or values.min() < 0:
         raise UserError(

@@ -11,6 +11,7 @@ from bench.errors import UserError, optional
 from bench.places import check_file
 from bench.plugin import DATASETS
 from datasets.columns import COMMA_NUMBER, column_names
+from datasets.hugging_face import is_download
 from datasets.image_folder import natural
 from datasets.table_rows import dataset_of
 
@@ -141,6 +142,8 @@ def _joined(path: Path, as_written: Sequence[str], leave_out: Sequence[str]) -> 
             f"{path} has files {ending} and {unread[0]!r}, which would be left out: save the tables of all sites as "
             f"{ending}, or move the others elsewhere"
         )
+    if is_download(path):
+        raise UserError(f"{path} has files of parts and not of sites: read it by the data set `hugging_face`")
     frames = {file: read_table(file, as_written) for file in files}
     first = frames[files[0]]
     for file, frame in frames.items():

@@ -10,6 +10,7 @@ from bench.config.grid import load_grid
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset
 from bench.places import check_file
+from bench.plugin import DATASETS
 from bench.settings import Settings
 
 _KINDS = {".csv": "csv", ".parquet": "parquet"}
@@ -54,6 +55,8 @@ def cells_of(source: str, data_root: Path, **columns: str | Sequence[str]) -> li
 def _table_kind(path: Path) -> str | None:
     """The data set that reads a table, which may be a folder of tables; None for what is none."""
     if path.is_dir():
+        if DATASETS.offered("hugging_face", "recognised")(path):
+            return "hugging_face"
         endings = [file.suffix.lower() for file in path.iterdir()]
         return next((kind for ending, kind in _KINDS.items() if ending in endings), None)
     return _KINDS.get(path.suffix.lower())

@@ -88,8 +88,8 @@ def conflicts(cell: Settings) -> Problems:
             problems["alpha"] = f"the partition {cell.partition!r} needs alpha; add for instance `alphas: [1, 0.1]`"
         if not needs_alpha(cell.partition) and cell.alpha is not None:
             problems["alpha"] = (
-                f"the partition {cell.partition!r} has no alpha; take `alpha` or `alphas` out, or, where other data sets "
-                "need them, move them there: `cases: [{name: uneven, partition: dirichlet, alpha: 0.1}]`"
+                f"the partition {cell.partition!r} has no alpha; take `alpha` or `alphas` out, or, where other data "
+                "sets need them, move them there: `cases: [{name: uneven, partition: dirichlet, alpha: 0.1}]`"
             )
     if cell.precision != "fp32" and cell.dtype != "float32":
         problems["precision"] = (

@@ -107,3 +107,11 @@ def test_the_notebook_like_example_runs(tmp_path: Path, python: Python) -> None:
         assert "<run runs/halfway: 2 cells, 2 done>" in done.stdout
         assert re.search(r"\[(\d, ){4}\d\] predicted", done.stdout)
     assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+@pytest.mark.long
+def test_the_example_of_hugging_face_goes_from_a_download_to_a_report(tmp_path: Path, python: Python) -> None:
+    done = python(ROOT / "docs" / "examples" / "hugging_face.py", folder=tmp_path)
+    assert "<run runs/hugging_face: 3 cells, 3 done>" in done.stdout
+    assert (tmp_path / "runs" / "hugging_face" / "report" / "index.html").is_file()
+    assert (tmp_path / "download" / "data" / "train-00000-of-00001.parquet").is_file()

@@ -15,6 +15,10 @@ from bench.errors import UserError
 Load = Callable[..., Grid]
 
 GOOD = "methods: [toy]\nalpha: 1\n"  # two lines: what is added stands in line 3
+NO_ALPHA = (
+    "2: the partition 'iid' has no alpha; take `alpha` or `alphas` out, or, where other data sets need them, "
+    "move them there: `cases: [{name: uneven, partition: dirichlet, alpha: 0.1}]`"
+)
 
 LISTED = "cells:\n- {method: toy, partition: iid}\n"  # two lines, too
 
@@ -164,12 +168,8 @@ BAD = [  # the file, and the message after its name; lists of known names are le
     (GOOD + "server: 3", "3: server = 3: should be the name of a server rule or a mapping with `name`"),
     ("methods: [toy]", "1: the partition 'dirichlet' needs alpha; add for instance `alphas: [1, 0.1]`"),
     ("methods: [toy]\nalphas: [0]", "2: alpha = 0 should be greater than 0"),
-    (GOOD + "partition: iid", "2: the partition 'iid' has no alpha; take `alpha` or `alphas` out"),
-    (
-        "methods: [toy]\nalphas: [1]\npartition: iid",
-        "2: the partition 'iid' has no alpha; take `alpha` or `alphas` out, or, where other data sets need them, move them "
-        "there: `cases: [{name: uneven, partition: dirichlet, alpha: 0.1}]`",
-    ),
+    (GOOD + "partition: iid", NO_ALPHA),
+    ("methods: [toy]\nalphas: [1]\npartition: iid", NO_ALPHA),
     (GOOD + "alphas: [1]", "2: 'alpha' and 'alphas' are both given; keep one of them"),
     ("methods: [toy]\nalphas: [1, 1.0]", "2: the value 1.0 is given twice: the cells could not be told apart"),
     ("methods: [toy]\npartition: file", "2: partition 'file' needs the option 'path'"),

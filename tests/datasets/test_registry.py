@@ -12,8 +12,8 @@ from bench.plugin import DATASETS, PARTITIONS
 
 OURS = [
     "ag_news", "camelyon17", "celeba", "cifar10", "cifar100", "csv", "digits", "emnist", "emnist_writers",
-    "fashion_mnist", "femnist", "flowers102", "gtsrb", "har", "image_folder", "iwildcam", "kmnist", "markov", "mnist",
-    "motion", "npz",
+    "fashion_mnist", "femnist", "flowers102", "gtsrb", "har", "hugging_face", "image_folder", "iwildcam", "kmnist",
+    "markov", "mnist", "motion", "npz",
     "organamnist", "pamap2", "parquet", "sent140", "shakespeare", "stl10", "svhn", "texts", "tinyimagenet", "usps",
     "watch",
 ]  # fmt: skip

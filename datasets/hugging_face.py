@@ -1,0 +1,234 @@
+"""`hugging_face`: data as Hugging Face's package `datasets` downloads and saves them, read without that package.
+
+That package has the name of this one, so they cannot live in one environment. They need not: all that it writes are
+Parquet and Arrow files. Their schema says which columns hold pictures and what the classes are called.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import PositiveInt
+
+from bench.data import Array, Dataset
+from bench.errors import LISTED_NAMES, UserError, did_you_mean, optional
+from bench.places import check_folder
+from bench.plugin import DATASETS
+from datasets.assemble import PARTS
+from datasets.copies import with_copies
+from datasets.image_folder import natural
+from datasets.pictures import EncodedPicture, read_pictures, survey
+from datasets.table_rows import dataset_of
+
+_ENDINGS = (".parquet", ".arrow")
+_PART = "part of its file"  # column of a table that is made here
+_NAMED = 3  # files in a note
+
+
+@DATASETS.register("hugging_face")
+def load(
+    *,
+    data_root: Path,
+    download: bool,
+    path: str,
+    label_column: str = "label",
+    site_column: str = "",
+    subject_column: str = "",
+    leave_out: tuple[str, ...] = (),
+    categories: tuple[str, ...] = (),
+    size: PositiveInt | None = None,
+    name: str = "",
+    mean: list[float] | None = None,
+    std: list[float] | None = None,
+) -> Dataset:
+    """Pictures or a table in a folder of Hugging Face: Parquet files of a download, or Arrow files of `save_to_disk`.
+
+    The names of files or of their folders say which part they are, as in `train-00000-of-00001.parquet` or
+    `test/data-00000-of-00001.arrow`. The validation part joins the training part; without a test part a fixed 25 % is
+    held out, as it is where no row of the test part has a label. If a column holds pictures, they are the samples, as
+    RGB, and other columns are not used; else all columns are features, as those of the data set `parquet`. Classes of
+    pictures are numbered as in the schema.
+
+    Args:
+        data_root, download: not used; the files are the user's own.
+        path: the folder; a relative path starts at the current directory.
+        label_column: column of the classes.
+        site_column: column of the sites, which the partition `natural` makes clients.
+        subject_column: column that says of whom a row is, where several are of one.
+        leave_out: columns that are not used, such as a second column of pictures.
+        categories: columns of a table whose numbers name categories.
+        size: height and width to which every picture is resized; without it all must have one size.
+        name: name of the data set in reports; the folder's name if empty.
+        mean, std: of pictures per channel, in units of `x / 255`.
+
+    Raises:
+        UserError: pyarrow is not installed, the folder has no such files or those of several data sets, or a column or
+            a picture cannot be read.
+    """
+    folder = Path(path)
+    files, skipped = shards(folder)
+    if not files:
+        raise UserError(f"{folder} has no files that end in {' or '.join(_ENDINGS)}, as a download of Hugging Face has")
+    columns, parts, pictures = _read(folder, files, (label_column, site_column, subject_column), leave_out)
+    name = name or folder.resolve().name
+    if not pictures:
+        import pandas as pd
+
+        if size or mean or std:
+            raise UserError(f"{folder} has no column of pictures, which `size`, `mean` and `std` are for")
+        part = _PART if "test" in parts else ""
+        frame = pd.DataFrame(columns | ({_PART: parts} if part else {}))
+        data = dataset_of(
+            frame, source=path, name=name, label=label_column, site=site_column, subject=subject_column, part=part,
+            categories=categories,
+        )  # fmt: skip
+    else:
+        x, notes = _pictures(columns[pictures], size)
+        order = np.argsort([part == "test" for part in parts], kind="stable")
+        y, classes = _labels(folder, label_column, columns[label_column], columns.pop("", []))
+        owners = {
+            what: None if not column else _owners(folder, column, columns[column])[order]
+            for what, column in (("groups", site_column), ("subjects", subject_column))
+        }
+        data = with_copies(
+            name, x[order], y[order], len(order) - parts.count("test"), "picture",
+            lambda place: f"row {order[place] + 1}",
+            validation=np.flatnonzero(np.array(parts)[order] == "val").tolist(), classes=classes, mean=mean, std=std,
+            **owners,
+        )  # fmt: skip
+        data = replace(data, notes=(*(f"{name}: {note}" for note in notes), *data.notes))
+    if skipped:
+        listed = ", ".join(str(file.relative_to(folder)) for file in skipped[:_NAMED])
+        more = f"{name}: {len(skipped)} files of no known part are not read: {listed}"
+        data = replace(data, notes=(more, *data.notes))
+    return data
+
+
+@DATASETS.offer("hugging_face", "recognised")
+def is_download(folder: Path) -> bool:
+    """Whether a folder has files that are named as those of Hugging Face: each as a part, one of them for training."""
+    parts = [_part(file.relative_to(folder)) for file in folder.rglob("*") if file.suffix in _ENDINGS]
+    return "train" in parts and all(parts)
+
+
+def shards(folder: Path) -> tuple[dict[Path, str], list[Path]]:
+    """Find the files of a folder of Hugging Face, each with its part (train, val or test), and those of other parts.
+
+    Raises:
+        UserError: it is no folder, or has files of several data sets.
+    """
+    check_folder(folder, remedy="set the option `path` to the folder of a download")
+    names = (file for file in folder.rglob("*") if file.suffix in _ENDINGS and not file.name.startswith("cache-"))
+    files = sorted(names, key=lambda file: natural(file.relative_to(folder).as_posix()))
+    parts = {file: _part(file.relative_to(folder)) for file in files}
+    if not any(parts.values()):
+        return dict.fromkeys(files, "train"), []
+    known = {file: part for file, part in parts.items() if part}
+    homes = {file.parent.parent if file.parent.name.lower() in PARTS else file.parent for file in known}
+    if len(homes) > 1:
+        listed = ", ".join(sorted(str(home) for home in homes)[:_NAMED])
+        raise UserError(f"{folder} has several data sets; set `path` to one of {listed}")
+    return known, [file for file, part in parts.items() if not part]
+
+
+def _part(file: Path) -> str:
+    """The part that a file's name says, or else the folder that it lies in; empty if none does."""
+    words = [*re.findall("[a-z]+", file.stem.lower())[::-1], file.parent.name.lower()]
+    return next((PARTS[word] for word in words if word in PARTS), "")
+
+
+def _read(
+    folder: Path, files: dict[Path, str], needed: Sequence[str], leave_out: Sequence[str]
+) -> tuple[dict[str, list[Any]], list[str], str]:
+    """Values by column, the part of each row, and the column of pictures, if there is one.
+
+    A column of classes holds their names, and the schema's order of those of the labels is under an empty name.
+    """
+    pa = optional("pyarrow", f"hugging_face {folder}")
+    tables = {file: _table(file) for file in files}
+    schema = next(iter(tables.values())).schema
+    for file, table in tables.items():
+        if table.schema.names != schema.names:
+            raise UserError(f"{file} has the columns {', '.join(table.schema.names)}, and others of {folder} have not")
+    for column in [*filter(None, needed), *leave_out]:
+        if column not in schema.names:
+            hint = did_you_mean(column, schema.names) or f" There are {', '.join(schema.names[:LISTED_NAMES])}."
+            raise UserError(f"{folder}: there is no column {column!r}.{hint}")
+    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    pictures = [
+        field.name
+        for field in schema
+        if field.name not in leave_out
+        and pa.types.is_struct(field.type)
+        and {child.name for child in field.type} == {"bytes", "path"}
+        and features.get(field.name, {}).get("_type", "Image") == "Image"
+    ]
+    if len(pictures) > 1:
+        raise UserError(f"{folder}: {' and '.join(pictures)} hold pictures; add all but one to `leave_out`")
+    used = [*pictures, *filter(None, needed)] if pictures else [n for n in schema.names if n not in leave_out]
+    columns: dict[str, list[Any]] = {column: [] for column in used}
+    parts: list[str] = []
+    for file, table in tables.items():
+        rows = {column: _values(file, table[column].to_pylist(), features.get(column, {})) for column in used}
+        if files[file] == "test" and not any(label is not None for label in rows[needed[0]]):
+            continue  # a competition's tests have no labels
+        for column in used:
+            columns[column] += rows[column]
+        parts += [files[file]] * table.num_rows
+    if pictures:
+        columns[""] = features.get(needed[0], {}).get("names", [])
+    return columns, parts, pictures[0] if pictures else ""
+
+
+def _table(file: Path) -> Any:
+    pa = optional("pyarrow", f"hugging_face {file}")
+    try:
+        if file.suffix == ".parquet":
+            return optional("pyarrow.parquet", f"hugging_face {file}").read_table(file)
+        with pa.OSFile(str(file)) as source:
+            return pa.ipc.open_stream(source).read_all()
+    except (OSError, ValueError) as error:  # those of pyarrow are derived from these
+        raise UserError(f"{file} cannot be read ({str(error).splitlines()[0]}); download it again") from None
+
+
+def _values(file: Path, values: list[Any], feature: dict[str, Any]) -> list[Any]:
+    """Values of a column: names in place of the numbers of classes, and pictures with the place that they are from."""
+    if feature.get("_type") == "ClassLabel":
+        names = feature.get("names", [])
+        return [None if value is None or value < 0 else names[value] for value in values]
+    if not (values and isinstance(values[0], dict) and values[0].keys() == {"bytes", "path"}):
+        return values
+    return [
+        file.parent / (value["path"] or "")
+        if value["bytes"] is None
+        else EncodedPicture(f"{file}, row {row + 1}", value["bytes"])
+        for row, value in enumerate(values)
+    ]
+
+
+def _pictures(sources: list[Any], size: int | None) -> tuple[Array, list[str]]:
+    tones = survey(sources)
+    return read_pictures(sources, size, tones), tones.notes()
+
+
+def _labels(folder: Path, column: str, values: list[Any], names: Sequence[str]) -> tuple[Array, Sequence[str]]:
+    """Labels as numbers of the schema's classes, or else as they are."""
+    _refuse_gaps(folder, column, values)
+    if names:
+        numbers = {name: number for number, name in enumerate(names)}
+        return np.array([numbers[value] for value in values]), names
+    return np.array(values), ()
+
+
+def _owners(folder: Path, column: str, values: list[Any]) -> Array:
+    _refuse_gaps(folder, column, values)
+    return np.array([str(value) for value in values])
+
+
+def _refuse_gaps(folder: Path, column: str, values: list[Any]) -> None:
+    if gaps := [row for row, value in enumerate(values) if value is None]:
+        raise UserError(f"{folder}: the column {column!r} is empty in {len(gaps)} rows (the first: row {gaps[0] + 1})")
