@@ -40,13 +40,19 @@ def _parts(stages: Sequence[Partition]) -> list[list[tuple[Indices, ...]]]:
 
 
 def gathered(remarks: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
-    """Merge remarks on partitions: one line per task and remark, with the seeds that it concerns."""
-    seeds: dict[tuple[str, str], dict[int, None]] = defaultdict(dict)
+    """Merge remarks on partitions: one line per remark, with the tasks and seeds that it concerns."""
+    seeds: dict[str, dict[str, dict[int, None]]] = defaultdict(lambda: defaultdict(dict))
     for settings, texts in remarks:
         for text in texts:
             seed = settings.seed if settings.partition_seed is None else settings.partition_seed
-            seeds[task_name(settings), text][seed] = None
-    return [f"{task}: {text} (seed {', '.join(map(str, numbers))})" for (task, text), numbers in seeds.items()]
+            seeds[text][task_name(settings)][seed] = None
+    lines = []
+    for text, tasks in seeds.items():
+        of_seeds = {task: f"(seed {', '.join(map(str, numbers))})" for task, numbers in tasks.items()}
+        where = "; ".join(f"{task} {numbers}" for task, numbers in of_seeds.items())
+        (task, numbers), *others = of_seeds.items()
+        lines.append(f"{where}: {text}" if others else f"{task}: {text} {numbers}")
+    return lines
 
 
 def run_remarks(cells: Sequence[CellView]) -> list[str]:

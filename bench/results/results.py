@@ -157,11 +157,11 @@ class RunView:
 
     @property
     def results(self) -> "pd.DataFrame":
-        """The accuracies: one row per cell and figure, as `tidy` has it; read again at every use."""
-        return tidy(self.path)
+        """The rows of `scores` that are of accuracy: one per cell and figure."""
+        return self.scores("accuracy")
 
     def scores(self, metric: str | None = None) -> "pd.DataFrame":
-        """Rows as in `results` with all scores that cells have, told apart by the column `score`, at the same rounds.
+        """The one tidy table: a row per cell, figure and score, as `tidy` has it; read again at every use.
 
         Args:
             metric: one of them, such as `auroc`; None: accuracy, loss and all others.

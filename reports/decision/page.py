@@ -155,7 +155,7 @@ def _site_table(verdict: ConsortiumVerdict) -> Table:
             site.name,
             (
                 number(site.gain.samples, decimals=0), number(site.gain.mean, decimals=1, signed=True),
-                words("–" if math.isnan(site.gain.low) else f"[{site.gain.low:.1f}, {site.gain.high:.1f}]"),
+                words("–" if math.isnan(site.gain.low) else points(site.gain).partition(" points ")[2]),
                 words(site.answer),
             ),
         )

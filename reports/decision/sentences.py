@@ -41,7 +41,8 @@ def headline(verdict: ConsortiumVerdict) -> str:
 
 def points(gain: CrossedMean) -> str:
     """A gain and its interval, such as `2.1 points [0.8, 3.4]`."""
-    return f"{gain.mean:.1f} points [{gain.low:.1f}, {gain.high:.1f}]"
+    mean, low, high = (f"{round(x, 1) + 0.0:.1f}" for x in (gain.mean, gain.low, gain.high))  # no "-0.0"
+    return f"{mean} points [{low}, {high}]"
 
 
 def settings_text(settings: dict[str, object]) -> str:

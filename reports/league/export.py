@@ -21,7 +21,7 @@ from bench.results.results import RunView
 from bench.store import inside
 from bench.store.store import FINISHED, read_timing
 from reports.league.rule import REFERENCES, budget_text, evaluations_on_tests, was_tuned
-from reports.tables.table import Column, Table, TableEntry, to_latex, words
+from reports.tables.table import Column, Table, TableEntry, amount, to_latex, words
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _BEST = 3
@@ -211,6 +211,6 @@ def _budget(table: Path) -> dict[str, Any]:
         "trials_each": ", ".join(map(str, trials)),
         "pruned": int(total["pruned"]),
         "tuning_rounds": int(total["rounds trained"]),
-        "tuning_hours": total["hours"],
+        "tuning_hours": amount(total["hours"]).number,  # a small study's are not 0.00
         "ranges": sorted({line["note"] for line in lines if line["column"] == "range"}),
     }

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from reports.league.gain import Gains
 from reports.league.pictures import means
-from reports.league.rule import family_mean, ranked
+from reports.league.rule import family_mean, rank_text, ranked
 from reports.page.section import Section
 from reports.reading.load import GM, PM, Figure, Store
 from reports.statistics.inference import Summary
@@ -38,8 +38,8 @@ def _ranks(store: Store, figure: Figure, chosen: str) -> Iterator[str]:
     first, highest = max(places, key=lambda row: places[row].mean), str(mean.idxmax())
     tier = [row for row in compared.scores if places[row].tier == 1]
     yield (
-        f"{figure.name}: {len(compared.scores)} methods train it, of which {len(tier)} are in the first tier. First by "
-        f"log-odds is {first} (rank {places[first].first} to {places[first].last}), first by accuracy {highest} "
+        f"{figure.name}: {len(compared.scores)} methods train it, {len(tier)} of them in the first tier. First by "
+        f"log-odds is {first} (rank {rank_text(places[first])}), first by accuracy {highest} "
         f"({mean[highest]:.2f} %)."
     )
 

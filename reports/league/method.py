@@ -7,7 +7,7 @@ import numpy as np
 
 from reports.league.gain import by_seed
 from reports.league.pictures import means
-from reports.league.rule import REFERENCES, ranked, task_weights, units_of
+from reports.league.rule import REFERENCES, rank_text, ranked, task_weights, units_of
 from reports.league.wins import counted, outcome_text
 from reports.page.section import Section
 from reports.pictures.canvas import COLOURS, Picture, drawing, finish, legend
@@ -57,7 +57,7 @@ def _sentence(method: str, figure: Figure, places: dict[str, Ranked], pairs: dic
     place = places[method]
     sure = [pair.difference > 0 for pair in pairs.values() if pair.p < LEVEL]
     return (
-        f"{figure.name}: rank {place.first} to {place.last} of {len(pairs) + 1}, tier {place.tier}. Of the "
+        f"{figure.name}: rank {rank_text(place)} of {len(pairs) + 1}, tier {place.tier}. Of the "
         f"{len(pairs)} others, the mean over tasks is surely above that of {sum(sure)} and surely below that of "
         f"{len(sure) - sum(sure)}."
     )
@@ -129,7 +129,7 @@ def _picture(store: Store, compared: Family, method: str, figure: Figure, chosen
         axes[0].set(xlabel=f"{figure.name} accuracy (%)", ylim=(len(store.tasks) - 0.5, -0.5))
         legend(canvas, {**lines, "best other": best})
         caption = (
-            f"{figure.text}, mean over seeds. Black: the best of the other methods that are compared, named in "
-            "brackets beside the task; chosen on these very numbers, so it is too high. Hollow: a generic model."
+            f"{figure.text}, mean over seeds; hollow: a generic model. Black: the best of the other methods that are "
+            "compared, named in brackets beside the task; chosen on these very numbers, so it is too high."
         )
         return finish(canvas, f"method_{figure.name.lower()}", f"{figure.name}: {method} task by task", caption)

@@ -21,6 +21,7 @@ from reports.league.rule import (
     evaluations_on_tests,
     family_mean,
     generic_answers,
+    rank_text,
     ranked,
     units_of,
 )
@@ -88,8 +89,10 @@ def write_league(
             sections += sections_of()
         cells = f"{len(store.rows)} methods, {len(store.tasks)} tasks, {len(store.cells)} cells"
         step("writing the files")
-        shown = replace(store, runs=(_common(store.runs),))
-        return write_page(shown, out, title, f"{cells}; every method {budget_text(entries_of(store))}.", sections)
+        # What all entries share is the league's definition; the rest stands in the table of entries.
+        shared = {name: x for name, x in store.runs[0].items() if all(run.get(name) == x for run in store.runs)}
+        common = replace(store, runs=(shared,))
+        return write_page(common, out, title, f"{cells}; every method {budget_text(entries_of(store))}.", sections)
 
 
 def _recompute(store: Store) -> Recompute:
@@ -103,11 +106,6 @@ def _recompute(store: Store) -> Recompute:
         return f"bench verify {place} --cells {sum(path.is_dir() for path in entry.iterdir())}"
 
     return command
-
-
-def _common(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Entries of `run.json` that all runs share: the league's definition. The rest stands in the table of entries."""
-    return {name: value for name, value in runs[0].items() if all(run.get(name) == value for run in runs)}
 
 
 def _entries(store: Store) -> Table:
@@ -208,8 +206,7 @@ def _place(row: str, compared: Family, place: Ranked | None) -> tuple[TableEntry
     if place is None:
         return words(compared.left_out.get(row, "–")), words("–")
     note = f"= {compared.clones[row]}" if row in compared.clones else ""
-    ranks = f"{place.first}" if place.first == place.last else f"{place.first}–{place.last}"
-    return TableEntry(place.tier, decimals=0, note=note), words(ranks)
+    return TableEntry(place.tier, decimals=0, note=note), words(rank_text(place))
 
 
 def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark: Mark) -> TableEntry:

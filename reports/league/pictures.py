@@ -46,7 +46,7 @@ def rank_picture(places: Mapping[str, Ranked], figure: Figure) -> Picture:
             )
             axes[0].plot(ranks[row], at, "o", color="black", markersize=3)
         axes[0].set_yticks(range(len(order)), order, fontsize=7)
-        axes[0].set(xlabel="rank (1 is best)", xlim=(0, len(order) + 1), ylim=(len(order) - 0.4, -0.6))
+        axes[0].set(xlabel="rank (1 is best)", xlim=(0.5, len(order) + 0.5), ylim=(len(order) - 0.4, -0.6))
         legend(canvas, lines)
         caption = (
             f"{figure.text}: intervals that hold all true ranks at once with 95 % probability, and a point for "
@@ -71,7 +71,7 @@ def heat_map(accuracies: pd.DataFrame, figure: Figure) -> Picture:
         axes[0].tick_params(axis="x", top=True, labeltop=True, rotation=90)  # the map is long: names at both ends
         axes[0].set_yticks(range(accuracies.shape[0]), accuracies.index, fontsize=7)
         axes[0].grid(visible=False)
-        canvas.colour_bar(image, axes, "points below the task's best")
+        canvas.colour_bar(image, axes, f"points below the task's best ({_SHOWN:g}: or more)")
         caption = (
             f"{figure.text}: percentage points below the best method of each task; the ranking's order from above."
         )

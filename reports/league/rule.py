@@ -103,6 +103,11 @@ def positions(places: Mapping[str, Ranked]) -> dict[str, int]:
     }
 
 
+def rank_text(place: Ranked) -> str:
+    """The rank interval of a method, `2–4`, or its only rank."""
+    return f"{place.first}" if place.first == place.last else f"{place.first}–{place.last}"
+
+
 @remembered
 def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str, Ranked]]:
     """The rows that may be compared on all tasks, and their ranks; a clone stands where its first one does."""

@@ -39,12 +39,15 @@ def answers(store: Store, chosen: str, costs: pd.DataFrame, tuned: Sequence[str]
     wins = list(winners.values())
     leader = max(rows, key=lambda row: (wins.count(row) if store.cases else 0, whole[row]))
     sentences = [
-        _who(store, chosen, places),
-        _how_sure(store, figure, chosen, leader),
+        *(
+            [_who(store, chosen, places), _how_sure(store, figure, chosen, leader)]
+            if len(store.rows) > 1
+            else [f"There is one method, `{leader}`, and none to compare it with."]
+        ),
         _gains(store, figure, chosen, leader),
         *([_of_cases(store, figure, chosen, leader)] if store.cases else []),
         _cost(store.cases.get(store.reference_case, store), costs, leader),
-        _unsaid(store, figure, chosen, leader, tuned),
+        f"The run cannot say {listed(list(_limits(store, figure, chosen, leader, tuned)), last='or')}.",
     ]
     return tuple(sentence for sentence in sentences if sentence)
 
@@ -179,10 +182,6 @@ def _cost(store: Store, costs: pd.DataFrame, leader: str) -> str:
 def _amount(number: float) -> str:
     """A number with three digits, and all of them before the point."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
-
-
-def _unsaid(store: Store, figure: Figure, chosen: str, leader: str, tuned: Sequence[str]) -> str:
-    return f"The run cannot say {listed(list(_limits(store, figure, chosen, leader, tuned)), last='or')}."
 
 
 def _limits(store: Store, figure: Figure, chosen: str, leader: str, tuned: Sequence[str]) -> Iterator[str]:

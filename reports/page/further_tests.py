@@ -62,7 +62,8 @@ def further_tests(store: Store, chosen: str) -> pd.DataFrame:
         unit=[units[place] for place in zip(rows["task"], rows["seed"], strict=True)],
         value=100 * rows["value"],
     )
-    rows = pd.concat([rows, _guessing(store, rows)])
+    tests = rows[["task", "metric", "test"]].drop_duplicates()
+    rows = pd.concat([rows, store.guesses().rename(columns={"accuracy": "value"}).merge(tests, on="task")])
     means = rows.groupby(["row", "task", "unit", "seed", "metric", "test"], sort=False)["value"].mean()
     tested = set(means.reset_index()[["row", "task", "seed", "metric"]].itertuples(index=False, name=None))
     further = means.groupby(["row", "task", "unit", "metric", "test"], sort=False).mean().reset_index()
@@ -75,18 +76,6 @@ def further_tests(store: Store, chosen: str) -> pd.DataFrame:
     ]
     at_home = pd.DataFrame(by_seed, columns=columns).groupby(columns[:-1], sort=False)["value"].mean().reset_index()
     return pd.concat([at_home, further[columns]], ignore_index=True)
-
-
-def _guessing(store: Store, tested: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the cells that diverged, at chance level."""
-    tests = tested[["task", "metric", "test"]].drop_duplicates()
-    columns = ["row", "task", "unit", "seed", "value"]
-    diverged = [
-        (cell.row, cell.task, cell.unit, cell.seed, store.chance(cell.task))
-        for cell in store.cells
-        if cell.state == "diverged"
-    ]
-    return pd.DataFrame(diverged, columns=columns).merge(tests, on="task")
 
 
 def by_unit(tested: pd.DataFrame, row: str, task: str, metric: str, test: str) -> dict[str, float]:
@@ -153,14 +142,9 @@ def reversals(store: Store, tested: pd.DataFrame) -> list[str]:
                 )
                 certain = at_home.low * at_home.high > 0 and elsewhere.low * elsewhere.high > 0
                 if certain and at_home.difference * elsewhere.difference < 0:
-                    texts.append(
-                        f"{task}: {first} − {second}: {_text(at_home)} on own tests, {_text(elsewhere)} on {test}"
-                    )
+                    own, other = (f"{x.difference:+.2f} [{x.low:+.2f}, {x.high:+.2f}]" for x in (at_home, elsewhere))
+                    texts.append(f"{task}: {first} − {second}: {own} on own tests, {other} on {test}")
     return texts
-
-
-def _text(difference: inference.Comparison) -> str:
-    return f"{difference.difference:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
 
 
 def price(store: Store, tested: pd.DataFrame) -> Picture | None:
@@ -179,7 +163,7 @@ def price(store: Store, tested: pd.DataFrame) -> Picture | None:
     points = point_styles(store)
     drawn: dict[str, dict[str, Any]] = {}
     with drawing(tests, len(tasks), panel=(3.2, 2.6)) as (canvas, axes):
-        for axis, (task, test) in zip(axes, [(task, test) for task in tasks for test in tests], strict=True):
+        for axis, (task, test) in zip(axes, itertools.product(tasks, tests), strict=True):
             for row in store.rows:
                 values = [list(by_unit(personal, row, task, "pm", place).values()) for place in (OWN, test)]
                 if not all(values):

@@ -228,16 +228,6 @@ def _accuracy_section(part: _Compared) -> Section:
     )
 
 
-def _published_section(part: _Compared) -> Section | None:
-    beside = [table for table in part.printed if set(table.metrics) & set(MEASURES)]
-    return _section("published", "Beside the paper", (comparison(part.store, table) for table in beside))
-
-
-def _convergence_section(part: _Compared) -> Section | None:
-    pictures = [figures.convergence(part.store, part.curves)] if any(map(len, part.curves.values())) else []
-    return _section("convergence", "Convergence", pictures=pictures)
-
-
 def _statistics_section(part: _Compared) -> Section:
     """Comparisons of methods; with cases within each, and over all tasks of a case where there are several."""
     store, chosen = part.store, part.chosen
@@ -309,9 +299,17 @@ _SECTIONS: dict[str, Callable[[_Compared], Section | None]] = {
     "other scores": lambda part: _section("scores", "Other scores", scores.score_tables(part.store, part.chosen)),
     "further tests": lambda part: further_section(part.store, accuracy.selection(part.store)),
     "changes of the data": lambda part: change_section(part.store),
-    "beside the paper": _published_section,
-    "convergence": _convergence_section,
-    "statistics": _statistics_section,
+    "beside the paper": lambda part: _section(
+        "published",
+        "Beside the paper",
+        (comparison(part.store, table) for table in part.printed if set(table.metrics) & set(MEASURES)),
+    ),
+    "convergence": lambda part: _section(
+        "convergence",
+        "Convergence",
+        pictures=[figures.convergence(part.store, part.curves)] if any(map(len, part.curves.values())) else [],
+    ),
+    "statistics": lambda part: _statistics_section(part) if len(part.store.rows) > 1 else None,
     "clients": _client_section,
     "cost": _cost_section,
     "time": lambda part: _section("timeline", "Time", pictures=[timeline.timelines(part.store)]),

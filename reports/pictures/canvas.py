@@ -170,7 +170,11 @@ class Canvas(MatplotlibFigure):
             old.remove()
         one_row = sum(map(len, self.blocks)) <= across
         lines = [math.ceil(len(block) / across) for block in self.blocks]
-        columns = sum(map(len, self.blocks)) if one_row else max(map(_columns, self.blocks, lines))
+        columns = (
+            sum(map(len, self.blocks))
+            if one_row
+            else max(math.ceil(len(block) / count) for block, count in zip(self.blocks, lines, strict=True))
+        )
         rows = 1 if one_row else sum(lines)
         labels = self._cut(self.key, width - 0.7)
         aside = 0.5 + max(map(inches, labels), default=0.0)
@@ -198,7 +202,7 @@ class Canvas(MatplotlibFigure):
         engine.execute(self)
         if self._thin_out() or self.foot:  # before, the bar has no size
             engine.execute(self)
-        self.set_layout_engine(None)  # "none" would leave a placeholder, for which each file is drawn twice
+        self.set_layout_engine(None)  # not "none": for its placeholder each file is drawn twice
 
     def _panel_size(self, room: float) -> tuple[float, float]:
         """Inches of a panel's width and height where so many inches are its share of the width."""
@@ -234,7 +238,8 @@ class Canvas(MatplotlibFigure):
         for axis, title, below, beside, ticks, names in self._given:
             short = self._name_ticks(axis.yaxis, names, _NAMES * room)
             inner = room - self.bar - max([_TICKS, *(0.25 + inches(name) for name in short)])
-            self._name_ticks(axis.xaxis, ticks, UPRIGHT if _is_upright(axis) else inner / max(1, len(ticks)))
+            upright = any(label.get_rotation() == 90 for label in axis.get_xticklabels())
+            self._name_ticks(axis.xaxis, ticks, UPRIGHT if upright else inner / max(1, len(ticks)))
             titles = self._folded(title, inner, _BOLD)
             lines = max(lines, len(titles))
             labels = self._folded(below, inner)
@@ -346,10 +351,6 @@ def _fixed(side: "Axis") -> list[str]:
     if not isinstance(locator, FixedLocator) or not isinstance(formatter, FuncFormatter):
         return []
     return [formatter(place) for place in locator.tick_values(0, 1)]
-
-
-def _is_upright(axis: "Axes") -> bool:
-    return any(label.get_rotation() == 90 for label in axis.get_xticklabels())
 
 
 def _thin_ticks(side: "Axis") -> bool:
@@ -499,7 +500,8 @@ def task_colours(store: Store) -> dict[str, str]:
     for task in sorted(store.tasks, key=lambda task: -_alpha(task)):
         groups.setdefault(re.sub(r", α=[^,]*", "", task), []).append(task)
     if all(len(group) == 1 for group in groups.values()) or len(groups) > len(_MAPS):
-        return dict(zip(store.tasks, _unordered(len(store.tasks)), strict=True))
+        many = [mpl.colors.to_hex(mpl.colormaps["turbo"](x)) for x in np.linspace(0.05, 0.95, len(store.tasks))]
+        return dict(zip(store.tasks, COLOURS if len(store.tasks) <= len(COLOURS) else many, strict=False))
     colours: dict[str, str] = {}
     for k, group in enumerate(groups.values()):
         shades = mpl.colormaps["viridis_r" if len(groups) == 1 else _MAPS[k]]
@@ -507,12 +509,6 @@ def task_colours(store: Store) -> dict[str, str]:
         places = np.linspace(low, high, len(group)) if len(group) > 1 else [high]
         colours |= {task: mpl.colors.to_hex(shades(x)) for task, x in zip(group, places, strict=True)}
     return {task: colours[task] for task in store.tasks}
-
-
-def _unordered(count: int) -> list[str]:
-    if count <= len(COLOURS):
-        return list(COLOURS[:count])
-    return [mpl.colors.to_hex(mpl.colormaps["turbo"](x)) for x in np.linspace(0.05, 0.95, count)]
 
 
 def _alpha(task: str) -> float:
@@ -523,10 +519,6 @@ def _alpha(task: str) -> float:
 def _mean(store: Store, row: str) -> float:
     scores = [store.scores(row, task, PM, "last") for task in store.tasks]
     return float(np.mean([np.mean(list(units.values())) for units in scores])) if all(scores) else -math.inf
-
-
-def _columns(block: Sequence[Any], lines: int) -> int:
-    return math.ceil(len(block) / lines) if lines else 1
 
 
 def _svg(canvas: MatplotlibFigure) -> bytes:

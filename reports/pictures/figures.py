@@ -1,8 +1,9 @@
 """The pictures of a report that are about curves, partitions, samples, clients, settings and ranks."""
 
 import base64
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,18 @@ import numpy.typing as npt
 import pandas as pd
 
 from bench.data import Floats
-from reports.pictures.canvas import SMALL, Canvas, Picture, drawing, finish, legend, saved, style_context, styles
+from reports.pictures.canvas import (
+    SMALL,
+    Canvas,
+    Picture,
+    drawing,
+    finish,
+    legend,
+    saved,
+    shortened,
+    style_context,
+    styles,
+)
 from reports.reading.load import HEADLINE, Figure, Store
 from reports.statistics.inference import CriticalDifference
 
@@ -36,7 +48,7 @@ def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round")
     figures = [figure for figure in HEADLINE if len(curves[figure.name])]
     lines = styles(store)
     with drawing(store.tasks, len(figures)) as (canvas, axes):
-        for axis, (figure, task) in zip(axes, _panels(figures, store.tasks), strict=True):
+        for axis, (figure, task) in zip(axes, itertools.product(figures, store.tasks), strict=True):
             curve = curves[figure.name]
             row_curves = {row: curve[(curve["row"] == row) & (curve["task"] == task)] for row in store.rows}
             groups = coinciding({row: row_curve for row, row_curve in row_curves.items() if len(row_curve)})
@@ -187,10 +199,6 @@ def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
         return finish(canvas, f"ranks_{figure.name.lower()}", f"Ranks, {figure.name}", caption, how)
 
 
-def _panels(figures: Sequence[Figure], tasks: Sequence[str]) -> list[tuple[Figure, str]]:
-    return [(figure, task) for figure in figures for task in tasks]
-
-
 def band(axis: "Axes", curve: pd.DataFrame, x: str, line: dict[str, Any]) -> None:
     """Mean and standard deviation over seeds, where all seeds were evaluated."""
     if curve.empty or curve[x].isna().all():
@@ -245,8 +253,9 @@ def _sample_picture(task: str, number: int, content: dict[str, Any]) -> Picture:
             shown = zip(axes, images(content["shape"], row["images"]), row["labels"], strict=False)
             for axis, image, label in shown:
                 axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-                axis.set_title(label[:10], fontsize=7, fontweight="normal", pad=1)
+                (name,) = shortened([label], _INCH, 7).values()
+                axis.set_title(name, fontsize=7, fontweight="normal", pad=1)
             axes[0].text(-0.3, 0.5, f"client {row['client']}", transform=axes[0].transAxes, ha="right", fontsize=7)
         canvas.draw_without_rendering()
-        canvas.set_layout_engine("none")
+        canvas.set_layout_engine(None)  # as in `Canvas.arrange`
         return saved(canvas, f"samples_{number}", f"What clients see: {task}", caption)

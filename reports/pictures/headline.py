@@ -29,7 +29,8 @@ def headline(store: Store, chosen: str) -> Picture | None:
     each = min(0.6, max(0.2, 0.15 + 0.06 * len(store.tasks))) if rows <= 30 else 0.2
     with drawing(["all"], len(panels), panel=(4.7, 0.6 + each * rows)) as (canvas, axes):
         for axis, (figure, by_row) in zip(axes, panels.items(), strict=True):
-            _panel(axis, by_row, colours, derived={row for row in by_row if _derived(store, row, figure)})
+            derived = {cell.row for cell in store.cells if figure.metric in cell.view.status.derived}
+            _panel(axis, by_row, colours, derived)
             models = {"gm": "generic model", "pm": "personalized models"}[figure.metric]
             axis.set(title=f"{figure.name}: {models}", xlabel="test accuracy (%)")
         legend(canvas, {task: {"color": colour, "marker": "o", "ls": "-", "ms": 4} for task, colour in colours.items()})
@@ -102,7 +103,3 @@ def _floor(means: list[float]) -> float:
     """Accuracy at which the axis may begin: a method far below all others does not press them together."""
     usual = float(np.quantile(means, 0.25))
     return usual - 2 * (max(means) - usual) - 5
-
-
-def _derived(store: Store, row: str, figure: Figure) -> bool:
-    return any(figure.metric in cell.view.status.derived for cell in store.cells if cell.row == row)

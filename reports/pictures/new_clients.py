@@ -27,13 +27,8 @@ def newcomers(store: Store) -> pd.DataFrame:
     epochs = chosen["metric"].str.removeprefix(_PREFIX).astype(int)
     accuracies = chosen.assign(epochs=epochs, accuracy=100 * chosen["value"])
     measured = accuracies[["row", "task", "seed", "epochs", "accuracy"]]
-    diverged = [
-        (cell.row, cell.task, cell.seed, count, store.chance(cell.task))
-        for cell in store.cells
-        if cell.state == "diverged"
-        for count in measured[measured["task"] == cell.task]["epochs"].unique()
-    ]
-    return pd.concat([measured, pd.DataFrame(diverged, columns=measured.columns)]) if diverged else measured
+    guessing = store.guesses().merge(measured[["task", "epochs"]].drop_duplicates(), on="task")
+    return pd.concat([measured, guessing[measured.columns]]) if len(guessing) else measured
 
 
 def newcomer_table(store: Store, accuracies: pd.DataFrame) -> Table:

@@ -1,5 +1,6 @@
 """Accuracy against its costs: bytes and steps of a round."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
     derived = {figure: derived_rows(store, store.tasks, figure) for figure in HEADLINE}
     drawn: dict[str, dict[str, Any]] = {}
     with drawing(shown, len(HEADLINE), panel=(4.2, 2.6)) as (canvas, axes):
-        for axis, (figure, name) in zip(axes, [(f, n) for f in HEADLINE for n in shown], strict=True):
+        for axis, (figure, name) in zip(axes, itertools.product(HEADLINE, shown), strict=True):
             for row in store.rows:
                 by_task = [list(store.scores(row, task, figure, chosen).values()) for task in store.tasks]
                 cost = float(means[name].get(row, np.nan))

@@ -218,6 +218,15 @@ class Store:
                 return 100 / len(partition["counts"][0])
         return math.nan
 
+    def guesses(self) -> pd.DataFrame:
+        """The cells that diverged, which count at chance level: row, task, seed, unit and accuracy in percent."""
+        diverged = [
+            (cell.row, cell.task, cell.seed, cell.unit, self.chance(cell.task))
+            for cell in self.cells
+            if cell.state == "diverged"
+        ]
+        return pd.DataFrame(diverged, columns=[*_NAMES, "unit", "accuracy"])
+
     def least(self, task: str, on: str) -> float:
         """Least standard deviation in points that intervals suppose of a unit's accuracies, or differences of two.
 

@@ -101,7 +101,8 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, goals: Ma
             rows.append((row, (words(task), mean_entry(traffic, decimals=2), target, rounds, megabytes, seconds)))
     caption = (
         f"What each method takes to reach a target accuracy ({PM.text}): rounds, megabytes of all clients together and "
-        "simulated seconds, mean ± standard deviation over seeds. (2/3): so many seeds reach it; a dash: none does."
+        "simulated seconds, mean ± standard deviation over seeds. (2/3): so many seeds reach it, and the number is the "
+        "expected running time; a dash: none does."
     )
     how = (
         "MB per client: megabytes (10⁶ bytes) sent and received over the whole run, buffers included, by the number of "

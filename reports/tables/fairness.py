@@ -47,12 +47,9 @@ def with_diverged(clients: pd.DataFrame, store: Store) -> pd.DataFrame:
         clients: `client_accuracies`; any other row of a task and seed has the same clients.
         store: cells of one protocol.
     """
-    diverged = [
-        (cell.row, cell.task, cell.seed, store.chance(cell.task)) for cell in store.cells if cell.state == "diverged"
-    ]
     keys = ["task", "seed", "client"]
     same = clients.drop_duplicates(keys)[[*keys, "samples", "n_train"]]
-    guessing = pd.DataFrame(diverged, columns=["row", "task", "seed", "accuracy"]).merge(same, on=["task", "seed"])
+    guessing = store.guesses().drop(columns="unit").merge(same, on=["task", "seed"])
     if guessing.empty:
         return clients
     return pd.concat([clients, guessing.assign(correct=guessing["samples"] * guessing["accuracy"] / 100)])

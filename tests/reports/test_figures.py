@@ -262,8 +262,9 @@ def test_a_logarithmic_axis_has_plain_numbers(store):
 
 
 def test_images_are_the_same_bytes_every_time_whatever_classes_are_called():
-    image = base64.b64encode(bytes(range(16))).decode()
-    content = {"shape": [1, 4, 4], "clients": [{"client": 0, "labels": ["$^$"], "images": image}]}
+    image = base64.b64encode(bytes(range(48))).decode()
+    labels = ["$^$", "a class whose name is long", "a class whose name is longer"]
+    content = {"shape": [1, 4, 4], "clients": [{"client": 0, "labels": labels, "images": image}]}
     first, second = (figures._sample_picture("digits", 0, content) for _ in range(2))
     assert first.svg == second.svg
     assert first.svg.decode().count(">$^$<") == 1

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from reports.page.first_screen import answers
+from reports.page.page import write_report
 from reports.reading.load import PM, load
 from reports.tables import cost
 from tests.reports.conftest import write_cases, write_store
@@ -73,3 +74,9 @@ def test_a_run_in_which_no_method_has_a_figure_on_every_task_names_nobody_best(s
     states = {(method, alpha, 0): "failed" for method, alpha in (("scd", 0.1), ("ditto", 1.0))}
     store = load([store_writer(tmp_path / "one", seeds=1, methods=("scd", "ditto"), states=states)])
     assert said(store) == ("No method has a figure on every task, so that none can be called best.",)
+
+
+def test_a_method_without_rivals_is_not_called_best(store_writer, tmp_path):
+    run = store_writer(tmp_path, seeds=1, alphas=(1.0,), methods=("scd",))
+    assert said(load([run]))[0] == "There is one method, `scd`, and none to compare it with."
+    assert "Performance profiles" not in write_report([run]).read_text()
