@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import PositiveInt
 
-from bench.data import Array, Dataset
+from bench.data import Dataset
 from bench.errors import LISTED_NAMES, UserError, did_you_mean, optional
 from bench.places import check_folder
 from bench.plugin import DATASETS
@@ -87,12 +87,15 @@ def load(
             categories=categories,
         )  # fmt: skip
     else:
-        x, notes = _pictures(columns[pictures], size)
+        tones = survey(columns[pictures])
+        x = read_pictures(columns[pictures], size, tones)
         order = np.argsort([part == "test" for part in parts], kind="stable")
-        y, classes = _labels(folder, label_column, columns[label_column], columns.pop("", []))
+        labels, classes = _filled(folder, label_column, columns[label_column]), columns[""]
+        y = np.array([classes.index(label) for label in labels] if classes else labels)
         owners = {
-            what: None if not column else _owners(folder, column, columns[column])[order]
+            what: np.array([str(name) for name in _filled(folder, column, columns[column])])[order]
             for what, column in (("groups", site_column), ("subjects", subject_column))
+            if column
         }
         data = with_copies(
             name, x[order], y[order], len(order) - parts.count("test"), "picture",
@@ -100,7 +103,7 @@ def load(
             validation=np.flatnonzero(np.array(parts)[order] == "val").tolist(), classes=classes, mean=mean, std=std,
             **owners,
         )  # fmt: skip
-        data = replace(data, notes=(*(f"{name}: {note}" for note in notes), *data.notes))
+        data = replace(data, notes=(*(f"{name}: {note}" for note in tones.notes()), *data.notes))
     if skipped:
         listed = ", ".join(str(file.relative_to(folder)) for file in skipped[:_NAMED])
         more = f"{name}: {len(skipped)} files of no known part are not read: {listed}"
@@ -210,25 +213,12 @@ def _values(file: Path, values: list[Any], feature: dict[str, Any]) -> list[Any]
     ]
 
 
-def _pictures(sources: list[Any], size: int | None) -> tuple[Array, list[str]]:
-    tones = survey(sources)
-    return read_pictures(sources, size, tones), tones.notes()
+def _filled(folder: Path, column: str, values: list[Any]) -> list[Any]:
+    """The values of a column that may have no gap.
 
-
-def _labels(folder: Path, column: str, values: list[Any], names: Sequence[str]) -> tuple[Array, Sequence[str]]:
-    """Labels as numbers of the schema's classes, or else as they are."""
-    _refuse_gaps(folder, column, values)
-    if names:
-        numbers = {name: number for number, name in enumerate(names)}
-        return np.array([numbers[value] for value in values]), names
-    return np.array(values), ()
-
-
-def _owners(folder: Path, column: str, values: list[Any]) -> Array:
-    _refuse_gaps(folder, column, values)
-    return np.array([str(value) for value in values])
-
-
-def _refuse_gaps(folder: Path, column: str, values: list[Any]) -> None:
+    Raises:
+        UserError: it has some.
+    """
     if gaps := [row for row, value in enumerate(values) if value is None]:
         raise UserError(f"{folder}: the column {column!r} is empty in {len(gaps)} rows (the first: row {gaps[0] + 1})")
+    return values
