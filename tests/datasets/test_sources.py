@@ -30,7 +30,8 @@ def files(name: str, kind: str = "cr:FileObject") -> list[dict[str, Any]]:
 
 def test_every_data_set_has_a_source_or_reads_data_of_the_user() -> None:
     ours = [name for name in DATASETS.names() if DATASETS.get(name).__module__.startswith("datasets.")]
-    assert {*ours} - {*NAMES} == {"csv", "image_folder", "npz", "parquet", "texts"}  # others are of tests
+    of_users = {"csv", "hugging_face", "image_folder", "npz", "parquet", "texts"}
+    assert {*ours} - {*NAMES} == of_users  # others are of tests
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,7 +87,7 @@ def test_the_command_writes_all_of_them_and_the_validator_takes_them(tmp_path: P
     """The second part where `mlcroissant` is installed (`make validate` runs it in an environment of its own)."""
     command = [sys.executable, "-m", "bench.cli", "datasets", "--croissant", "out"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "csv, image_folder, npz, parquet, texts" in done.stdout
+    assert "csv, hugging_face, image_folder, npz, parquet, texts" in done.stdout
     assert sorted(path.stem for path in (tmp_path / "out").iterdir()) == NAMES
     assert (tmp_path / "out" / "mnist.json").read_text(encoding="utf-8") == sources.describe("mnist")
     if importlib.util.find_spec("mlcroissant"):
