@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Protocol
 
 from torch import Tensor
 
@@ -192,6 +192,10 @@ class Trained:
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
+
+    def __iter__(self) -> NoReturn:
+        """Refuse `w, loss = yield Train(...)`, which Python would answer by `KeyError: 0`."""
+        raise TypeError("the answer to Train is no tuple: take trained['w'], trained.loss or trained.steps")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ class DeviceWorker:
     def ready(self, needs: Needs) -> tuple[str, str, list[tuple[str, str]]]:
         """Check the node and return its id, and the two values of `check_node`."""
         self._needs = needs
-        torch.set_num_threads(1)  # as the recorded path requires
         return ray.get_runtime_context().get_node_id(), *check_node(needs)
 
     def provide(self, name: str, options: str, dataset: Dataset) -> None:

@@ -132,12 +132,9 @@ class CellWorker:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _train(self, task: CellTask, folder: Path, report: Callable[[Event], None]) -> None:
-        import torch
-
         from bench.runs.cell import run_cell
         from bench.runs.cell_options import Options
 
-        torch.set_num_threads(1)
         folder.mkdir(parents=True, exist_ok=True)
         with inside.append(folder / "log.txt") as log:  # with what C code prints before it crashes
             sys.stdout.flush()

@@ -86,7 +86,7 @@ def executors(case: Case) -> str:
     other = case.federation(executor="sequential")
     results = advance(other, ROUNDS)
     if slow := case.reference.engine.fallbacks:
-        return f"{slow[0]} cannot be mapped over clients and runs one by one"
+        return next(text for text in case.reference.warnings if text.startswith(slow[0]))
     if where := difference(case.expected, results, TOLERANCE):
         return f"between `sequential` and `cohort`, {where}"
     watched = case.federation(executor="debug")

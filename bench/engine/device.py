@@ -32,7 +32,11 @@ def gpu_memory_ran_out(error: Exception) -> bool:
 
 
 def make_deterministic(device: torch.device, precision: str) -> None:
-    """Make torch deterministic: it must not choose algorithms by timing, and results must not depend on threads."""
+    """Make torch deterministic: it must not choose algorithms by timing, and results must not depend on threads.
+
+    Every cell sets it, by hand or in a worker: torch's own threads beside the engine's would also halve its speed.
+    """
+    torch.set_num_threads(1)
     if device.type != "cuda":
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

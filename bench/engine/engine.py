@@ -5,6 +5,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
@@ -23,8 +24,9 @@ from bench.engine.private import OWN, PrivateSteps
 from bench.engine.programs import Budget, ProgramRun, Reply, Work, advance, limit_to_budget
 from bench.engine.recorded_steps import GraphCache
 from bench.engine.sizes import lanes_on
+from bench.engine.step import Recipe
 from bench.engine.team import Assignment, Helpers, Job, Team
-from bench.errors import UserError, shortage
+from bench.errors import UserError, in_words, shortage
 from bench.method import Hyperparameters, Message, Program, is_static
 from bench.model_call import Arithmetic
 from bench.requests import Exchange, Gradient, Train, Trained
@@ -38,6 +40,24 @@ class EngineOptions(TypedDict, total=False):
     threads: int
     recordings: GraphCache | None
     allow_fallback: Collection[str]
+
+
+_UNMAPPED = {
+    "data-dependent control flow": "it reads a number in Python, as `.item()`, `float` and an `if` on a tensor do: "
+    "take `torch.where`",
+    "dynamic shape": "a size in it depends on numbers, as that of `unique` or `nonzero`: multiply by a mask of 0 and 1",
+    "data pointer": "it reads a tensor as numbers of Python or NumPy: compute with torch",
+    "inplace": "it changes a tensor in place that all clients share: `a = a + b`, not `a += b` or `a[i] = b`",
+    "broadcast shape": "it changes a tensor in place that all clients share: `a = a + b`, not `a += b` or `a[i] = b`",
+    "random operation": "it draws from torch's generator: give `Train` the argument `draws=`, and read `batch.draws`",
+}
+"""Why a loss cannot be mapped over clients, by words of torch's own errors, which are several lines about `vmap`."""
+
+
+def _unmapped(error: Exception, recipe: Recipe) -> str:
+    """Why a loss cannot be mapped over clients, and in which of its lines."""
+    words = next((why for sign, why in _UNMAPPED.items() if sign in str(error)), one_line(error))
+    return in_words(RuntimeError(words).with_traceback(error.__traceback__), recipe.file).partition(": ")[2]
 
 
 class Engine:
@@ -306,12 +326,12 @@ class Engine:
 
     def _run_one_by_one(self, group: list[Prepared], error: Exception) -> Answers:
         """Train clients whose loss could not be mapped, because of this error."""
-        name = group[0].recipe.name
-        self._allow(name, f"{name} cannot be mapped over clients: {one_line(error)}", error)
+        name, why = group[0].recipe.name, _unmapped(error, group[0].recipe)
+        self._allow(name, f"{name} cannot be mapped over clients: {why}", error)
         answers = self._one_by_one(group)
         if name not in self.fallbacks:
             self.fallbacks.append(name)
-            self.notices.append(f"{name} cannot be mapped over clients and runs one by one: {one_line(error)}")
+            self.notices.append(f"{name} cannot be mapped over clients and runs one by one: {why}")
         return answers
 
     def _one_by_one(self, group: list[Prepared]) -> Answers:
@@ -320,7 +340,16 @@ class Engine:
         if not recipe.recordable and self._allow(recipe.name, problem) and recipe.name not in self.fallbacks:
             self.fallbacks.append(recipe.name)
             self.notices.append(f"{recipe.name} runs one by one: its steps on one such network cannot be recorded")
-        return self._trainer.sequential(group, self.threads)
+        try:
+            return self._trainer.sequential(group, self.threads)
+        except RuntimeError as error:
+            if "through the graph a second time" not in str(error):
+                raise
+            file = Path(recipe.file or "").name
+            raise UserError(
+                f"{recipe.name} ({file}) calls `.backward()` or `torch.autograd.grad`, which the engine does once it "
+                "has the loss: return the loss, and let a `step` ask for gradients by `do.gradient`"
+            ) from error
 
     def _allow(self, name: str, problem: str, cause: Exception | None = None) -> bool:
         """Return whether this is a GPU, and raise an error if it is not allowed there by name."""

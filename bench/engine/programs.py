@@ -86,6 +86,14 @@ class ProgramRun:
             return Sent(dict(values), weight)
         return self.passage(dict(values), weight)
 
+    def repeats(self, request: Request) -> str:
+        """Say which name a further upload has that the program has sent already; empty if there is none."""
+        earlier = (event.values for event in self.events if isinstance(event, Sent) and not event.waits)
+        names = [name for values in earlier for name in values if name in getattr(request, "values", ())]
+        if not isinstance(request, Upload) or not names:
+            return ""
+        return f"a second Upload has {names[0]!r} again, and a mean would count this client twice: upload a name once"
+
     @property
     def uploaded(self) -> bool:
         """Whether the program has sent a message that it does not wait for."""
@@ -114,7 +122,7 @@ def advance(p: ProgramRun, answer: Any) -> None:
         except StopIteration as stop:
             p.result, p.waiting, p.done = stop.value, None, True
             return
-        if problem := not_a_request(request):
+        if problem := not_a_request(request) or p.repeats(request):
             p.program.throw(TypeError(problem))  # at its `yield`, which the traceback then shows
             raise TypeError(problem)
         if not isinstance(request, Upload):

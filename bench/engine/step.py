@@ -120,6 +120,12 @@ class Recipe:
         return getattr(what, "__qualname__", repr(what))
 
     @property
+    def file(self) -> str | None:
+        """The file of the request's step or loss, for messages."""
+        code = getattr(self.step or self.loss, "__code__", None)
+        return code and str(code.co_filename)
+
+    @property
     def batch_statistics(self) -> bool:
         """Whether a part has running statistics, so that batches must not be padded."""
         return any(isinstance(kind, Spec) and has_batch_statistics(kind) for _, kind in self.parts)

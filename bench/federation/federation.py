@@ -86,8 +86,8 @@ class Federation(CellContext):
     def of(cls, settings: Settings, data_root: Path | str = "data", **execution: Unpack[Execution]) -> "Federation":
         """Make the federation of a cell before its first round, with its data, partition, shifts and public samples.
 
-        It sets for the whole process what a worker of a run sets, so that both are equally fast and round alike:
-        torch's threads to 1 (the engine has threads of its own), deterministic kernels, and memory that is kept.
+        It sets for the whole process what it sets in a worker of a run, so that both are equally fast and round alike:
+        one thread of torch's (the engine has its own), deterministic kernels, and memory that is kept.
 
         Args:
             settings: settings of the cell, for instance of a loaded grid.
@@ -97,7 +97,6 @@ class Federation(CellContext):
         Raises:
             UserError: the data are missing or damaged, or a setting does not fit the method, the data or the device.
         """
-        torch.set_num_threads(1)  # the engine's threads take the cores; torch's beside them would halve its speed
         dataset, partition, public = load_all(settings, Path(data_root))
         return cls(settings, dataset=dataset, partition=partition, public=public, **execution)
 

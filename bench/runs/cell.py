@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bench.plugin import load_file
@@ -115,7 +114,6 @@ def main(arguments: list[str]) -> int:
     except (OSError, ValidationError) as error:
         print(f"{arguments[0]}: {error}", file=sys.stderr)
         return 2
-    torch.set_num_threads(1)  # the recorded path's one thread
     try:
         status = run_cell(config.settings, config.folder, config.options, report=_print_event)
     except store.BusyError as error:

@@ -319,15 +319,12 @@ def _work(pipe: Connection) -> None:
     stopping = threading.Event()
     threading.Thread(target=_take, args=(pipe, tasks, stopping), daemon=True).start()
 
-    import torch
-
     from bench.runs.cell import run_cell
     from bench.runs.cell_options import Options
 
     def report(event: Event) -> None:
         pipe.send_bytes(_encode(event))
 
-    torch.set_num_threads(1)
     let_output_degrade()  # a method may print
     while True:
         task = tasks.get()

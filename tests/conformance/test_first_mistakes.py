@@ -41,6 +41,8 @@ def of_loss(returned: str) -> str:
 
 
 PER_SAMPLE = 'F.cross_entropy(model(values["w"], batch.x), batch.y, reduction="none")'
+LOSS = f"loss = batch.mean({PER_SAMPLE})\n    "
+UPLOAD = 'yield Upload({"model": trained["w"]})'
 BODY = 'trained["w"].without("head")'
 MISTAKES = {
     "personal is not written": (
@@ -144,30 +146,68 @@ MISTAKES = {
         written(loss="class Hyper(Hyperparameters):\n    mu = hp(0.1)"),
         "Field 'mu' requires a type annotation",
     ),
+    "a loss calls backward": (
+        of_loss(LOSS + "loss.backward()\n    return loss"),
+        r"mine \(mine.py\) calls `.backward\(\)` .*: return the loss",
+    ),
+    "a name is uploaded twice": (
+        written().replace(UPLOAD, f"{UPLOAD}\n        {UPLOAD}"),
+        r"a second Upload has 'model' again, .* upload a name once .*line 15",
+    ),
+    "an answer is taken as a pair": (
+        written().replace("trained = yield", "trained, loss = yield"),
+        r"the answer to Train is no tuple: take trained\['w'\], .*line 13",
+    ),
     "a class that is not registered": (written().replace('@METHODS.register("mine")', ""), "unknown method 'mine'"),
 }
 
 
-def computed(file: Path) -> None:
-    """Compute two rounds, an evaluation and what a checkpoint would hold."""
+ALONE = {
+    "a branch on a number": (of_loss(LOSS + "return loss if loss > 1 else 2 * loss"), "take `torch.where`.*line 8"),
+    "a number of Python": (of_loss(LOSS + "return loss * loss.item()"), "reads a number in Python.*line 8"),
+    "a list of Python": (of_loss(LOSS + "return loss * len(batch.y.tolist())"), "compute with torch .*line 8"),
+    "a size by numbers": (of_loss(LOSS + "return loss * len(batch.y.unique())"), "multiply by a mask .*line 8"),
+    "in place": (of_loss("z = torch.zeros(2)\n    " + LOSS + "z += loss\n    return z.sum()"), "a \\+ b`.*line 9"),
+    "an entry in place": (of_loss("z = torch.zeros(2)\n    " + LOSS + "z[0] = loss\n    return z.sum()"), "line 9"),
+    "a draw": (of_loss(LOSS + "return loss * torch.rand(())"), "give `Train` the argument `draws=`.*line 8"),
+}
+
+
+def computed(file: Path) -> list[str]:
+    """Compute two rounds, an evaluation and what a checkpoint would hold; returns the cell's warnings."""
     bench.load_file(file)
     grid = {"methods": ["mine"], "alphas": [1.0], "clients": 3, "epochs": 1, "model_options": {"hidden": 32}}
     cell = bench.Federation.of(bench.load_grid({**grid, "seeds": [0], "rounds": 2}).cells[0])
     cell.advance(), cell.advance(), cell.evaluate(), cell.state()
+    return cell.warnings
+
+
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the method and its file afterwards, which workers of later runs would load."""
+    METHODS.names()
+    monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))
+    monkeypatch.setattr(bench.plugin, "_FILES", dict(bench.plugin._FILES))
+
+
+@pytest.mark.parametrize("mistake", ALONE)
+def test_what_makes_clients_run_one_by_one_is_said_in_one_line(mistake: str, tmp_path: Path) -> None:
+    text, words = ALONE[mistake]
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    (said,) = computed(file)
+    assert re.search("^mine cannot be mapped over clients and runs one by one: it |a size in it", said)
+    assert re.search(words, said), said
+    assert len(said) < 220
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_its_line_and_remedy(mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_gets_its_line_and_remedy(mistake: str, tmp_path: Path) -> None:
     """In the first round or the first evaluation, before a checkpoint."""
-    monkeypatch.setattr(bench.plugin, "_FILES", dict(bench.plugin._FILES))  # later runs' workers load what is in it
     text, words = MISTAKES[mistake]
     file = tmp_path / "mine.py"
     file.write_text(text)
-    METHODS.names()
-    try:
-        with pytest.raises((UserError, TypeError, ValueError, AttributeError, KeyError)) as error:
-            computed(file)
-    finally:
-        METHODS._items.pop("mine", None)
+    with pytest.raises((UserError, TypeError, ValueError, AttributeError, KeyError)) as error:
+        computed(file)
     said = in_words(error.value, str(file))
     assert re.search(words, said), said

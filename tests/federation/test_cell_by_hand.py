@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 import bench
@@ -90,3 +91,14 @@ def test_the_cell_by_hand_of_the_docs_runs(tmp_path: Path, python: Python) -> No
     (tmp_path / "mine.py").write_text(block[1], encoding="utf-8")
     done = python("mine.py", folder=tmp_path)
     assert [line[0] for line in done.stdout.splitlines()] == ["1", "2", "3"]
+
+
+def test_a_cell_by_hand_has_one_thread_of_torch_s_as_in_a_worker() -> None:
+    """Both make the same federation, which sets it."""
+    settings = bench.load_grid({**GRID, **CELLS["plain"]}).cells[0]
+    torch.set_num_threads(2)
+    try:
+        bench.Federation.of(settings, threads=2)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(1)
