@@ -77,7 +77,7 @@ class NetworkDraws(TorchFunctionMode):
         return drawn
 
     def _latest(self, tensor: Tensor) -> Tensor:
-        """What code reads that reads a tensor."""
+        """Return what code reads that reads a tensor."""
         for written, drawn in self._drawn:
             if tensor is written:
                 return drawn

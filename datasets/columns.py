@@ -160,7 +160,7 @@ def read_feature(values: Array, *, category: bool) -> tuple[ColumnKind, Array] |
 
 
 def read_text(values: Iterable[Any]) -> tuple[ColumnKind, Array] | str:
-    """As `read_feature`, of a column of texts: each as it is written, even `NA`; None where there is nothing."""
+    """Read a column of texts as `read_feature` does: each as it is written, even `NA`; None where there is nothing."""
     written = np.array([v if isinstance(v, str) else gap for v, gap in zip(values, plain(values), strict=True)], object)
     if strange := [v for v in present(written) if not isinstance(v, str)]:
         return f"holds values of the type {type(strange[0]).__name__}, such as {strange[0]!s:.40}; it should hold texts"

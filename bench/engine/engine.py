@@ -55,7 +55,7 @@ _UNMAPPED = {
 
 
 def _unmapped(error: Exception, recipe: Recipe) -> str:
-    """Why a loss cannot be mapped over clients, and in which of its lines."""
+    """Say why a loss cannot be mapped over clients, and in which of its lines."""
     words = next((why for sign, why in _UNMAPPED.items() if sign in str(error)), one_line(error))
     return in_words(RuntimeError(words).with_traceback(error.__traceback__), recipe.file).partition(": ")[2]
 

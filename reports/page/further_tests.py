@@ -142,8 +142,10 @@ def reversals(store: Store, tested: pd.DataFrame) -> list[str]:
                 )
                 certain = at_home.low * at_home.high > 0 and elsewhere.low * elsewhere.high > 0
                 if certain and at_home.difference * elsewhere.difference < 0:
-                    own, other = (f"{x.difference:+.2f} [{x.low:+.2f}, {x.high:+.2f}]" for x in (at_home, elsewhere))
-                    texts.append(f"{task}: {first} − {second}: {own} on own tests, {other} on {test}")
+                    at_tests, other = (
+                        f"{x.difference:+.2f} [{x.low:+.2f}, {x.high:+.2f}]" for x in (at_home, elsewhere)
+                    )
+                    texts.append(f"{task}: {first} − {second}: {at_tests} on own tests, {other} on {test}")
     return texts
 
 
