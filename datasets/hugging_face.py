@@ -87,8 +87,9 @@ def load(
             categories=categories,
         )  # fmt: skip
     else:
-        tones = survey(columns[pictures])
-        x = read_pictures(columns[pictures], size, tones)
+        files_of_pictures = _filled(folder, pictures, columns[pictures])
+        tones = survey(files_of_pictures)
+        x = read_pictures(files_of_pictures, size, tones)
         order = np.argsort([part == "test" for part in parts], kind="stable")
         labels, classes = _filled(folder, label_column, columns[label_column]), columns[""]
         y = np.array([classes.index(label) for label in labels] if classes else labels)
@@ -161,6 +162,10 @@ def _read(
         if column not in schema.names:
             hint = did_you_mean(column, schema.names) or f" There are {', '.join(schema.names[:LISTED_NAMES])}."
             raise UserError(f"{folder}: there is no column {column!r}.{hint}")
+    for column in filter(None, needed):
+        if column in leave_out or pa.types.is_nested(schema.field(column).type):
+            what = "is in `leave_out`" if column in leave_out else "holds lists or structures"
+            raise UserError(f"{folder}: the column {column!r} {what}; labels, sites and subjects are texts or numbers")
     features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
     pictures = [
         field.name
@@ -176,7 +181,7 @@ def _read(
     columns: dict[str, list[Any]] = {column: [] for column in used}
     parts: list[str] = []
     for file, table in tables.items():
-        rows = {column: _values(file, table[column].to_pylist(), features.get(column, {})) for column in used}
+        rows = {column: _values(file, column, table[column].to_pylist(), features) for column in used}
         if files[file] == "test" and not any(label is not None for label in rows[needed[0]]):
             continue  # a competition's tests have no labels
         for column in used:
@@ -198,19 +203,24 @@ def _table(file: Path) -> Any:
         raise UserError(f"{file} cannot be read ({str(error).splitlines()[0]}); download it again") from None
 
 
-def _values(file: Path, values: list[Any], feature: dict[str, Any]) -> list[Any]:
+def _values(file: Path, column: str, values: list[Any], features: dict[str, Any]) -> list[Any]:
     """Values of a column: names in place of the numbers of classes, and pictures with the place that they are from."""
+    feature = features.get(column, {})
     if feature.get("_type") == "ClassLabel":
         names = feature.get("names", [])
+        if (most := max((value for value in values if value is not None), default=-1)) >= len(names):
+            raise UserError(f"{file}: the column {column!r} has the number {most}, and its schema names {len(names)}")
         return [None if value is None or value < 0 else names[value] for value in values]
-    if not (values and isinstance(values[0], dict) and values[0].keys() == {"bytes", "path"}):
-        return values
-    return [
-        file.parent / (value["path"] or "")
-        if value["bytes"] is None
-        else EncodedPicture(f"{file}, row {row + 1}", value["bytes"])
-        for row, value in enumerate(values)
-    ]
+    return [_source(file, row, value) for row, value in enumerate(values)]
+
+
+def _source(file: Path, row: int, value: Any) -> Any:
+    """The file of a picture, its bytes, or None where there is neither; other values as they are."""
+    if not (isinstance(value, dict) and value.keys() == {"bytes", "path"}):
+        return value
+    if value["bytes"] is not None:
+        return EncodedPicture(f"{file}, row {row + 1}", value["bytes"])
+    return file.parent / value["path"] if value["path"] else None
 
 
 def _filled(folder: Path, column: str, values: list[Any]) -> list[Any]:

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 
-from bench.runs.interrupts import end_at_once
+from bench.runs.interrupts import end_at_once, interrupt_again
 
 
 def _check_start() -> None:
@@ -35,11 +35,13 @@ def main() -> None:
     handled = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
     if handled:  # not where the shell lets it be ignored, as in the background
         signal.signal(signal.SIGINT, end_at_once)
+        sys.unraisablehook = interrupt_again
     try:
         _call()
     finally:
         if handled:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.unraisablehook = sys.__unraisablehook__
 
 
 def _call() -> None:

@@ -262,6 +262,9 @@ def print_table(table: "Table", whole: str = "") -> None:
         shown.columns = [replace(column, _index=at) for at, column in enumerate([names, *part])]
         shown.title = table.title if part is parts[0] else None
         shown.caption = table.caption if part is parts[-1] else None
-        console.print(shown, crop=False)
+        try:
+            console.print(shown, crop=False)
+        except SystemExit:  # rich's answer where nobody reads on, as in `| head`
+            raise typer.Exit(1) from None
     if cut:
         print(f"Names cut with … are printed in full by `{whole}`.")

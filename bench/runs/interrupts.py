@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: a command that has not begun ends at once; later workers stop at a round's end and write
 checkpoints, and a second signal does not wait."""
 
+import _thread
 import contextlib
 import os
 import signal
@@ -14,6 +15,14 @@ def end_at_once(*_: object) -> NoReturn:
     """End the process at Ctrl-C before there is a command, whose imports would show a traceback."""
     os.write(2, b"stopped\n")
     os._exit(130)
+
+
+def interrupt_again(dropped: "sys.UnraisableHookArgs") -> None:
+    """Raise Ctrl-C once more, a moment after Python drops it in a destructor or in the callback of a weak reference."""
+    if isinstance(dropped.exc_value, KeyboardInterrupt):
+        threading.Timer(0.01, _thread.interrupt_main).start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 class Workers(Protocol):

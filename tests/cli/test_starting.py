@@ -78,6 +78,43 @@ def test_ctrl_c_during_any_import_of_a_command_ends_it_in_one_line(
     assert (done.returncode, done.stdout, done.stderr) == (status, "", said)
 
 
+DROPPED = """
+            owner = Finder()
+            watch = weakref.ref(owner, lambda _: os.kill(os.getpid(), signal.SIGINT))
+            del owner
+            for _ in range(50):
+                time.sleep(0.1)
+"""
+
+
+def test_ctrl_c_that_python_drops_in_a_callback_is_raised_again() -> None:
+    code = INTERRUPTED.format(module="bench.results.results", command=["results", "run"])
+    code = "import time, weakref\n" + code.replace("            os.kill(os.getpid(), signal.SIGINT)\n", DROPPED)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
+
+
+def test_a_table_in_a_closed_pipe_ends_in_silence() -> None:
+    """As in `bench show FILE --table | head -2`."""
+    code = """
+from rich.table import Table
+from bench.cli.commands import Commands, print_table
+
+app = Commands(pretty_exceptions_enable=False)
+
+@app.command()
+def show() -> None:
+    print_table(Table("method"))
+
+app([])
+"""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_a_command_in_the_background_ignores_ctrl_c_as_its_shell_says() -> None:
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     code += INTERRUPTED.format(module="bench.config.grid", command=["run", "--grid", "no-such.yaml"])

@@ -136,6 +136,15 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     write(file, {**rows, "site": ["a", None, "a", "a"]})
     with pytest.raises(UserError, match=r"the column 'site' is empty in 1 rows \(the first: row 2\)"):
         load(tmp_path, site_column="site")
+    write(file, {**rows, "image": [None, *rows["image"][1:]]})
+    with pytest.raises(UserError, match=r"the column 'image' is empty in 1 rows \(the first: row 1\)"):
+        load(tmp_path)
+    write(file, {**rows, "label": [0, 1, 0, 3]})
+    with pytest.raises(UserError, match="the column 'label' has the number 3, and its schema names 3"):
+        load(tmp_path)
+    write(file, {**rows, "label": [[0], [1], [0], [1, 2]]}, {"label": {"_type": "List"}})
+    with pytest.raises(UserError, match="the column 'label' holds lists or structures"):
+        load(tmp_path)
     write(file, {**rows, "mask": rows["image"]}, {"mask": {"_type": "Image"}})
     with pytest.raises(UserError, match="image and mask hold pictures; add all but one to `leave_out`"):
         load(tmp_path)
