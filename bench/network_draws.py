@@ -48,6 +48,8 @@ class NetworkDraws(TorchFunctionMode):
         if self._drawn:
             args, kwargs = tree_map_only(Tensor, self._latest, (args, kwargs or {}))
         answer = _ANSWERS.get(func)
+        if answer is not None and (kwargs or {}).get("out") is not None:
+            raise UserError(f"the network calls {func.__name__} with `out`: read what the function returns instead")
         return func(*args, **(kwargs or {})) if answer is None else answer(self, func, *args, **(kwargs or {}))
 
     def bits(self, like: Tensor) -> Tensor:
@@ -71,9 +73,8 @@ class NetworkDraws(TorchFunctionMode):
             raise UserError(
                 "the network draws into a part of a tensor in place: draw the part alone, as by `torch.rand_like`"
             )
-        self._drawn = [(t, drawn if t is tensor else value) for t, value in self._drawn]
-        if not any(t is tensor for t, _ in self._drawn):
-            self._drawn.append((tensor, drawn))
+        earlier = [(t, drawn if value is tensor else value) for t, value in self._drawn]  # a tensor is drawn into again
+        self._drawn = [*earlier, (tensor, drawn)]
         return drawn
 
     def _latest(self, tensor: Tensor) -> Tensor:

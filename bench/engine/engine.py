@@ -60,6 +60,18 @@ def _unmapped(error: Exception, recipe: Recipe) -> str:
     return in_words(RuntimeError(words).with_traceback(error.__traceback__), recipe.file).partition(": ")[2]
 
 
+def _second_backward(error: Exception, recipe: Recipe) -> str:
+    """Say what a loss or a network does beside the engine's backward pass; empty if the error is of another kind."""
+    if "through the graph a second time" in str(error):
+        return (
+            f"{recipe.name} ({Path(recipe.file or '').name}) calls `.backward()` or `torch.autograd.grad`, which the "
+            "engine does once it has the loss: return the loss, and let a `step` ask for gradients by `do.gradient`"
+        )
+    if "use_reentrant=True" in str(error):
+        return f"{recipe.name}: the network computes activations a second time: switch gradient checkpointing off"
+    return ""
+
+
 class Engine:
     """Answers requests on one device with one executor.
 
@@ -263,14 +275,19 @@ class Engine:
             self.executor == "auto" and self.device_data.device.type == "cpu" and group[0].recipe.better_alone
         )
         on_server = group[0].address.owner == SERVER  # a single program: in a cohort all lanes but one would be idle
-        if self.executor == "debug":
-            trained, finite = [self._watched(prepared) for prepared in group], True
-        elif self.executor == "sequential" or alone_is_faster:
-            trained, finite = self._trainer.sequential(group, self.threads)
-        elif on_server:
-            trained, finite = self._one_by_one(group)
-        else:
-            trained, finite = self._cohort(group)
+        try:
+            if self.executor == "debug":
+                trained, finite = [self._watched(prepared) for prepared in group], True
+            elif self.executor == "sequential" or alone_is_faster:
+                trained, finite = self._trainer.sequential(group, self.threads)
+            elif on_server:
+                trained, finite = self._one_by_one(group)
+            else:
+                trained, finite = self._cohort(group)
+        except RuntimeError as error:
+            if problem := _second_backward(error, group[0].recipe):
+                raise UserError(problem) from error
+            raise
         if not finite:
             for prepared, result in zip(group, trained, strict=True):
                 check(prepared, result)
@@ -340,16 +357,7 @@ class Engine:
         if not recipe.recordable and self._allow(recipe.name, problem) and recipe.name not in self.fallbacks:
             self.fallbacks.append(recipe.name)
             self.notices.append(f"{recipe.name} runs one by one: its steps on one such network cannot be recorded")
-        try:
-            return self._trainer.sequential(group, self.threads)
-        except RuntimeError as error:
-            if "through the graph a second time" not in str(error):
-                raise
-            file = Path(recipe.file or "").name
-            raise UserError(
-                f"{recipe.name} ({file}) calls `.backward()` or `torch.autograd.grad`, which the engine does once it "
-                "has the loss: return the loss, and let a `step` ask for gradients by `do.gradient`"
-            ) from error
+        return self._trainer.sequential(group, self.threads)
 
     def _allow(self, name: str, problem: str, cause: Exception | None = None) -> bool:
         """Return whether this is a GPU, and raise an error if it is not allowed there by name."""

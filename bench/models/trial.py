@@ -271,6 +271,7 @@ def _by_sample(net: nn.Module, x: Tensor, draws: NetworkDraws) -> bool:
     for batch in (x, torch.cat([x, x[:1]])):
         with NetworkDraws(torch.zeros((), dtype=torch.int64)) as stream:
             outputs.append(net(batch)[:_SAMPLES])
+    net.train()
     extended = len(draws.shapes) == len(stream.shapes) and all(map(_extends, draws.shapes, stream.shapes))
     return extended and torch.allclose(outputs[0], outputs[1], rtol=1e-4, atol=1e-5, equal_nan=True)
 

@@ -8,6 +8,7 @@ import pytest
 import bench
 from bench.errors import UserError, in_words
 from bench.plugin import METHODS
+from bench.settings import Executor
 
 TRAIN = 'Train({"w": down["model"]}, loss=cross_entropy)'
 
@@ -173,11 +174,11 @@ ALONE = {
 }
 
 
-def computed(file: Path) -> list[str]:
+def computed(file: Path, executor: Executor = "auto") -> list[str]:
     """Compute two rounds, an evaluation and what a checkpoint would hold; returns the cell's warnings."""
     bench.load_file(file)
     grid = {"methods": ["mine"], "alphas": [1.0], "clients": 3, "epochs": 1, "model_options": {"hidden": 32}}
-    cell = bench.Federation.of(bench.load_grid({**grid, "seeds": [0], "rounds": 2}).cells[0])
+    cell = bench.Federation.of(bench.load_grid({**grid, "seeds": [0], "rounds": 2}).cells[0], executor=executor)
     cell.advance(), cell.advance(), cell.evaluate(), cell.state()
     return cell.warnings
 
@@ -211,3 +212,12 @@ def test_a_mistake_gets_its_line_and_remedy(mistake: str, tmp_path: Path) -> Non
         computed(file)
     said = in_words(error.value, str(file))
     assert re.search(words, said), said
+
+
+@pytest.mark.parametrize("executor", ["sequential", "debug"])
+def test_backward_in_a_loss_is_named_by_each_executor(executor: Executor, tmp_path: Path) -> None:
+    text, words = MISTAKES["a loss calls backward"]
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    with pytest.raises(UserError, match=words):
+        computed(file, executor)

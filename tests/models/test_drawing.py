@@ -240,6 +240,14 @@ def test_few_digits_never_round_up_to_one(dtype: torch.dtype) -> None:
     assert 0.99 < u.max() < 1
 
 
+def test_a_tensor_that_is_drawn_into_again_has_the_last_draw() -> None:
+    row = torch.empty(50)
+    with NetworkDraws(torch.tensor(0)):
+        first, last, read = row.uniform_() + 0, row.normal_() + 0, row + 0
+    assert torch.equal(read, last)
+    assert not torch.equal(read, first)
+
+
 def test_draws_are_uniform_and_independent() -> None:
     """Of neighbouring keys, draws and places: means, variances and correlations of a million numbers."""
     streams = [NetworkDraws(torch.tensor(key)) for key in (0, 1, -1)]
@@ -399,6 +407,16 @@ class Recomputed(Base):
         return checkpoint(functional.dropout, z, 0.2, self.training, use_reentrant=False)
 
 
+class Filled(Base):
+    """A draw into a tensor that the network gives."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        mask = torch.ones(6)
+        if self.training:
+            torch.rand(6, out=mask)
+        return z * mask
+
+
 class Coin(Base):
     """Python's generator, which is one for the process."""
 
@@ -430,6 +448,7 @@ REFUSED = [
     (PartAfter, "reads a part of a tensor that it drew into in place"),
     (Exponential, "draws random numbers in its forward pass by exponential_ in training, .* torch.rand"),
     (Recomputed, "a second time .torch.utils.checkpoint.* switch gradient checkpointing off"),
+    (Filled, "calls rand with `out`"),
     (Coin, "draws random numbers in its forward pass in training"),
     (Always, "draws random numbers in its forward pass by bernoulli_ in evaluation"),
     (Packed, "of a packed sequence: give it a padded one"),
@@ -441,3 +460,19 @@ REFUSED = [
 def test_draws_that_have_no_stream_are_refused_by_name(words: str) -> None:
     with pytest.raises(UserError, match=words):
         build("theirs", (1, 8, 8), 3)
+
+
+class Reentrant(Base):
+    """The older gradient checkpointing, which only a backward pass shows."""
+
+    def hidden(self, z: Tensor) -> Tensor:
+        out: Tensor = checkpoint(functional.dropout, z, 0.2, self.training, use_reentrant=True)
+        return out
+
+
+@pytest.mark.parametrize("theirs", [Reentrant], indirect=True)
+@pytest.mark.usefixtures("theirs")
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_reentrant_checkpoints_are_refused_by_name() -> None:
+    with pytest.raises(UserError, match="switch gradient checkpointing off"):
+        run(federation("sequential"), 1)
