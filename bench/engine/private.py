@@ -45,8 +45,8 @@ def refuse(request: Train, recipe: Recipe) -> None:
         problem = f"{recipe.name} reads a second batch ({', '.join(request.side)}) beside a sample"
     elif recipe.moves_statistics:
         problem = (
-            "a network has batch statistics, which mix the samples of a batch (take one with GroupNorm), or draws "
-            "random numbers whose first dimension is not the batch"
+            "a network has batch statistics, which mix the samples of a batch (take one with GroupNorm), mixes them in "
+            "another way, or draws random numbers whose first dimension is not the batch"
         )
     else:
         return
