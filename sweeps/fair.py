@@ -223,12 +223,12 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
     unequal = "The budgets differ: the methods did not have the same number of trials, or not of the same length."
     caption = (
         f"Tuned by validation {choices[0].arm.score} ({' and '.join(name.upper() for name in study.metrics)}, the "
-        f"best round of the mean over the seeds {_list(study.file.seeds)}); trials have no test split. "
-        f"{_chosen_text(study)} It was run anew on the seeds {_list(study.file.report_seeds)}: all test figures are "
-        "of those runs."
+        f"best round of the mean over the seeds {_list(study.file.seeds)}), on trials that have no test split. The "
+        f"chosen setting was run anew on the seeds {_list(study.file.report_seeds)}: all test figures are of these."
     )
-    notes = (
-        *([equal if equal_budgets else unequal] if len(choices) > 1 else []),
+    notes = tuple([equal if equal_budgets else unequal] if len(choices) > 1 else [])
+    how = (
+        _chosen_text(study),
         *_caveats(study, choices),
         "Trials are those that ended; unfinished ones (running elsewhere, or failed and tried again by the next "
         "command) are no part of the budget. Rounds trained and hours are of all cells of trials and finalists; hours "
@@ -236,9 +236,8 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
         f"Sampler {study.file.sampler}, pruner {study.file.pruner}. A value within 5 % of an end of its range, or the "
         "least or greatest of a list, is at the edge: a wider range may hold a better one.",
     )
-    return Table(
-        "tuning", "Tuning budgets and chosen settings", caption, "Method", tuple(map(Column, heads)), rows, notes
-    )
+    title = "Tuning budgets and chosen settings"
+    return Table("tuning", title, caption, "Method", tuple(map(Column, heads)), rows, notes, how=" ".join(how))
 
 
 def _chosen_text(study: Study) -> str:

@@ -84,7 +84,11 @@ def _table(figures: "pd.DataFrame", *, percent: bool) -> "pd.DataFrame":
     benign = figures["mean"] == "benign"
     columns = [(task, "", figures[(figures["task"] == task) & ~benign]) for task in tasks]
     columns += [(task, " benign", figures[(figures["task"] == task) & benign]) for task in tasks]
-    noisy = [kind for kind in PROTECTED if figures[f"epsilon_{kind}"].notna().any()]
+    noisy = {
+        task: [protected for protected in PROTECTED if rows[f"epsilon_{protected}"].notna().any()]
+        for task, kind, rows in columns
+        if not kind
+    }
     entries = {}
     for row in dict.fromkeys(figures["row"]):
         of_row = [(task, kind, rows[rows["row"] == row]) for task, kind, rows in columns if len(rows)]
@@ -94,9 +98,9 @@ def _table(figures: "pd.DataFrame", *, percent: bool) -> "pd.DataFrame":
             for metric, on in (("gm", "global"), ("pm", "local"))
         } | {
             f"{task} ε {protected}": epsilon_text(rows[f"epsilon_{protected}"]) or "–"
-            for protected in noisy
             for task, kind, rows in of_row
             if not kind
+            for protected in noisy[task]
         }
     return pd.DataFrame.from_dict(entries, orient="index")
 

@@ -91,8 +91,8 @@ def _sites_table(described: Description) -> Table:
         held = site["classes"] if listed else [sum(count > 0 for count in site["classes"])]
         rows.append((str(site["name"]), (*entries, *(number(count, decimals=0) for count in held))))
     caption = (
-        "± points: how precisely the site's test samples measure an accuracy of 50 % (95 % interval). Above "
-        f"{described['coarse']:g} points a site is too small to test. A dash: too few samples to say."
+        "± points: how precisely the site's test samples measure an accuracy of 50 % (95 % interval); above "
+        f"{described['coarse']:g} a site is too small to test. A dash: too few samples to say."
     )
     how = (
         "Both are of training samples. Label distance: the total variation between the shares of classes at a site and "
@@ -141,9 +141,8 @@ def _differences(described: Description) -> Picture | None:
                 axis.annotate(str(site["name"])[:16], (a, b), (4, 3), textcoords="offset points", fontsize=7)
         axis.set(xlabel="label distance", ylabel="feature score", xlim=(-0.03, None), ylim=(min(0.4, *y) - 0.05, 1.05))
         caption = (
-            "Each point is a site. The further right it lies, the more its classes differ from the others'. The "
-            "further up, the more its inputs differ; at 0.5 (dotted) nothing tells them apart. Sites with too few "
-            "samples are left out."
+            "Each point is a site: further to the right its classes differ more from the others', further up its "
+            "inputs (at 0.5, dotted, nothing tells them apart). Sites with too few samples are left out."
         )
         return finish(canvas, "differences", "How different the sites are", caption)
 

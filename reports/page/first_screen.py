@@ -12,7 +12,7 @@ from reports.reading.load import GM, PM, Figure, Store
 from reports.statistics import inference
 from reports.tables.cases import difference, effects, interval_text
 from reports.tables.standings import Family, by_unit, derived_rows, each_once, erratic_rows
-from reports.tables.table import listed
+from reports.tables.table import listed, number
 
 _SIMPLE = {"fedavg": "FedAvg", "finetune": "fine-tuning", "local": "training alone"}
 """What a method should beat to be worth its trouble."""
@@ -113,11 +113,13 @@ def _how_sure(store: Store, figure: Figure, chosen: str, leader: str) -> str:
             sure = any(standing.verdict == "better" for standing in standings.values())
             by_verdict.setdefault("sure" if sure else "unsure" if standings else "", []).append(case)
         texts = {
-            "sure": "the best is shown to be better than every other method in {}",
-            "unsure": "no method is shown to be best in {}",
-            "": "nothing can be compared in {}",
+            "sure": "the best is shown to be better than every other method {}",
+            "unsure": "no method is shown to be best {}",
+            "": "nothing can be compared {}",
         }
-        return f"{_capital('; '.join(texts[kind].format(_quoted(cases)) for kind, cases in by_verdict.items()))}."
+        count = len(store.cases)
+        said = [texts[kind].format(_where(cases, count, cases=True)) for kind, cases in by_verdict.items()]
+        return f"{_capital('; '.join(said))}."
     group = _family(store, figure, chosen)
     standings = group.standings(store.margin)
     if leader not in standings:
@@ -130,11 +132,11 @@ def _how_sure(store: Store, figure: Figure, chosen: str, leader: str) -> str:
         return f"`{leader}` is shown to be better than every other method {over}, than the next best by {ends} points."
     others = {row: standing.verdict for row, standing in standings.items() if row != leader}
     worse = sum(verdict == "worse" for verdict in others.values())
-    shown = [f"{worse} of {len(others)} others are shown to be worse"]
+    shown = [f"{worse} of {len(others)} others shown to be worse" if worse else "no other shown to be worse"]
     for verdict, text in (("undecided", "undecided"), ("equivalent", f"equivalent within {store.margin:g} points")):
         if rows := [row for row, of_row in others.items() if of_row == verdict]:
             shown.append(f"{listed([f'`{row}`' for row in rows]) if len(rows) <= _NAMED else len(rows)} {text}")
-    return f"`{leader}` has the highest mean {over}: {', '.join(shown)}."
+    return f"`{leader}` has the highest {figure.name} {over}: {', '.join(shown)}."
 
 
 def _gains(store: Store, figure: Figure, chosen: str, leader: str) -> str:
@@ -174,7 +176,9 @@ def _cost(store: Store, costs: pd.DataFrame, leader: str) -> str:
         cost = float(means[name].get(leader, math.nan))
         factor = cost / float(means[name].get(base, math.nan) or math.nan)
         taken += [] if math.isnan(cost) else [f"{_amount(cost)} {unit}"]
-        beside += [] if math.isnan(factor) or base == leader else [f"{_amount(factor)} times its {name}"]
+        times = _amount(factor)
+        if base != leader and not math.isnan(factor):
+            beside.append(f"as many {name}" if times == "1" else f"{times} times its {name}")
     against = f"; against FedAvg, {listed(beside)}" if beside else ""
     return f"In a round of `{leader}` all clients together take {listed(taken)}{against}." if taken else ""
 
@@ -202,7 +206,7 @@ def _limits(store: Store, figure: Figure, chosen: str, leader: str, tuned: Seque
 
 
 def _points(summary: inference.Summary) -> str:
-    return f"{summary.mean:+.2f} {interval_text(summary)}".strip()
+    return f"{number(summary.mean, signed=True).number} {interval_text(summary)}".strip()
 
 
 def _quoted(cases: Sequence[str]) -> str:

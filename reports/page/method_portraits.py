@@ -48,7 +48,8 @@ def _settings(at: int, row: str, cells: list[Cell]) -> Table:
     """The method's own settings first, then the common ones; a value per task where they differ."""
     names = sorted(dict.fromkeys(name for cell in cells for name in cell.flat), key=lambda name: name[:3] != "hp.")
     rows = tuple((name.removeprefix("hp."), (words(_values(cells, name)),)) for name in names if name != "seed")
-    caption = f"What the cells of {row} were given; seeds {', '.join(sorted({cell.seed for cell in cells}))}."
+    seeds = sorted({cell.seed for cell in cells})
+    caption = f"What the cells of {row} were given; seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}."
     return Table(f"method_{at}_settings", f"Settings of {row}", caption, "Setting", (Column("value"),), rows)
 
 

@@ -278,7 +278,8 @@ def _cost_section(part: _Compared) -> Section | None:
     store, costs, curve = part.store, part.costs, part.curves["PM"]
     if not len(curve):
         return None
-    pictures = [tradeoff(store.cases.get(store.reference_case, store), costs, part.chosen)]
+    plain = store.cases.get(store.reference_case, store)
+    pictures = [tradeoff(plain, costs, part.chosen)] if len(store.rows) > 1 else []
     pictures += [figures.convergence(store, part.curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()]
     goals = cost.targets(curve, accuracy.reference(store), part.targets)
     tables = [cost.cost_table(store, curve, costs, goals), speedup.speedup_table(store, curve, part.printed, goals)]

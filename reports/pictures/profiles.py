@@ -53,7 +53,7 @@ def performance_profiles(store: Store, chosen: str) -> Picture | None:
             "curve above another at every τ dominates it."
         )
         how = (
-            f"{len(store.tasks)} tasks with their seeds, every task counting the same; the bands are a pointwise "
+            "All tasks with their seeds, every task counting the same; the bands are a pointwise "
             "percentile bootstrap of seeds within tasks (Agarwal et al. 2021), with few seeds too narrow."
         )
         return finish(canvas, "profiles", "Performance profiles", caption, how)

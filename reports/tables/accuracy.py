@@ -30,7 +30,7 @@ from reports.tables.table import (
 EPSILON = "ε"
 """How columns begin that say what noise is worth."""
 
-_EPSILON = " ε: the largest over the runs; smaller is more private. The notes say what it covers."
+_EPSILON = " ε: the largest over the runs; smaller is more private. The head of the report says what it covers."
 
 SELECTION = {"honest": "validation", "paper": "best"}
 """Round that a protocol reports."""
@@ -87,7 +87,8 @@ def main_table(
         by_column |= {column: entries for column, entries in noise.items() if column.group == task}
     rows = tuple((row, tuple(entries[row] for entries in by_column.values())) for row in store.rows)
     caption = (
-        f"Test accuracy in percent, mean ± standard deviation over {_units(store, usual, tasks)}; "
+        f"Test accuracy in percent, {'mean ± standard deviation over' if usual > 1 else 'of'} "
+        f"{_units(store, usual, tasks)}; "
         f"{'; '.join(figure.text for figure in figures)}.{_EPSILON if noise else ''}"
     )
     how = (

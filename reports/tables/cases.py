@@ -94,4 +94,5 @@ def effect_table(store: Store, chosen: str) -> Table:
 
 def interval_text(difference: inference.Summary) -> str:
     """`[-4.00, -2.20]`; empty where there is no interval."""
-    return "" if math.isnan(difference.low) else f"[{difference.low:+.2f}, {difference.high:+.2f}]"
+    low, high = (number(end, signed=True).number for end in (difference.low, difference.high))
+    return f"[{low}, {high}]" if low else ""

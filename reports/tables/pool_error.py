@@ -25,7 +25,7 @@ def pool_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table | 
     shown = {place: errors for place, errors in parts.items() if errors}
     if not shown:
         return None
-    names = ("error", "behind the best", "error of that")
+    names = ("error", "behind the best", "error of the distance")
     columns = tuple(Column(name, f"{figure.name}, {task}") for figure, task in shown for name in names)
     rows = []
     for row in store.rows:

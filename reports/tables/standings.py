@@ -135,7 +135,7 @@ def column_marks(store: Store, task: str, figure: Figure, chosen: str) -> tuple[
     group = family(store, [task], figure, chosen)
     marks: dict[str, Mark] = {row: _MARKS[standing.verdict] for row, standing in group.standings(store.margin).items()}
     means = {row: float(units[0].mean()) for row, units in group.scores.items()}
-    if means:
+    if len(means) + len(group.clones) > 1:  # one without rivals is not called best
         marks[max(means, key=lambda row: means[row])] = "best"
     return marks | {row: marks.get(first, "") for row, first in group.clones.items()}, group.clones
 

@@ -31,7 +31,7 @@ def test_each_question_has_one_sentence_in_this_order(whole):
     assert "in points: against FedAvg" in gains
     assert "(fine-tuning: not in the grid)" in gains
     assert re.fullmatch(
-        r"In a round of `\w+` all clients together take \S+ MB; against FedAvg, 1 times its megabytes.", cost_of
+        r"In a round of `\w+` all clients together take \S+ MB; against FedAvg, as many megabytes.", cost_of
     )
     assert unsaid.startswith("The run cannot say ")
     assert "what tuning would change" in unsaid
@@ -66,7 +66,7 @@ def test_cases_are_answered_one_by_one(tmp_path):
     assert "`ditto` in all 3 cases" in who
     assert "in " in sure
     assert re.search(r'against FedAvg \+\S+ \[\S+ \S+\] in "plain", \+\S+ \[\S+ \S+\] in "attacked"', gains)
-    assert changes.startswith('What cases change for `ditto`, in points: against "plain": "attacked" +0.00 [')
+    assert changes.startswith('What cases change for `ditto`, in points: against "plain": "attacked" 0.00 [')
     assert unsaid.endswith("how the methods do on data other than digits.")
 
 
