@@ -54,6 +54,8 @@ class NetworkDraws(TorchFunctionMode):
 
     def bits(self, like: Tensor) -> Tensor:
         """The next draw: numbers from 0 to 2^24 - 1, int64 in the shape of `like`."""
+        if like.is_complex():
+            raise UserError("the network draws complex numbers: draw real and imaginary parts, as by `torch.randn`")
         place = torch.arange(like.numel(), device=like.device)
         if self._position is not None:
             place = place + self._position * like.numel()
@@ -251,7 +253,8 @@ def _bernoulli_in_place(
     draws: NetworkDraws, func: Any, input: Tensor, p: Tensor | float = 0.5, *, generator: None = None
 ) -> Tensor:
     """`Tensor.bernoulli_`, as drop path calls it."""
-    return draws.put(input, (draws.uniform(input) < p).to(input.dtype))
+    like = input if input.is_floating_point() else torch.empty_like(input, dtype=torch.float32)  # flags or counts
+    return draws.put(input, (draws.uniform(like) < p).to(input.dtype))
 
 
 def _uniform_in_place(
@@ -306,7 +309,7 @@ def _randint(draws: NetworkDraws, func: Any, *args: Any, generator: None = None,
 
 
 def _randint_like(
-    draws: NetworkDraws, func: Any, input: Tensor, low: int, high: int | None = None, **kwargs: Any
+    draws: NetworkDraws, func: Any, input: Tensor, low: int = 0, high: int | None = None, **kwargs: Any
 ) -> Tensor:
     limits = (0, low) if high is None else (low, high)
     return draws.integers(torch.empty_like(input, **kwargs), *limits)

@@ -248,6 +248,18 @@ def test_a_tensor_that_is_drawn_into_again_has_the_last_draw() -> None:
     assert not torch.equal(read, first)
 
 
+def test_flags_and_a_limit_by_name() -> None:
+    with NetworkDraws(torch.tensor(0)):
+        flags, numbers = torch.empty(40, dtype=torch.bool).bernoulli_(0.5), torch.randint_like(torch.zeros(40), high=2)
+    assert set(flags.tolist()) == {False, True}
+    assert set(numbers.tolist()) == {0, 1}
+
+
+def test_complex_numbers_are_refused() -> None:
+    with NetworkDraws(torch.tensor(0)), pytest.raises(UserError, match="draw real and imaginary parts"):
+        torch.randn(3, dtype=torch.complex64)
+
+
 def test_draws_are_uniform_and_independent() -> None:
     """Of neighbouring keys, draws and places: means, variances and correlations of a million numbers."""
     streams = [NetworkDraws(torch.tensor(key)) for key in (0, 1, -1)]
