@@ -115,7 +115,7 @@ def load(
 @DATASETS.offer("hugging_face", "recognised")
 def is_download(folder: Path) -> bool:
     """Whether a folder has files that are named as those of Hugging Face: each as a part, one of them for training."""
-    parts = [_part(file.relative_to(folder)) for file in folder.rglob("*") if file.suffix in _ENDINGS]
+    parts = [_part(file.relative_to(folder)) for file in _files(folder)]
     return "train" in parts and all(parts)
 
 
@@ -126,8 +126,7 @@ def shards(folder: Path) -> tuple[dict[Path, str], list[Path]]:
         UserError: it is no folder, or has files of several data sets.
     """
     check_folder(folder, remedy="set the option `path` to the folder of a download")
-    names = (file for file in folder.rglob("*") if file.suffix in _ENDINGS and not file.name.startswith("cache-"))
-    files = sorted(names, key=lambda file: natural(file.relative_to(folder).as_posix()))
+    files = sorted(_files(folder), key=lambda file: natural(file.relative_to(folder).as_posix()))
     parts = {file: _part(file.relative_to(folder)) for file in files}
     if not any(parts.values()):
         return dict.fromkeys(files, "train"), []
@@ -137,6 +136,10 @@ def shards(folder: Path) -> tuple[dict[Path, str], list[Path]]:
         listed = ", ".join(sorted(str(home) for home in homes)[:_NAMED])
         raise UserError(f"{folder} has several data sets; set `path` to one of {listed}")
     return known, [file for file, part in parts.items() if not part]
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.suffix in _ENDINGS and not file.name.startswith("cache-")]
 
 
 def _part(file: Path) -> str:

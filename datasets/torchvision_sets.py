@@ -206,7 +206,7 @@ def _check_identity(name: str, files: Sequence[Path], images: Array) -> list[str
     """
     advice = f"put the files of {name} into {files[0].parent}, or set `datasets` to the set that these are"
     owners = {md5: owner for owner, sums in _UNPACKED.items() for md5 in sums}
-    sums = [hashlib.md5(file.read_bytes()).hexdigest() for file in files]
+    sums = [hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() for file in files]
     for file, md5 in zip(files, sums, strict=True):
         if owners.get(md5, name) != name:
             raise UserError(f"{name}: {file} is a file of {owners[md5]}, by its checksum; {advice}")

@@ -121,6 +121,7 @@ def test_shards_are_no_sites(tmp_path: Path) -> None:
     """`bench data FOLDER` takes a download for what it is, and `parquet` does not take its parts for sites."""
     for part in ("train", "test"):
         write(tmp_path / f"{part}-00000-of-00001.parquet", {"age": [1.0, 2.5] * 20, "label": [0, 1] * 20})
+    (tmp_path / "cache-1a2b.arrow").touch()  # as the package leaves what it has computed
     (cell,) = cells_of(str(tmp_path), tmp_path, label="label", site="", subject="", part="")
     assert cell.dataset == "hugging_face"
     with pytest.raises(UserError, match="files of parts and not of sites: read it by the data set `hugging_face`"):
