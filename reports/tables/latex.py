@@ -13,7 +13,7 @@ from bench.errors import UserError
 from bench.plugin import METHODS
 from reports.reading.load import HEADLINE, Store
 from reports.tables.accuracy import EPSILON
-from reports.tables.table import Column, Table
+from reports.tables.table import Column, Table, TableEntry
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,19 @@ def arranged(table: Table, options: Latex) -> Table:
     if options.figures != "both":
         columns = [column if column.name.startswith(EPSILON) else Column(column.group) for column in columns]
     names = options.names or {}
-    rows = [(names.get(row, row), tuple(entries[at] for at in keep)) for row, entries in table.rows]
+    rows = [(names.get(row, row), tuple(_renamed(entries[at], names) for at in keep)) for row, entries in table.rows]
     caption = table.caption
     for figure in HEADLINE:
         if options.figures not in (figure.metric, "both"):
             caption = caption.replace(f"{figure.text}; ", "").replace(f"; {figure.text}", "")
     table = replace(table, columns=tuple(columns), rows=tuple(rows), caption=caption)
     return _transposed(table) if options.transpose else table
+
+
+def _renamed(entry: TableEntry, names: Mapping[str, str]) -> TableEntry:
+    """Spell the method of a note `(= fedavg)` as its row."""
+    before, equals, row = entry.note.removesuffix(")").partition("= ")
+    return replace(entry, note=f"{before}= {names.get(row, row)})") if equals else entry
 
 
 def display_names(store: Store) -> dict[str, str]:

@@ -5,7 +5,7 @@ import pytest
 from bench.errors import UserError
 from reports.tables import accuracy
 from reports.tables.latex import Latex, _spelling, arranged, check, display_names
-from reports.tables.table import to_latex
+from reports.tables.table import Column, Table, TableEntry, to_latex
 from tests.warm import PATIENCE
 
 
@@ -51,6 +51,14 @@ def test_the_caption_names_data_clients_alpha_model_and_rounds(store_writer, tmp
     assert "digits, dirichlet α=0.1, 20 clients, model mlp, 12 rounds, 2 seeds" in table.how
     assert table.columns[0].group == "digits, α=0.1"
     assert r"$\alpha$=0.1" in to_latex(table)
+
+
+def test_notes_spell_methods_as_rows_do():
+    rows = (("ditto", (TableEntry(1.0, note="(n=2; = fedavg)"),)), ("local", (TableEntry(2.0, note="(n=2)"),)))
+    table = Table("main", "Main", "Caption.", "Method", (Column("GM", "digits"),), rows)
+    text = to_latex(arranged(table, Latex(names={"fedavg": "FedAvg", "ditto": "Ditto"})))
+    assert "Ditto & {1.00} (n=2; = FedAvg)" in text
+    assert "local & {2.00} (n=2)" in text
 
 
 @pytest.mark.long
