@@ -33,6 +33,7 @@ def main() -> None:
     Ctrl-C ends the process here until a command is invoked, which then has Python's own handler.
     """
     handled = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
+    hook = sys.unraisablehook
     if handled:  # not where the shell lets it be ignored, as in the background
         signal.signal(signal.SIGINT, end_at_once)
         sys.unraisablehook = interrupt_again
@@ -41,7 +42,7 @@ def main() -> None:
     finally:
         if handled:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            sys.unraisablehook = sys.__unraisablehook__
+            sys.unraisablehook = hook
 
 
 def _call() -> None:
