@@ -48,7 +48,9 @@ def gathered(remarks: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
             seeds[text][task_name(settings)][seed] = None
     lines = []
     for text, tasks in seeds.items():
-        of_seeds = {task: f"(seed {', '.join(map(str, numbers))})" for task, numbers in tasks.items()}
+        of_seeds = {
+            task: f"(seed{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))})" for task, numbers in tasks.items()
+        }
         where = "; ".join(f"{task} {numbers}" for task, numbers in of_seeds.items())
         (task, numbers), *others = of_seeds.items()
         lines.append(f"{where}: {text}" if others else f"{task}: {text} {numbers}")

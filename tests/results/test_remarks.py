@@ -43,7 +43,7 @@ def test_clients_without_data_labels_from_one_and_equal_methods_are_said(
     done = bench("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 2)
     expected = [
         "own: the labels that occur are its classes, numbered 0 to 2 in this order: 1, 2, 3",
-        "own alpha=0.0001: 4 of 6 clients have no training samples and take no part (seed 0, 1)",
+        "own alpha=0.0001: 4 of 6 clients have no training samples and take no part (seeds 0, 1)",
         "scd: every accuracy is another method's to the last digit (GM: ditto and fedavg, PM: local) "
         "on own alpha=0.0001",
     ]
