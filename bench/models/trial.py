@@ -125,24 +125,31 @@ def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> 
 
 
 def goes_side_by_side(net: nn.Module, x: Tensor) -> bool:
-    """Whether the gradients of several clients' models are computed at once: `vmap` knows all operations of the model.
+    """Whether gradients and outputs of several clients' models are computed at once: `vmap` knows all operations.
 
     Args:
-        net: the model, in training.
+        net: the model.
         x: two samples.
     """
     params = {name: torch.stack([p.detach()] * 2) for name, p in net.named_parameters()}
     moving = {name: torch.stack([b] * 2) for name, b in statistics(net)}
 
+    def logits(params: dict[str, Tensor], moving: dict[str, Tensor], x: Tensor) -> Tensor:
+        out: Tensor = functional_call(net, {**params, **{name: b.clone() for name, b in moving.items()}}, (x,))
+        return out
+
     def loss(params: dict[str, Tensor], moving: dict[str, Tensor], x: Tensor, key: Tensor) -> Tensor:
         with NetworkDraws(key):
-            logits: Tensor = functional_call(net, {**params, **{name: b.clone() for name, b in moving.items()}}, (x,))
-        return logits.square().sum()
+            return logits(params, moving, x).square().sum()
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it warns where it goes through the clients one by one
+            net.train()
             vmap(grad(loss))(params, moving, torch.stack([x, x]), torch.arange(2))
+            net.eval()
+            with torch.no_grad():  # where torch takes other operations, as in a GRU
+                vmap(logits)(params, moving, torch.stack([x, x]))
     except Exception:  # any operation may be unknown to it, in its own way
         return False
     return True
@@ -271,7 +278,6 @@ def _by_sample(net: nn.Module, x: Tensor, draws: NetworkDraws) -> bool:
     for batch in (x, torch.cat([x, x[:1]])):
         with NetworkDraws(torch.zeros((), dtype=torch.int64)) as stream:
             outputs.append(net(batch)[:_SAMPLES])
-    net.train()
     extended = len(draws.shapes) == len(stream.shapes) and all(map(_extends, draws.shapes, stream.shapes))
     return extended and torch.allclose(outputs[0], outputs[1], rtol=1e-4, atol=1e-5, equal_nan=True)
 

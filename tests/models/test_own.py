@@ -112,7 +112,31 @@ class Recurring(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("theirs", [Recurring], indirect=True)
+class Gated(Recurring):
+    """A layer whose weights are drawn by a rule, and which only a gradient computes side by side."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.lstm = nn.GRU(shape[-1], 5, batch_first=True)
+
+
+class Choosing(nn.Module):
+    """Plain layers and a decision by a number."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(math.prod(shape), 25), nn.Linear(25, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        z: Tensor = self.body(x.flatten(1))
+        return z if z.mean() > 0 else -z
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+@pytest.mark.parametrize("theirs", [Recurring, Gated, Choosing], indirect=True)
 @pytest.mark.usefixtures("theirs")
 def test_what_does_not_go_side_by_side_goes_alone() -> None:
     cell = federation("theirs", "auto", dtype="float32")
