@@ -170,7 +170,7 @@ class Preparer:
             context=context,
             optimizers=tuple((name, replace(o, lr=None)) for name, o in sorted(optimizers.items())),
             slices=tuple(slices.items()),
-            # How many samples a feed takes, and which draws, is no matter of the step.
+            # A step is the same whatever samples a feed takes, and however many.
             feeds=tuple(
                 (name, replace(feed, subset=None, stream=0), widths[name]) for name, feed in sorted(feeds.items())
             ),
