@@ -71,8 +71,9 @@ def heat_map(accuracies: pd.DataFrame, figure: Figure) -> Picture:
         axes[0].tick_params(axis="x", top=True, labeltop=True, rotation=90)  # the map is long: names at both ends
         axes[0].set_yticks(range(accuracies.shape[0]), accuracies.index, fontsize=7)
         axes[0].grid(visible=False)
-        canvas.colour_bar(image, axes, f"points below the task's best ({_SHOWN:g}: or more)")
+        canvas.colour_bar(image, axes, "points below the best")
         caption = (
-            f"{figure.text}: percentage points below the best method of each task; the ranking's order from above."
+            f"{figure.text}: percentage points below the best method of each task, the darkest for {_SHOWN:g} or more; "
+            "the ranking's order from above."
         )
         return finish(canvas, f"heat_{figure.name.lower()}", f"{figure.name}: method x task", caption)

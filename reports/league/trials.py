@@ -113,5 +113,5 @@ def trials_picture(store: Store, accuracies: pd.DataFrame, chosen: str, method: 
 def _shown(store: Store, accuracies: pd.DataFrame, chosen: str, method: str | None) -> Sequence[str]:
     _, places = ranked(store, PM, chosen)
     named = [row for row in dict.fromkeys([method, *REFERENCES]) if row in accuracies.index]
-    others = (row for row in accuracies.index if row in places and row not in named)
-    return [*named, *sorted(others, key=lambda row: -places[row].mean)[:_LEADING]]
+    others = [row for row in accuracies.index if row not in named and (row in places or not places)]
+    return [*named, *sorted(others, key=lambda row: -places[row].mean if places else 0)[:_LEADING]]
