@@ -49,7 +49,8 @@ TORCHVISION = [
 
 @pytest.mark.parametrize(("model", "options"), TORCHVISION)
 def test_of_torchvision(method: str, model: str, options: dict[str, Any]) -> None:
-    check(method, f"torchvision/{model}", model_options=options)
+    side = 64 if model == "efficientnet_b0" else 32  # BatchNorm over a single place would magnify rounding
+    check(method, f"torchvision/{model}", side, model_options=options)
 
 
 @pytest.mark.slow
