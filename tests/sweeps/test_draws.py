@@ -35,7 +35,7 @@ from sweeps.study import Study, parts
 from sweeps.study_reader import load_study
 from tests.conftest import ROOT
 from tests.reports.conftest import write_store
-from tests.runs.forger import forge
+from tests.runs.forger import change_status, forge
 from tests.sweeps.conftest import Write
 from tools.league import changed_entries, plugins_of
 
@@ -411,7 +411,8 @@ def test_a_submission_has_the_entry_at_its_place_and_a_verification(
     assert "4 cells, 1 computed again as they were" in text
     assert "torch==" in (tmp_path / "submit" / "environment.txt").read_text(encoding="utf-8")
     for cell in entry.cells:
-        forge(cell.folder, kind="")
+        forge(cell.folder)
+        change_status(cell.folder, lambda status, cell=cell: status["path"].update(cell.status.path))  # type: ignore[misc]
     pack(tmp_path / "entry", tmp_path / FILE)
     with pytest.raises(UserError, match="its verification fails, so nothing is ready to submit"):
         write_submission(tmp_path / FILE, entry, tmp_path / "again", "mine", **options)
