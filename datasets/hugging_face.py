@@ -73,7 +73,7 @@ def load(
     files, skipped = shards(folder)
     if not files:
         raise UserError(f"{folder} has no files that end in {' or '.join(_ENDINGS)}, as a download of Hugging Face has")
-    columns, parts, pictures = _read(folder, files, (label_column, site_column, subject_column), leave_out)
+    columns, parts, pictures, classes = _read(folder, files, (label_column, site_column, subject_column), leave_out)
     name = name or folder.resolve().name
     if not pictures:
         import pandas as pd
@@ -91,7 +91,7 @@ def load(
         tones = survey(files_of_pictures)
         x = read_pictures(files_of_pictures, size, tones)
         order = np.argsort([part == "test" for part in parts], kind="stable")
-        labels, classes = _filled(folder, label_column, columns[label_column]), columns[""]
+        labels = _filled(folder, label_column, columns[label_column])
         y = np.array([classes.index(label) for label in labels] if classes else labels)
         owners = {
             what: np.array([str(name) for name in _filled(folder, column, columns[column])])[order]
@@ -150,11 +150,9 @@ def _part(file: Path) -> str:
 
 def _read(
     folder: Path, files: dict[Path, str], needed: Sequence[str], leave_out: Sequence[str]
-) -> tuple[dict[str, list[Any]], list[str], str]:
-    """Values by column, the part of each row, and the column of pictures, if there is one.
-
-    A column of classes holds their names, and the schema's order of those of the labels is under an empty name.
-    """
+) -> tuple[dict[str, list[Any]], list[str], str, list[str]]:
+    """Values by column, the part of each row, the column of pictures, if there is one, and the schema's classes of the
+    labels in their order; a column of classes holds their names."""
     pa = optional("pyarrow", f"hugging_face {folder}")
     tables = {file: _table(file) for file in files}
     schema = next(iter(tables.values())).schema
@@ -190,9 +188,8 @@ def _read(
         for column in used:
             columns[column] += rows[column]
         parts += [files[file]] * table.num_rows
-    if pictures:
-        columns[""] = features.get(needed[0], {}).get("names", [])
-    return columns, parts, pictures[0] if pictures else ""
+    classes = features.get(needed[0], {}).get("names", [])
+    return columns, parts, pictures[0] if pictures else "", classes
 
 
 def _table(file: Path) -> Any:

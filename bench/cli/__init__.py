@@ -32,8 +32,8 @@ def main() -> None:
 
     Ctrl-C ends the process here until a command is invoked, which then has Python's own handler.
     """
-    handled = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
-    hook = sys.unraisablehook
+    handler, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    handled = threading.current_thread() is threading.main_thread() and callable(handler)
     if handled:  # not where the shell lets it be ignored, as in the background
         signal.signal(signal.SIGINT, end_at_once)
         sys.unraisablehook = interrupt_again
@@ -41,7 +41,7 @@ def main() -> None:
         _call()
     finally:
         if handled:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, handler)
             sys.unraisablehook = hook
 
 

@@ -88,9 +88,10 @@ class ProgramRun:
 
     def repeats(self, request: Request) -> str:
         """Say which name a further upload has that the program has sent already; empty if there is none."""
+        if not isinstance(request, Upload):
+            return ""
         earlier = (event.values for event in self.events if isinstance(event, Sent) and not event.waits)
-        names = [name for values in earlier for name in values if name in getattr(request, "values", ())]
-        if not isinstance(request, Upload) or not names:
+        if not (names := [name for values in earlier for name in values if name in request.values]):
             return ""
         return f"a second Upload has {names[0]!r} again, and a mean would count this client twice: upload a name once"
 

@@ -16,7 +16,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -55,6 +56,8 @@ PASS_SECONDS, RETRY_SECONDS = 10.0, 60.0
 """Seconds between two readings of the run folder; and between two attempts while the store does not answer."""
 DRAIN_SECONDS, STOP_SECONDS = 60.0, 5.0
 """Longest time in seconds that a finished run waits for its copy; and one that the user stopped."""
+PATIENCE_SECONDS, PATIENCE_SHARE = 2.0, 0.03
+"""A server that accepts nothing for so many seconds, or this share of the run's time, is not waited for at the end."""
 
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 _ENDED = {"done": "FINISHED", "diverged": "FAILED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -108,7 +111,8 @@ class Tracking(Callback):
 
     def __init__(self, run: Path, uri: str) -> None:
         self._run, self._uri = run, uri
-        self._warned = False
+        self._began = time.monotonic()
+        self._ready = self._warned = False
         inside.make_folder(run, run / "tracking")
         self._pipe, child_end = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
@@ -118,14 +122,23 @@ class Tracking(Callback):
 
     def at_end(self, at: Moment) -> None:
         """Warn as soon as a cell ends after the store has failed."""
-        self._hear()
+        while self._listen(0):
+            pass
 
     def finish(self, seconds: float) -> None:
-        """Let the process write the rest for at most `seconds`, and print one warning if something is missing then."""
+        """Let the process write the rest for at most `seconds`, and print one warning if something is missing then.
+
+        A server that is slow or gone gets less time; for the store in the run folder the whole time is allowed.
+        """
+        begin = time.monotonic()
+        embedded = self._uri == embedded_uri(self._run)
+        patience = seconds if embedded else max(PATIENCE_SECONDS, PATIENCE_SHARE * (begin - self._began))
         with contextlib.suppress(OSError):  # it has ended; its exit status is looked at below
             self._pipe.send(None)
-        self._process.join(seconds)
-        self._hear()
+        while (left := begin + seconds - time.monotonic()) > 0:
+            if not self._listen(min(left, patience) if self._ready else left):
+                break
+        self._process.join(0.5)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
@@ -134,11 +147,21 @@ class Tracking(Callback):
             self._warn(f"{self._run}/tracking/log.txt says why it ended")
         self._pipe.close()
 
-    def _hear(self) -> None:
-        """Warn of what the process has said: why the store takes nothing."""
-        with contextlib.suppress(EOFError, OSError):  # it has ended
-            while self._pipe.poll():
-                self._warn(self._pipe.recv())
+    def _listen(self, seconds: float) -> bool:
+        """Hear the process once: "" where it is ready or has written a cell, else a reason why the store takes none.
+
+        Returns:
+            False where it said nothing for so many seconds, or has ended.
+        """
+        try:
+            if not self._pipe.poll(seconds):
+                return False
+            if reason := self._pipe.recv():
+                self._warn(reason)
+        except (EOFError, OSError):
+            return False
+        self._ready = True
+        return True
 
     def _warn(self, reason: str) -> None:
         if not self._warned:
@@ -165,7 +188,8 @@ def _follow(pipe: Connection, run: Path, uri: str) -> None:
                 import pandas  # noqa: F401  # reads the tables; imported later, it would take of the server's patience
 
                 mirror = Mirror(run, uri)
-            mirror.update(skip_new=not last)
+                pipe.send("")
+            mirror.update(lambda: pipe.send("") if pipe.poll() else None, skip_new=not last)
         except BrokenPipeError:  # the parent is gone
             break
         except outages(UserError) as error:
@@ -215,10 +239,11 @@ class Mirror:
         self._parents: dict[str, str] = {}
         self._marked: set[str] = set()
 
-    def update(self, *, skip_new: bool = False) -> int:
+    def update(self, after_cell: Callable[[], None] = lambda: None, *, skip_new: bool = False) -> int:
         """Write the cells that have changed, and return the number of cells that have begun.
 
         Args:
+            after_cell: called after each cell that was written.
             skip_new: whether running cells that the last call did not see are left to the next call, so that a short
                 cell has ended by then and is written once.
         """
@@ -235,6 +260,7 @@ class Mirror:
                 with store.locked(self._locked, wait=True):  # two mirrors at once would make two MLflow runs of a cell
                     self._write(view.info, cell)
                 self._seen[cell.id] = cell.status
+                after_cell()
         return len(cells)
 
     def _write(self, info: dict[str, Any], cell: "CellView") -> None:

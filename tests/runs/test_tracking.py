@@ -415,19 +415,16 @@ def test_a_store_that_may_only_be_read(
 
 
 @pytest.mark.long
-def test_a_store_that_never_answers_is_not_waited_for(
-    small: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two attempts, each is over after a second here."""
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+def test_a_store_that_never_answers_is_not_waited_for(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         tracking = Tracking(small, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert tracking._listen(PATIENCE)  # MLflow is imported, which takes longer the busier the machine is
+        began = time.monotonic()
         tracking.finish(PATIENCE)
-    said = capsys.readouterr().err
-    assert said.count("warning: tracking in http") == 1
-    assert "too slow" not in said
+    assert time.monotonic() - began < 25  # MLflow itself would try for more than half a minute
+    assert capsys.readouterr().err.count("warning: tracking in http") == 1
 
 
 @pytest.mark.faults
