@@ -30,7 +30,7 @@ from reports.tables.table import (
 EPSILON = "ε"
 """How columns begin that say what noise is worth."""
 
-_EPSILON = " ε: the largest over the runs; smaller is more private. The head of the report says what it covers."
+_EPSILON = " ε: the largest over the runs, smaller is more private; the head of the report says what it covers."
 
 SELECTION = {"honest": "validation", "paper": "best"}
 """Round that a protocol reports."""

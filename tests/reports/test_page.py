@@ -120,7 +120,7 @@ def test_captions_have_two_sentences_at_most(report):
     text = report.read_text(encoding="utf-8")
     captions = [html.unescape(re.sub("<[^>]*>", "", part)) for part in re.findall(r"</b> (.*?)</figcaption>", text)]
     assert len(captions) > 20
-    assert [text for text in captions if len(re.findall(r"[.?!](?= [A-Z\[ρ±–]|$)", text)) > 2] == []
+    assert [text for text in captions if len(re.findall(r"[.?!](?= [A-Z\[ερ±–]|$)", text)) > 2] == []
 
 
 @needs_browser
