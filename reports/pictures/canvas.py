@@ -212,7 +212,9 @@ class Canvas(MatplotlibFigure):
 
     def _begin(self) -> None:
         """Take panels away in which nothing is drawn, and keep the words as they were given: a layout may cut them."""
-        for axis in (axis for block in self.blocks for axis in block if not axis.has_data()):
+        panels = [axis for block in self.blocks for axis in block]
+        empty = [axis for axis in panels if not axis.has_data()]
+        for axis in empty if len(empty) < len(panels) else []:
             axis.remove()
         self.blocks = [drawn for block in self.blocks if (drawn := [axis for axis in block if axis.figure is self])]
         self._given = [

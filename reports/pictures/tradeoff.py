@@ -17,7 +17,7 @@ _COSTS = {
 
 
 def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
-    """Mean accuracy over tasks against mean cost, a point per method that trains the model; None without a cost.
+    """Mean accuracy over tasks against mean cost, a point per method that trains the model; None without a point.
 
     Args:
         store: cells of one protocol.
@@ -42,6 +42,8 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
                 axis.plot(cost, float(np.mean([np.mean(units) for units in by_task])), **points[row])
             axis.set(title="", xlabel=_COSTS[name], ylabel=f"{figure.name} accuracy (%)")
             axis.margins(0.08)
+        if not drawn:
+            return None
         legend(canvas, drawn)
         caption = (
             "Mean accuracy over tasks against what a round takes of all clients together: bytes, and steps. The upper "

@@ -10,6 +10,7 @@ from bench.results.results import load_run, tidy
 from bench.results.summary import summary
 from bench.store.store import EVALUATED
 from reports.page.further_tests import OWN, by_unit, further_tests
+from reports.page.page import write_report
 from reports.pictures.headline import _measured
 from reports.reading.load import PM, load
 from reports.tables import cost, fairness
@@ -28,6 +29,18 @@ def test_a_method_that_lacks_a_task_is_not_ordered_by_the_others(store_writer: W
     assert rows[-1] == "ditto"
     whole = load([store_writer(tmp_path / "whole", seeds=2)])
     assert list(_measured(whole, PM, selection(whole)))[-1] == "scd"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "drawn"), [({"fedavg": 1.0, "local": 0.1}, False), ({"fedavg": 1.0, "local": 1.0}, False), ({}, True)]
+)
+def test_a_report_of_methods_that_lack_tasks_is_made(
+    lacking: dict[str, float], drawn: bool, store_writer: Writer, tmp_path: Path
+) -> None:
+    """Each lacks another one, or both the same: a picture without a point is left out, and none ends the report."""
+    missing = {(method, alpha, seed): "missing" for method, alpha in lacking.items() for seed in range(2)}
+    run = store_writer(tmp_path / "run", seeds=2, methods=("fedavg", "local"), alphas=(1.0, 0.1), states=missing)
+    assert (write_report([run]).parent / "figures" / "tradeoff.png").exists() == drawn
 
 
 def test_diverged_seeds_are_counted_among_those_that_miss_a_target(store_writer: Writer, tmp_path: Path) -> None:
