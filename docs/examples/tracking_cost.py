@@ -2,7 +2,7 @@
 
     python docs/examples/tracking_cost.py SCRATCH_FOLDER GRID [TIMES]
 
-runs the grid's cells in every way in turn, three times over, two cells side by side; docs/reliability.md shows what
+runs the grid's cells in every way in turn, three times over, two cells side by side; docs/lab-notes.md shows what
 came out. `end` is the time between the last cell's end and the command's. The slow server is MLflow's own behind a
 proxy that waits before every request.
 """
