@@ -1,4 +1,4 @@
-"""What a draw of cells can find of a forgery, as docs/verify.md says it, and that nobody can choose the draw."""
+"""What a draw of cells can find of a forgery, and that nobody can choose the draw."""
 
 import itertools
 import re
@@ -30,16 +30,6 @@ def test_an_entry_that_is_submitted_is_searched_for_five_percent(cells: int) -> 
     """59 is the least number that suffices for any entry: of many cells, draws are nearly independent."""
     assert discovery(cells, -(-cells // 20), CELLS) >= 0.95
     assert discovery(10**6, 10**6 // 20, CELLS - 1) < 0.95
-
-
-def test_the_docs_print_these_probabilities() -> None:
-    text = (ROOT / "docs" / "verify.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) of (\d+) \| (\d+) % \| (\d+) % \|$", text, re.MULTILINE)
-    assert len(rows) >= 5
-    for drawn, cells, *percents in rows:
-        forged = [-(-int(cells) * share // 100) for share in (5, 30)]
-        expected = [100 * discovery(int(cells), of_them, int(drawn)) for of_them in forged]
-        assert [int(percent) for percent in percents] == [round(percent) for percent in expected]
 
 
 def test_no_draw_is_made_by_a_commit_or_a_file() -> None:
