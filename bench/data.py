@@ -62,6 +62,8 @@ class Dataset:
             deviation is infinite where the channel is constant.
         table: how rows of a table become samples: its `columns` (`datasets.columns.Encoder.described`), and those that
             are `ignored`, in values that JSON can hold; None for other data.
+        doubts: of a table, what makes comparisons mean little unless the user knows better: a column that alone tells
+            the label, or `repeats` of rows, each with a sentence that `notes` have, too.
 
     Raises:
         UserError: `mean` or `std` does not have a usable number for each channel, or a label is no class.
@@ -87,6 +89,7 @@ class Dataset:
     features: tuple[str, ...] = ()
     client_statistics: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = ()
     table: Mapping[str, Any] | None = None
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:

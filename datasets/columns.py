@@ -265,24 +265,3 @@ class Encoder:
             encoded = encoder.transform(values).astype(np.float64)
             blocks += [values, encoded] if kind == "number" else [encoded]
         return np.concatenate(blocks, axis=1)
-
-
-def tells_all(kind: ColumnKind, values: Array, y: Array) -> bool:
-    """Whether a column alone tells the label of every row: by intervals of its numbers as few as there are classes, or
-    by its categories; also by where it has no value."""
-    if len(y) <= _FEW:
-        return False
-    labels, y = np.unique(y, return_inverse=True)
-    if kind == "category":
-        at: dict[Any, set[int]] = defaultdict(set)
-        for value, label in zip(values, y.tolist(), strict=True):
-            at[value].add(label)
-        return all(len(held) == 1 for held in at.values()) and 5 * len(at) <= len(y)
-    gaps = np.isnan(values)
-    if gaps.any() and tells_all("category", gaps.astype(object), y):
-        return True
-    low = values[~gaps].min() - 1 if gaps.any() else 0.0
-    filled = np.where(gaps, low, values)
-    order = np.lexsort((y, filled))
-    changes = np.diff(y[order]) != 0
-    return bool(changes.sum() < len(labels) and not (changes & (np.diff(filled[order]) == 0)).any())

@@ -24,10 +24,10 @@ from datasets.columns import (
     read_feature,
     read_text,
     spellings,
-    tells_all,
     texts,
 )
 from datasets.copies import counted, equal_places, notes_on_copies
+from datasets.doubts import TELLING, odd_numbers, repeated, telling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,7 @@ LEAST = 10
 _MOST_CLASSES = 100
 _ROLES = ("label", "site", "subject", "part", "text")  # of columns that are no features of a table
 _SUBJECT = re.compile(
-    r"id|(patient|subject|person|participant|proband|user|animal|individual)s?[ _.-]?"
+    r"id|mrn|(patient|subject|person|participant|proband|user|animal|individual)s?[ _.-]?"
     r"(id|code|key|nr|no|num|number|name)?",
     re.IGNORECASE,
 )
@@ -114,10 +114,12 @@ def dataset_of(
         raise TableError(source, problems)
     data = _assembled(name, source, features, y, groups, subjects, parts, encode)
     hints = () if subject else _unnamed_subjects(columns, {label, site, part, text})
+    doubts = {} if text else _doubts(features, y, groups, subjects)
     ignored = [column for column in (*needed, *leave_out) if column]
     return replace(
         data,
-        notes=(*data.notes, *(f"{name}: {hint}" for hint in hints)),
+        notes=(*data.notes, *(f"{name}: {hint}" for hint in (*doubts.values(), *hints))),
+        doubts=doubts,
         table=None if data.table is None else {**data.table, "ignored": ignored},
     )
 
@@ -276,11 +278,8 @@ def _notes(features: Columns, y: Array, groups: Array | None, subjects: Array | 
     """List what a user should know of a table that can be read."""
     notes = []
     for column, (kind, values) in features.items():
-        if tells_all(kind, values, y):
-            notes.append(
-                f"the column {column!r} alone tells the label of every row; if it is known only after the label, or is "
-                "another form of it, add it to `leave_out`"
-            )
+        if odd := odd_numbers(column, values) if kind == "number" else "":
+            notes.append(f"the column {column!r} {odd}")
         for value in far_values(values) if kind == "number" else ():
             rows = np.flatnonzero(values == value).tolist()
             notes.append(
@@ -298,6 +297,24 @@ def _notes(features: Columns, y: Array, groups: Array | None, subjects: Array | 
         notes += subject_notes(subjects, groups, "row")
     notes += _duplicates(features, y, groups, parts)
     return notes
+
+
+def _doubts(features: Columns, y: Array, groups: Array | None, subjects: Array | None) -> dict[str, str]:
+    """What makes a decision on a table mean little, by the name that `--accept` takes."""
+    doubts = {}
+    for column, (kind, values) in features.items():
+        if (share := telling(kind, values, y)) >= TELLING:
+            doubts[column] = (
+                f"the column {column!r} alone tells the label of {100 * share:.3g} % of rows (the mean over classes); "
+                "if it is known only after the label, or is another form of it, add it to `leave_out` (--leave-out)"
+            )
+    if subjects is None and (repeats := repeated(features, y, groups)):
+        near, looked = repeats
+        doubts["repeats"] = (
+            f"{near} of {looked} rows are nearly equal to another row of their site with the same label: if persons "
+            "have several rows, name the column that says of whom a row is in `subject_column` (--subject)"
+        )
+    return doubts
 
 
 def _site_notes(features: Columns, y: Array, groups: Array, trained: Array) -> list[str]:

@@ -3,7 +3,7 @@
 import math
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +86,7 @@ def decide(
     part: str = "",
     leave_out: Sequence[str] = (),
     categories: Sequence[str] = (),
+    accept: Sequence[str] = (),
     normalise: str = "per_client",
     minutes: float = 30.0,
     margin: float = 1.0,
@@ -111,6 +112,7 @@ def decide(
         part: of a table: the column that says of each row whether it is for `train` or `test`, such as by its year.
         leave_out: of a table: columns that are no features.
         categories: of a table: columns whose numbers are names.
+        accept: of a table: columns that may tell the label alone, and `repeats` if rows may be nearly equal.
         normalise: of a table: whose means and deviations its numbers are measured by, `per_client` or `pooled`.
         minutes: that it may take.
         margin: of equivalence, in points of accuracy.
@@ -125,7 +127,7 @@ def decide(
         KeyboardInterrupt: the user stopped it.
     """
     begin = time.monotonic()
-    refuse_text(leave_out=leave_out, categories=categories)
+    refuse_text(leave_out=leave_out, categories=categories, accept=accept)
     _check(minutes, margin, confidence, normalise)
     options = SessionOptions.of({**locals(), "tracking": False, "keep": "best"})
     if not isinstance(data, Path | str):
@@ -141,6 +143,7 @@ def decide(
             raise UserError(f"{source}: the grid divides data in {len(cells)} ways; a decision is about a single one")
         cell = cells[0].model_copy(update={**_OF_TABLES, "normalise": normalise}) if label else cells[0]
         _check_sites(cell, source)
+        _check_doubts(load_dataset(cell, options.data_root).doubts, accept, source)
     out = Path(out) if out else Path("runs") / f"decide_{dataset_name(cell)}"
     name = run_name("decision", out)
     folder = choose_folder(out, "study", name)
@@ -204,6 +207,14 @@ def _check_sites(cell: Settings, data: str) -> None:
             f"{data}: a decision is about honest sites whose data stay: take out `protocol`, `timeline`, `attack` and "
             "`new_clients`"
         )
+
+
+def _check_doubts(doubts: Mapping[str, str], accept: Sequence[str], data: str) -> None:
+    """Refuse to decide over what makes a decision mean little, unless the user accepts it."""
+    if strange := [name for name in accept if name not in doubts]:
+        raise UserError(f"--accept {strange[0]}: {data} needs {' and '.join(doubts) or 'nothing'} to be accepted")
+    for name in [name for name in doubts if name not in accept]:
+        raise UserError(f"{data}: {doubts[name]}. If it is as it should be, say --accept {name}")
 
 
 def _with_same_tests(cell: Settings, data_root: Path) -> Settings:

@@ -27,6 +27,12 @@ def decide(
     part: PartOption = "",
     leave_out: LeaveOutOption = None,
     categories: CategoriesOption = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN|repeats", help="Of a table: decide although this alone tells the label; repeatable."
+        ),
+    ] = None,
     normalise: Annotated[
         str, typer.Option(metavar="per_client|pooled", help="Of a table: whose means its numbers are measured by.")
     ] = "per_client",

@@ -207,8 +207,9 @@ def _loaded(name: str, options: str, data_root: Path, download: bool, factory: A
 
 def _versions(name: str, options: str, data_root: Path) -> str:
     """A digest of the current directory and the versions of the files that options name, and that are the set's."""
-    texts = [value for key, value in json.loads(options).items() if isinstance(value, str) and key != "name"]
-    places = [*map(Path, texts), *(data_root / place for place in UNVERIFIED.get(name, ()))]
+    texts = {key: value for key, value in json.loads(options).items() if isinstance(value, str) and value}
+    places = [Path(text) for key, text in texts.items() if key != "name" and not key.endswith("_column")]
+    places += [data_root / place for place in UNVERIFIED.get(name, ())]
     return digest(repr((Path.cwd(), [*map(versions, places), versions(data_root / name, _LEVELS)])))
 
 

@@ -22,7 +22,7 @@ from bench.plugin import DATASETS
 from bench.runs.plan import plan
 from bench.samples.division import make_partition
 from bench.settings import Settings
-from datasets.columns import far_values, numbered, spellings, tells_all
+from datasets.columns import far_values, numbered, spellings
 from datasets.table_rows import TableError
 from datasets.tables import table
 
@@ -474,16 +474,6 @@ def test_oddities_are_noted(kind: str) -> None:
 def test_a_sound_table_has_no_notes() -> None:
     notes = table(frame().dropna(), label="outcome", site="hospital").notes
     assert ["the labels that occur are its classes" in note for note in notes] == [True]
-
-
-def test_a_column_tells_all_only_if_it_does() -> None:
-    y = np.arange(60) % 3
-    assert tells_all("number", y * 1.0, y)
-    assert not tells_all("number", np.where(np.arange(60) == 7, 0.0, y * 1.0), y)
-    assert not tells_all("number", np.zeros(60), y)
-    assert not tells_all("number", np.repeat(np.arange(6.0), 10), np.repeat(np.arange(6) % 3, 10))  # six intervals
-    assert not tells_all("category", np.array([f"c{i}" for i in range(60)], object), y)  # a name for each row
-    assert tells_all("category", np.array([f"c{v}" for v in y], object), y)
 
 
 def test_ids_depend_on_content_and_options(tmp_path: Path) -> None:

@@ -121,3 +121,16 @@ def test_a_data_set_registered_anew_replaces_the_one_before(tmp_path: Path, monk
 
         monkeypatch.setitem(DATASETS._items, "notebook", made)
         assert read("notebook", tmp_path).x.max() == value
+
+
+def test_a_column_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty option is not the current directory, and a column of sites not the folder `site` that is there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "own.csv").write_text(
+        "age,site,ill\n" + "".join(f"{age % 7},{'ab'[age % 2]},{age // 20}\n" for age in range(40))
+    )
+    columns = {"label_column": "ill", "site_column": "site", "subject_column": ""}
+    first = read("csv", tmp_path / "data", path="own.csv", **columns)
+    (tmp_path / "site" / "of a run.txt").write_text("written meanwhile")
+    assert read("csv", tmp_path / "data", path="own.csv", **columns) is first
