@@ -1,4 +1,4 @@
-"""`file`: index lists from a JSON or .npz file, so that another system's split can be reproduced exactly."""
+"""`file`: index lists from a JSON, .npz or .pkl file, so that another system's split can be reproduced exactly."""
 
 import itertools
 import json
@@ -15,16 +15,16 @@ from bench.errors import UserError, did_you_mean
 from bench.places import check_file
 from bench.plugin import PARTITIONS
 from bench.samples.division import check_lists
-from datasets.arrays import read_npz
+from datasets.arrays import read_npz, read_pickled
 
 _LISTS = ("train", "validation", "test")
-
+_FLBENCH = {"train": "train", "val": "validation", "test": "test"}
 
 _Index = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class _Document(BaseModel):
-    """The JSON form of a split; an .npz file is converted to it."""
+    """The JSON form of a split; other files are converted to it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -36,7 +36,7 @@ class _Document(BaseModel):
 
 @PARTITIONS.register("file")
 def file(dataset: Dataset, *, clients: int, seed: int, path: str) -> Split:
-    """Index lists read from a file, in the file's order; docs/data.md describes both formats.
+    """Index lists read from a file, in the file's order; docs/data.md describes the formats.
 
     `train` is required, one list per client. `validation`, `test` and `global_test` are made by the harness where they
     are absent; an empty `global_test` means that the generic model is tested on the union of the local tests.
@@ -90,8 +90,9 @@ def _placed(split: Split, places: Indices) -> Split:
 
 
 def _read(path: Path) -> Split:
+    read = {".npz": _from_npz, ".pkl": _from_flbench}.get(path.suffix, _from_json)
     try:
-        document = _Document.model_validate(_from_npz(path) if path.suffix == ".npz" else _from_json(path))
+        document = _Document.model_validate(read(path))
     except ValidationError as error:
         keys = list(_Document.model_fields)
         # a misspelt key comes first
@@ -140,3 +141,24 @@ def _from_npz(path: Path) -> dict[str, Any]:
             ends = list(itertools.accumulate(sizes))
             content[name] = [content[name][end - size : end] for end, size in zip(ends, sizes, strict=True)]
     return content
+
+
+def _from_flbench(path: Path) -> dict[str, Any]:
+    """The JSON form of a `partition.pkl` of FL-bench: under `data_indices`, for each client the indices of its parts.
+
+    The generic model is tested on the union of the local tests, as FL-bench has no other.
+
+    Raises:
+        UserError: the file is damaged, or it holds something else.
+    """
+    content = read_pickled(path)
+    try:
+        clients = [{part: np.asarray(client[part]) for part in _FLBENCH} for client in content["data_indices"]]
+        if not clients or any(at.size and at.dtype.kind not in "iu" for lists in clients for at in lists.values()):
+            raise ValueError("an index is no whole number, or there are no clients")
+    except (ValueError, TypeError, LookupError) as error:
+        raise UserError(f"{path} is no partition of FL-bench ({type(error).__name__}: {error})") from None
+    lists: dict[str, Any] = {
+        name: [client[part].astype(np.int64).tolist() for client in clients] for part, name in _FLBENCH.items()
+    }
+    return {**lists, "validation": lists["validation"] if any(lists["validation"]) else None, "global_test": []}

@@ -13,8 +13,8 @@ from bench.plugin import DATASETS, PARTITIONS
 OURS = [
     "ag_news", "camelyon17", "celeba", "cifar10", "cifar100", "csv", "digits", "emnist", "emnist_writers",
     "fashion_mnist", "femnist", "flowers102", "gtsrb", "har", "hugging_face", "image_folder", "iwildcam", "kmnist",
-    "markov", "mnist", "motion", "npz",
-    "organamnist", "pamap2", "parquet", "sent140", "shakespeare", "stl10", "svhn", "texts", "tinyimagenet", "usps",
+    "markov", "mnist", "motion", "npz", "organamnist", "pamap2", "parquet", "pfllib",
+    "sent140", "shakespeare", "stl10", "svhn", "texts", "tinyimagenet", "usps",
     "watch",
 ]  # fmt: skip
 ROOT = Path(__file__).parents[2]

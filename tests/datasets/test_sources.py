@@ -30,7 +30,7 @@ def files(name: str, kind: str = "cr:FileObject") -> list[dict[str, Any]]:
 
 def test_every_data_set_has_a_source_or_reads_data_of_the_user() -> None:
     ours = [name for name in DATASETS.names() if DATASETS.get(name).__module__.startswith("datasets.")]
-    of_users = {"csv", "hugging_face", "image_folder", "npz", "parquet", "texts"}
+    of_users = {"csv", "hugging_face", "image_folder", "npz", "parquet", "pfllib", "texts"}
     assert {*ours} - {*NAMES} == of_users  # others are of tests
 
 

@@ -1,6 +1,7 @@
 """`file`: another system's split, reproduced exactly or refused."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,36 @@ def test_lists_are_taken_as_they_are(tmp_path: Path, ending: str, protocol: str)
 
 def test_both_formats_have_one_hash(tmp_path: Path) -> None:
     assert make(write(tmp_path, LISTS)).hash == make(write(tmp_path, LISTS, ending="npz")).hash
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+@pytest.mark.parametrize("listed", [list, np.array])
+def test_a_partition_of_flbench(tmp_path: Path, protocol: int, listed: Any) -> None:
+    """Its `partition.pkl`, as of 06e658b: indices count through both official parts; some parts are empty."""
+    lists: dict[str, Any] = {"train": [[3, 8, 4], [5], []], "val": [[], [], []], "test": [[10, 0], [9], []]}
+    clients = [{part: listed(lists[part][client]) for part in lists} for client in range(3)]
+    separation = {"train": [0, 1, 2], "val": [0, 1, 2], "test": [0, 1, 2], "total": 3}
+    path = tmp_path / "partition.pkl"
+    path.write_bytes(pickle.dumps({"separation": separation, "data_indices": clients}, protocol))
+    partition = make(path, protocol="paper")
+    assert [own.tolist() for own in partition.train] == lists["train"]
+    assert [own.tolist() for own in partition.test] == lists["test"]
+    assert [len(own) for own in make(path).validation] == [2, 0, 0]  # the harness's, as there is none in the file
+    assert not len(partition.global_test)
+    clients[1]["val"] = listed([6])
+    path.write_bytes(pickle.dumps({"separation": separation, "data_indices": clients}, protocol))
+    assert [own.tolist() for own in make(path).validation] == [[], [6], []]
+
+
+@pytest.mark.parametrize(
+    "content", [[], {"data_indices": []}, {"data_indices": [{"train": [0]}]}, {"data_indices": [[0, 1]]},
+                {"data_indices": [{"train": [0.5], "val": [], "test": []}]}],
+)  # fmt: skip
+def test_a_pickle_that_is_no_partition_is_refused(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "partition.pkl"
+    path.write_bytes(pickle.dumps(content))
+    with pytest.raises(UserError, match=r"partition\.pkl is no partition of FL-bench"):
+        make(path)
 
 
 def test_the_harness_makes_what_is_absent(tmp_path: Path) -> None:
