@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,9 +90,8 @@ def _placed(split: Split, places: Indices) -> Split:
 
 
 def _read(path: Path) -> Split:
-    read = {".npz": _from_npz, ".pkl": _from_flbench}.get(path.suffix, _from_json)
     try:
-        document = _Document.model_validate(read(path))
+        document = _Document.model_validate(_READERS.get(path.suffix, _from_json)(path))
     except ValidationError as error:
         keys = list(_Document.model_fields)
         # a misspelt key comes first
@@ -162,3 +161,7 @@ def _from_flbench(path: Path) -> dict[str, Any]:
         name: [client[part].astype(np.int64).tolist() for client in clients] for part, name in _FLBENCH.items()
     }
     return {**lists, "validation": lists["validation"] if any(lists["validation"]) else None, "global_test": []}
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {".npz": _from_npz, ".pkl": _from_flbench}
+"""Readers by the ending of a file; all others are JSON."""

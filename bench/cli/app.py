@@ -10,6 +10,7 @@ from bench.cli import (
     data,
     decide,
     evaluate,
+    from_pfllib,
     league,
     method,
     protocol,
@@ -29,7 +30,7 @@ GROUPS: dict[str, tuple[Callable[..., None] | Commands, ...]] = {
     "Look": (results.results, results.report, results.compare, evaluate.evaluate, track.track, track.ui),
     "Tune": (sweep.sweep, decide.decide, league.app),
     "Publish": (verify.verify, verify.pack, verify.unpack, catalogue.cite, evaluate.export, protocol.app),
-    "Data": (data.data, catalogue.datasets),
+    "Data": (data.data, catalogue.datasets, from_pfllib.from_pfllib),
     "Develop": (catalogue.methods, catalogue.models, method.new_method, method.check_method, speed.speed),
 }
 """The commands under the headings of `bench --help`."""
