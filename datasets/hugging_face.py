@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from pydantic import PositiveInt
 
-from bench.data import Dataset
+from bench.data import Array, Dataset
 from bench.errors import LISTED_NAMES, UserError, did_you_mean, optional
-from bench.places import check_folder
+from bench.places import check_file, check_folder
 from bench.plugin import DATASETS
 from datasets.assemble import PARTS
 from datasets.copies import with_copies
@@ -55,9 +55,9 @@ def load(
 
     Args:
         data_root, download: not used; the files are the user's own.
-        path: the folder; a relative path starts at the current directory.
+        path: the folder, or one of its files; a relative path starts at the current directory.
         label_column: column of the classes.
-        site_column: column of the sites, which the partition `natural` makes clients.
+        site_column: column of the sites, or clients, which the partition `natural` makes clients.
         subject_column: column that says of whom a row is, where several are of one.
         leave_out: columns that are not used, such as a second column of pictures.
         categories: columns of a table whose numbers name categories.
@@ -74,7 +74,7 @@ def load(
     if not files:
         raise UserError(f"{folder} has no files that end in {' or '.join(_ENDINGS)}, as a download of Hugging Face has")
     columns, parts, pictures, classes = _read(folder, files, (label_column, site_column, subject_column), leave_out)
-    name = name or folder.resolve().name
+    name = name or (folder.stem if folder.is_file() else folder.resolve().name)
     if not pictures:
         import pandas as pd
 
@@ -94,7 +94,7 @@ def load(
         labels = _filled(folder, label_column, columns[label_column])
         y = np.array([classes.index(label) for label in labels] if classes else labels)
         owners = {
-            what: np.array([str(name) for name in _filled(folder, column, columns[column])])[order]
+            what: _named(_filled(folder, column, columns[column]))[order]
             for what, column in (("groups", site_column), ("subjects", subject_column))
             if column
         }
@@ -122,9 +122,13 @@ def is_download(folder: Path) -> bool:
 def shards(folder: Path) -> tuple[dict[Path, str], list[Path]]:
     """Find the files of a folder of Hugging Face, each with its part (train, val or test), and those of other parts.
 
+    In place of the folder there may be a single file, whose rows are all for training.
+
     Raises:
-        UserError: it is no folder, or has files of several data sets.
+        UserError: it is no folder and no such file, or has files of several data sets.
     """
+    if folder.suffix in _ENDINGS and not folder.is_dir():
+        return {check_file(folder): "train"}, []
     check_folder(folder, remedy="set the option `path` to the folder of a download")
     files = sorted(_files(folder), key=lambda file: natural(file.relative_to(folder).as_posix()))
     parts = {file: _part(file.relative_to(folder)) for file in files}
@@ -221,6 +225,11 @@ def _source(file: Path, row: int, value: Any) -> Any:
     if value["bytes"] is not None:
         return EncodedPicture(f"{file}, row {row + 1}", value["bytes"])
     return file.parent / value["path"] if value["path"] else None
+
+
+def _named(owners: list[Any]) -> Array:
+    """Sites or subjects as numbers if all are whole numbers, so that they are in that order; else as texts."""
+    return np.array(owners if all(type(owner) is int for owner in owners) else [*map(str, owners)])
 
 
 def _filled(folder: Path, column: str, values: list[Any]) -> list[Any]:

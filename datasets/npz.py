@@ -137,7 +137,7 @@ def _series(file: Path, key: str, series: Array) -> Array:
             f"{file}: '{key}' is {series.dtype} {series.shape}; it should be floating [n, channels, time], all series "
             "of one length"
         )
-    return _finite(file, key, series)
+    return finite(file, key, series)
 
 
 def _tokens(file: Path, key: str, tokens: Array) -> Array:
@@ -165,13 +165,13 @@ def _images(file: Path, key: str, images: Array) -> Array:
             "[n, height, width, 1, 3 or 4], uint8 or floating, or features [n, features], floating"
         )
     if floating:
-        images = _finite(file, key, images)
+        images = finite(file, key, images)
     if images.ndim == 3:
         return images[:, None]
     return images.transpose(0, 3, 1, 2) if images.ndim == 4 else images
 
 
-def _finite(file: Path, key: str, values: Array) -> Array:
+def finite(file: Path, key: str, values: Array) -> Array:
     """The values as float32.
 
     Raises:

@@ -14,6 +14,7 @@ from bench.places import check_folder
 from bench.plugin import DATASETS
 from datasets.arrays import read_pickled
 from datasets.assemble import assemble
+from datasets.npz import finite
 
 _PARTS = ("train", "test")
 _COUNTS = "Size of samples for labels in clients"
@@ -121,7 +122,5 @@ def _read(file: Path) -> tuple[Array, Array]:
         if samples.min() < 0:
             raise UserError(f"{file} has a token {samples.min()}; tokens should be numbers from 0")
         return samples.astype(np.int32), y.astype(np.int64)
-    samples = samples.astype(np.float32)
-    if not np.isfinite(samples).all():
-        raise UserError(f"{file} holds NaN or infinite values; remove or replace them and generate the folder again")
+    samples = finite(file, "x", samples)
     return samples[:, :, 0] if samples.ndim == 4 and samples.shape[2] == 1 else samples, y.astype(np.int64)

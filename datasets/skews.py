@@ -61,16 +61,10 @@ def exdir(
         )
 
     def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
-        holders: list[list[int]] = [[] for _ in range(classes)]
-        for client in range(clients):
-            order = sorted(rng.permutation(classes).tolist(), key=lambda label: len(holders[label]))
-            for label in order[:k]:
-                holders[label].append(client)
-        lists: list[list[Indices]] = [[] for _ in range(clients)]
-        for pool, members in zip(_by_class(y, kept, rng, classes), holders, strict=True):
-            for client, part in zip(members, divide(pool, rng.dirichlet(np.full(len(members), alpha))), strict=True):
-                lists[client].append(part)
-        return [np.concatenate(parts) for parts in lists]
+        def cut(pool: Indices, members: int) -> list[Indices]:
+            return divide(pool, rng.dirichlet(np.full(members, alpha)))
+
+        return _k_each(y, kept, rng, classes, clients, k, cut)
 
     return _split(dataset, seed, "exdir", shares, fixed_tests, deal)
 
@@ -185,18 +179,31 @@ def superclasses(
         )
 
     def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
-        holders: list[list[int]] = [[] for _ in range(count)]
-        for client in range(clients):
-            order = sorted(rng.permutation(count).tolist(), key=lambda group: len(holders[group]))
-            for group in order[:k]:
-                holders[group].append(client)
-        lists: list[list[Indices]] = [[] for _ in range(clients)]
-        for pool, members in zip(_by_class(groups[: len(y)], kept, rng, count), holders, strict=True):
-            for client, part in zip(members, np.array_split(pool, len(members)), strict=True):
-                lists[client].append(part)
-        return [np.concatenate(parts) for parts in lists]
+        return _k_each(groups[: len(y)], kept, rng, count, clients, k, np.array_split)
 
     return _split(dataset, seed, "superclasses", shares, fixed_tests, deal)
+
+
+def _k_each(
+    y: Indices, kept: Kept, rng: np.random.Generator, count: int, clients: int, k: int,
+    cut: Callable[[Indices, int], list[Indices]],
+) -> list[Indices]:  # fmt: skip
+    """Let each client in turn choose the k classes that the fewest have so far, and cut each class for its clients.
+
+    Args:
+        y: `[n]` class or superclass of each sample, of `count`.
+        cut: divides the samples of a class among a number of clients.
+    """
+    holders: list[list[int]] = [[] for _ in range(count)]
+    for client in range(clients):
+        order = sorted(rng.permutation(count).tolist(), key=lambda label: len(holders[label]))
+        for label in order[:k]:
+            holders[label].append(client)
+    lists: list[list[Indices]] = [[] for _ in range(clients)]
+    for pool, members in zip(_by_class(y, kept, rng, count), holders, strict=True):
+        for client, part in zip(members, cut(pool, len(members)), strict=True):
+            lists[client].append(part)
+    return [np.concatenate(parts) for parts in lists]
 
 
 def _by_class(y: Indices, kept: Kept, rng: np.random.Generator, classes: int | None = None) -> list[Indices]:

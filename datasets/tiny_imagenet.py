@@ -8,14 +8,14 @@ from pydantic import PositiveInt
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from datasets.assemble import assemble
 from datasets.image_folder import natural
-from datasets.resized import resized
+from datasets.resized import photographs
 
 _NAME = "tinyimagenet"
 _FOLDER = "tiny-imagenet-200"
 URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
+_AGAIN = "delete the folder and add `--download` again"
 _SIZES = 100_000, 10_000  # pictures of the training part and of the validation part
 
 
@@ -50,11 +50,8 @@ def load(
     paths = [path for path, _ in train + test]
     labels = {wnid: label for label, wnid in enumerate(classes)}
     y = np.array([labels[wnid] for _, wnid in train + test])
-    x, about = resized(_NAME, paths, resize, data_root / f"{_FOLDER}-{resize}.images.npy", len(train))
-    return assemble(
-        _NAME, x, y, len(train),
-        mean=mean or about["mean"], std=std or about["std"], classes=classes, checksum=about["checksum"],
-    )  # fmt: skip
+    cache = data_root / f"{_FOLDER}-{resize}.images.npy"
+    return photographs(_NAME, paths, y, len(train), cache, resize, classes, mean, std, _AGAIN)
 
 
 def _fault(folder: Path) -> str:
@@ -81,7 +78,7 @@ def _fetch(data_root: Path, fault: str, download: bool) -> None:
     except (RuntimeError, OSError) as error:
         raise UserError(f"{_NAME}: {fault}; the download did not help ({error})") from None
     if fault := _fault(data_root / _FOLDER):
-        raise UserError(f"{_NAME}: {fault}; delete the folder and add `--download` again")
+        raise UserError(f"{_NAME}: {fault}; {_AGAIN}")
 
 
 def _train(folder: Path) -> list[tuple[Path, str]]:

@@ -80,6 +80,21 @@ def test_pictures_in_each_layout(tmp_path: Path, layout: str) -> None:
     assert load(tmp_path, size=8).x.shape == (9, 3, 8, 8)
 
 
+def test_a_file_with_a_column_of_clients(tmp_path: Path) -> None:
+    """As users of Flower Datasets have it: pictures of bytes and path, whole numbers that say whose they are, and a
+    schema that says nothing of Hugging Face. The clients are in the order of their numbers."""
+    rows = of_pictures(pixels(48), [row % 3 for row in range(48)]) | {"client": [row % 12 for row in range(48)]}
+    pq.write_table(pa.table(rows), tmp_path / "clients.parquet")
+    data = load(tmp_path / "clients.parquet", site_column="client")
+    assert (data.name, data.num_classes, data.shape) == ("clients", 3, (3, 5, 4))
+    assert data.group_names == tuple(map(str, range(12)))
+    assert data.groups is not None
+    assert data.rows is not None
+    assert data.groups.tolist() == (data.rows % 12).tolist()
+    with pytest.raises(UserError, match=r"there is no file .*absent\.parquet"):
+        load(tmp_path / "absent.parquet")
+
+
 def test_without_labelled_tests_a_part_is_held_out(tmp_path: Path) -> None:
     """Labels of a competition's tests are -1; files of an unknown part are named."""
     write(tmp_path / "train-00000-of-00002.parquet", of_pictures(pixels(8), [0] * 8))

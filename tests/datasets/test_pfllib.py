@@ -158,7 +158,7 @@ def _not_finite(folder: Path) -> None:
             _other_size,
             r"should hold samples of one shape and type, and holds float32 \(1, 6, 5\) and float32 \(1, 6, 6",
         ),
-        (_not_finite, r"1.npz holds NaN or infinite values"),
+        (_not_finite, r"1.npz: 'x' holds NaN or infinite values"),
         (lambda folder: (folder / "test" / "0.npz").unlink(), r"there is no file .*0.npz"),
         (lambda folder: (folder / "config.json").write_text("[]"), "config.json is not in PFLlib's format"),
         (lambda folder: np.savez(folder / "train" / "0.npz", data=np.zeros(3)), "'data' is no array of objects"),
