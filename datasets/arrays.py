@@ -46,7 +46,7 @@ def read_pickled(file: Path, array: str = "") -> Any:
     """Read a pickle of arrays, numbers, texts, lists and dictionaries: a file, or an array of objects in an .npz file.
 
     Nothing that the file names is called: what describes an array is collected, and the array is made of it here. So
-    no content of a file can run code.
+    no content of a file can run code; NumPy's own functions could be made to read any memory.
 
     Args:
         file: the file. Tuples come back as lists.
@@ -85,8 +85,8 @@ class _Type:
 class _Pickled:
     """An array in a pickle: the state that NumPy would make it of."""
 
-    def __init__(self, *_: Any) -> None:
-        self.state: tuple[Any, ...] = ()
+    def __init__(self, *state: Any) -> None:
+        self.state = state
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.state = state
@@ -105,12 +105,6 @@ class _Pickled:
         return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def _stated(*state: Any) -> _Pickled:
-    pickled = _Pickled()
-    pickled.state = state
-    return pickled
-
-
 class _Unpickler(pickle.Unpickler):
     """Unpickles with stand-ins for what NumPy's arrays name, and refuses every other name."""
 
@@ -119,8 +113,8 @@ class _Unpickler(pickle.Unpickler):
         "matrix": None,
         "dtype": _Type,
         "_reconstruct": _Pickled,
-        "scalar": lambda of, content: _stated(1, (), of, False, content),
-        "_frombuffer": lambda content, of, shape, order: _stated(1, shape, of, order == "F", content),
+        "scalar": lambda of, content: _Pickled(1, (), of, False, content),
+        "_frombuffer": lambda content, of, shape, order: _Pickled(1, shape, of, order == "F", content),
     }
 
     def find_class(self, module: str, name: str) -> Any:
