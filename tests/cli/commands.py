@@ -9,6 +9,7 @@ bench cite fedavg
 bench data grid.yaml
 bench show grid.yaml
 bench new-method mine
+bench from-pfllib -- -algo Ditto -mu 0.1
 bench run --grid grid.yaml --out run --jobs 1 --no-tracking --keep best
 bench status run
 bench log run {cell}
