@@ -46,6 +46,14 @@ def data(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a page of it, which needs nothing else.")
     ] = None,
+    summary: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Only write what a site may tell others of its table, with noise."),
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Of --summary: of differential privacy.")] = None,
+    bounds: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of --summary: ranges and categories that sites agreed on.")
+    ] = None,
     plugin: PluginFiles = None,
     data_root: DataRoot = Path("data"),
 ) -> None:
@@ -53,7 +61,12 @@ def data(
 
     A table that cannot be read so is refused with all that is wrong with it.
     """
-    arguments = given(locals(), "as_json", "html", "plugin")
+    arguments = given(locals(), "as_json", "html", "plugin", "summary", "epsilon", "bounds")
+    if summary is not None:
+        from bench.api.summary import summarise_table
+
+        typer.echo(summarise_table(Path(source), summary, label, subject, bounds, epsilon))
+        return
 
     from bench.plugin import allow, is_near
 

@@ -6,21 +6,24 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.commands import PluginFiles, given, load_plugins, start_early, starting
+from bench.cli.commands import PluginFiles, given, load_plugins, print_table, start_early, starting
 from bench.cli.data import (
     CategoriesOption,
     LabelOption,
     LeaveOutOption,
     PartOption,
     SiteOption,
-    SourceArgument,
     SubjectOption,
 )
 from bench.runs.options import DataRoot, Device, Jobs, Quiet
 
 
 def decide(
-    data: SourceArgument = "",
+    data: Annotated[str, typer.Argument(metavar="FILE|GRID", show_default=False, help="As of `bench data`.")] = "",
+    from_summaries: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Only say what summaries of the sites say (bench data --summary)."),
+    ] = None,
     label: LabelOption = "",
     site: SiteOption = "",
     subject: SubjectOption = "",
@@ -49,7 +52,14 @@ def decide(
     quiet: Quiet = False,
 ) -> None:
     """Decide from the data of several sites whether to train together, and how. Repeat the command to continue."""
-    arguments = given(locals(), "plugin")
+    arguments = given(locals(), "plugin", "from_summaries")
+    if from_summaries is not None:
+        _print_summaries(from_summaries)
+        return
+    if not data:
+        from bench.config.named_files import missing_option
+
+        raise missing_option("file", "", "decide")
     with starting(f"bench decide: {data} is being read", quiet=quiet):
         from bench.runs.cell_options import check_device_name
 
@@ -70,3 +80,17 @@ def decide(
         print(f"- {text}")
     if decision.page:
         print(decision.page)
+
+
+def _print_summaries(folder: Path) -> None:
+    from rich.table import Table
+
+    from reports.decision.summaries import compare, read_summaries
+
+    (heads, *lines), sentences = compare(read_summaries(folder))
+    table = Table(*heads)
+    for line in lines:
+        table.add_row(*line)
+    print_table(table)
+    for text in sentences:
+        print(f"- {text}")

@@ -31,7 +31,7 @@ def baselines(
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     x = dataset.filled.reshape(len(dataset.y), -1).astype(np.float64)
     models: dict[str, Any] = {
