@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from bench.data import Dataset
 from bench.errors import UserError, optional
 from bench.places import check_file
 from bench.plugin import DATASETS
-from datasets.columns import COMMA_NUMBER, column_names
+from datasets.columns import COMMA_NUMBER, column_names, numbers, plain, texts
 from datasets.hugging_face import is_download
 from datasets.image_folder import natural
 from datasets.table_rows import dataset_of
@@ -124,6 +124,32 @@ def read_table(file: Path, as_written: Sequence[str] = ()) -> "pd.DataFrame":
     with file.open("rb") as stream:
         parquet = file.suffix.lower() == ".parquet" or stream.read(4) == b"PAR1"
     return _read_parquet(file) if parquet else _read_csv(file, as_written)
+
+
+@DATASETS.offer("csv", "values")
+def column_values(file: Path, numeric: Mapping[str, bool], subject: str) -> tuple[dict[str, list[Any]], list[str]]:
+    """Read columns of a table, by name, as numbers or as texts, None where there is none; and the names of others.
+
+    Args:
+        file: the table.
+        numeric: names of columns, and whether they hold numbers.
+        subject: the column that says of whom a row is, of each of which the first row is read; empty if there is none.
+
+    Raises:
+        UserError: a column is not there, or holds other than numbers.
+    """
+    frame = read_table(file)
+    if lacking := [name for name in (*numeric, subject) if name and name not in frame.columns]:
+        raise UserError(f"{file}: there is no column {lacking[0]!r}, which the bounds or --subject name")
+    frame = frame.drop_duplicates(subject) if subject else frame
+    read: dict[str, list[Any]] = {}
+    for name, of_numbers in numeric.items():
+        values = plain(frame[name])
+        floats = numbers(values) if of_numbers else None
+        if of_numbers and floats is None:
+            raise UserError(f"{file}: the column {name!r} holds what is no number, and the bounds give it a range")
+        read[name] = list(texts(values)) if floats is None else [None if v != v else v for v in floats.tolist()]
+    return read, [str(name) for name in frame.columns if name not in (*numeric, subject)]
 
 
 def _joined(path: Path, as_written: Sequence[str], leave_out: Sequence[str]) -> tuple["pd.DataFrame", list[str] | None]:

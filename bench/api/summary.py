@@ -3,10 +3,10 @@
 import math
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from bench.errors import UserError
 from bench.places import check_output_file
+from bench.plugin import DATASETS
 from bench.results.site_summary import read_bounds, summarise, write_summary
 
 
@@ -26,36 +26,18 @@ def summarise_table(
     Raises:
         UserError: an option lacks, a column is not there, or one with a range holds what is no number.
     """
-    from datasets.columns import numbers, plain, texts
-    from datasets.tables import read_table
-
     if bounds is None or epsilon is None or not 0 < epsilon < math.inf:
         raise UserError(
             "--summary: needs --epsilon above 0 and --bounds FILE, ranges and categories that sites agreed on"
         )
     if check_output_file(out, "--summary").suffix.lower() != ".json":
         raise UserError(f"--summary {out}: the name of a summary ends in .json")
-    frame, bound = read_table(source), read_bounds(bounds)
-    for column in [*bound, *([subject] if subject else [])]:
-        if column not in frame.columns:
-            raise UserError(f"{source}: there is no column {column!r}, which {bounds} or --subject names")
+    bound = read_bounds(bounds)
     if not isinstance(bound.get(label), list):
         raise UserError(f"{bounds}: should list the classes of the column of labels (--label), here {label!r}")
-    if subject:
-        frame = frame.drop_duplicates(subject)
-    columns: dict[str, Any] = {}
-    for column, entry in bound.items():
-        values = plain(frame[column])
-        columns[column] = texts(values)
-        if not isinstance(entry, list):
-            floats = numbers(values)
-            if floats is None:
-                raise UserError(
-                    f"{source}: the column {column!r} holds what is no number, and {bounds} gives it a range"
-                )
-            columns[column] = [None if math.isnan(value) else value for value in floats]
+    numeric = {column: not isinstance(entry, list) for column, entry in bound.items()}
+    columns, left_out = DATASETS.offered("csv", "values")(source, numeric, subject)
     unit = "subject" if subject else "row"
     write_summary(out, summarise(columns, label, bound, Fraction(epsilon), unit))
-    left_out = [str(column) for column in frame.columns if column not in (*bound, subject)]
     told = f"{out}: of {len(bound)} columns, epsilon {epsilon:g} for each {unit}"
     return f"{told}; left out: {', '.join(left_out) or 'none'}"
