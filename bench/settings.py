@@ -123,7 +123,7 @@ def _several(value: Any) -> Any:
 def _once(parts: tuple[RegisteredPart, ...]) -> tuple[RegisteredPart, ...]:
     names = [part.name for part in parts]
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{repeated[0]!r} stands there twice")
+        raise ValueError(f"{repeated[0]!r} is listed twice")
     return parts
 
 
@@ -358,7 +358,7 @@ class Settings(BaseModel):
     partition: str = "dirichlet"
     partition_options: dict[str, Any] = Field(default_factory=dict)
     shifts: Shifts = Field(
-        (), description="what tells the clients' samples apart, e.g. [{name: rotation, groups: 4}]; in this order"
+        (), description="how clients' samples differ, e.g. [{name: rotation, groups: 4}]; applied in this order"
     )
     timeline: tuple[DataChange, ...] = Field(
         (), description="changes of the data by round, e.g. [{round: 20, shifts: [...]}, {round: 40, add_classes: 2}]"
@@ -383,10 +383,10 @@ class Settings(BaseModel):
     ] = Field((), description="architectures by client: in turn or {by: size, models: [...]}; empty: `model` for all")
     pretrained: str | None = Field(
         None,
-        description="file of a state dict that `model` starts from; the last layer if the classes are as many",
+        description="file of a state dict that `model` starts from; the last layer, too, if it has as many classes",
     )
     frozen: tuple[str, ...] = Field(
-        (), description="layers that nothing trains or sends, by the beginning of their names, e.g. [body]; held once"
+        (), description="layers that are neither trained nor sent, by the beginning of their names, e.g. [body]"
     )
     adapters: Annotated[Annotated[AdapterSettings, Field(discriminator="name")] | None, BeforeValidator(_named)] = (
         Field(
@@ -409,7 +409,7 @@ class Settings(BaseModel):
         "the sum of some clients' updates: poisson",
     )
     channel: Annotated[tuple[OperationPart, ...], BeforeValidator(_several), AfterValidator(_once)] = Field(
-        (), description="what uploads go through, e.g. [{name: top_k, share: 0.01}, {name: cast, to: fp16}]"
+        (), description="operations on uploads, e.g. [{name: top_k, share: 0.01}, {name: cast, to: fp16}]"
     )
     attack: AttackPart | None = Field(
         None, description="what malicious clients do, e.g. {name: sign_flip, share: 0.2} (docs/attacks.md)"

@@ -61,7 +61,7 @@ def assemble(
     if vocabulary:
         mean, std, x = (), (), _tokens(name, x, vocabulary)
     if y.dtype.kind == "f" and not (y == np.rint(y)).all():
-        raise UserError(f"{name}: some labels are neither whole numbers nor texts; a label says which class it is")
+        raise UserError(f"{name}: some labels are neither integers nor texts; a label is the name of a class")
     if not classes and y.ndim == 1:
         y, classes = occurring(y)
         notes = [*notes, numbering(name, classes)] if classes else notes

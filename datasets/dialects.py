@@ -51,7 +51,7 @@ def pathological_pfllib(
     """
     if k > dataset.num_classes:
         had = f"{dataset.name} has {dataset.num_classes} classes"
-        raise UserError(f"partition 'pathological_pfllib': k = {k}, and {had}; take a smaller k")
+        raise UserError(f"partition 'pathological_pfllib': k = {k}, but {had}; take a smaller k")
     y = dealt(dataset, _PFLLIB_SHARES)
     kept = kept_of(y, _PFLLIB_SHARES, fixed_tests)
     rng = generator(seed, "partition", "pfllib pathological")
@@ -132,7 +132,7 @@ def pathological_flower(
     """
     if k > dataset.num_classes:
         had = f"{dataset.name} has {dataset.num_classes} classes"
-        raise UserError(f"partition 'pathological_flower': k = {k}, and {had}; take a smaller k")
+        raise UserError(f"partition 'pathological_flower': k = {k}, but {had}; take a smaller k")
     y = dealt(dataset, shares)
     kept = kept_of(y, shares, fixed_tests)
     pools = [spread(np.flatnonzero(y == label), kept) for label in range(dataset.num_classes)]
@@ -175,8 +175,8 @@ def dirichlet_pfl_research(
     y = dataset.y[: dataset.n_train]
     if clients * samples > len(y):
         raise UserError(
-            f"partition 'dirichlet_pfl_research': {clients} clients of {samples} samples need {clients * samples}, and "
-            f"{dataset.name} has {len(y)} for training; set fewer `clients` or `samples`"
+            f"partition 'dirichlet_pfl_research': {clients} clients of {samples} samples need {clients * samples}, but "
+            f"{dataset.name} has only {len(y)} for training; set fewer `clients` or `samples`"
         )
     return Split(_one_after_the_other(y, generator(seed, "partition", "pfl-research"), clients, alpha, samples))
 

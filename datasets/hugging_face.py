@@ -162,7 +162,7 @@ def _read(
     schema = next(iter(tables.values())).schema
     for file, table in tables.items():
         if table.schema.names != schema.names:
-            raise UserError(f"{file} has the columns {', '.join(table.schema.names)}, and others of {folder} have not")
+            raise UserError(f"{file} has the columns {', '.join(table.schema.names)}, unlike others of {folder}")
     for column in [*filter(None, needed), *leave_out]:
         if column not in schema.names:
             hint = did_you_mean(column, schema.names) or f" There are {', '.join(schema.names[:LISTED_NAMES])}."
@@ -213,7 +213,7 @@ def _values(file: Path, column: str, values: list[Any], features: dict[str, Any]
     if feature.get("_type") == "ClassLabel":
         names = feature.get("names", [])
         if (most := max((value for value in values if value is not None), default=-1)) >= len(names):
-            raise UserError(f"{file}: the column {column!r} has the number {most}, and its schema names {len(names)}")
+            raise UserError(f"{file}: the column {column!r} has label {most}, but its schema has {len(names)} classes")
         return [None if value is None or value < 0 else names[value] for value in values]
     return [_source(file, row, value) for row, value in enumerate(values)]
 

@@ -95,9 +95,7 @@ def _check_spellings(folder: Path, alike: list[str], pictures: "Sequence[_Pictur
     """
     places = {(picture.label, picture.file.parent.parent) for picture in pictures if picture.label in alike}
     if len({place for _, place in places}) == len(places):
-        raise UserError(
-            f"{folder}: the classes {' and '.join(map(repr, alike))} differ in spelling alone; use one name"
-        )
+        raise UserError(f"{folder}: the classes {' and '.join(map(repr, alike))} differ only in spelling; use one name")
 
 
 def natural(name: str) -> tuple[list[tuple[float, str]], str]:
@@ -208,12 +206,12 @@ def _subjects_of(paths: Sequence[str], expression: str) -> list[str]:
     try:
         pattern = re.compile(expression)
     except re.error as error:
-        raise UserError(f"image_folder: subject = {expression!r} is no regular expression: {error}") from None
+        raise UserError(f"image_folder: subject = {expression!r} is not a regular expression: {error}") from None
     subjects = [_searched(pattern, path) for path in paths]
     if lacking := [path for path, subject in zip(paths, subjects, strict=True) if not subject]:
         raise UserError(
             f"image_folder: subject = {expression!r} finds nothing in {len(lacking)} of {len(paths)} paths, such as "
-            f"{lacking[0]!r}; it should find in each whom or what the picture is of"
+            f"{lacking[0]!r}; it should match, in each path, whom or what the picture shows"
         )
     return subjects
 

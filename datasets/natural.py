@@ -53,8 +53,8 @@ def natural(
     """
     if dataset.groups is None:
         raise UserError(
-            f"partition 'natural': {dataset.name} does not say of whom its samples are; tables and texts have an "
-            "option `site_column`, `image_folder` has `groups`, and an .npz file may have an array 'groups'"
+            f"partition 'natural': {dataset.name} has no groups; tables and texts have an option `site_column`, "
+            "`image_folder` has `groups`, and an .npz file may have an array 'groups'"
         )
     y = dealt(dataset, shares)
     sizes = np.bincount(dataset.groups[: len(y)], minlength=len(dataset.group_names))

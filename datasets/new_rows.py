@@ -65,7 +65,7 @@ def _numbers(values: Array, source: str, name: str) -> Array:
         row = next(row for row, value in enumerate(values) if numbers(values[row : row + 1]) is None)
         remedy = "a number with a decimal point" if re.fullmatch(r"[-+\d,.]+", str(values[row])) else "a number"
         raise UserError(
-            f"{source}: row {row + 1}, column {name!r}: {str(values[row])[:40]!r} is no number; write {remedy}, or "
+            f"{source}: row {row + 1}, column {name!r}: {str(values[row])[:40]!r} is not a number; write {remedy}, or "
             "leave it empty"
         )
     if (bad := infinite(floats)).any():

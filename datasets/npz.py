@@ -92,8 +92,8 @@ def _read(file: Path) -> tuple[dict[str, tuple[Array, Array]], dict[str, Array]]
     if unknown := sorted(arrays.keys() - readable):
         raise UserError(
             f"{file} has an array {unknown[0]!r}, which is not read: known are {', '.join(sorted(readable))}. If it "
-            "says of whom each sample is, write those of all parts into one array 'groups' (partition `natural`) or "
-            "'subjects' (kept together); else leave it out"
+            "says whose each sample is, name it 'groups' (partition `natural`) or 'subjects' (kept together), for all "
+            "parts in one array; else leave it out"
         )
     parts = {part: _part(file, part, kinds[0], arrays) for part in _PARTS if f"{part}_{kinds[0]}" in arrays}
     first = parts["train"][0]
@@ -145,7 +145,7 @@ def _tokens(file: Path, key: str, tokens: Array) -> Array:
     if tokens.ndim != 2 or tokens.size == 0 or not np.issubdtype(tokens.dtype, np.integer):
         raise UserError(
             f"{file}: '{key}' is {tokens.dtype} {tokens.shape}; it should be integer token numbers [n, length], rows "
-            "of one length (0 where a text is over)"
+            "of one length (0 as padding)"
         )
     if tokens.min() < 0 or tokens.max() >= _MOST:
         raise UserError(

@@ -68,7 +68,7 @@ def _person(file: Path, window: int) -> tuple[Array, Array]:
         raise UserError(f"pamap2: {file} has {rows.shape[1]} columns instead of {_COLUMNS}; unpack UCI's archive again")
     numbers = rows[:, _ACTIVITY].astype(np.int64)
     if unknown := set(numbers.tolist()) - {0, *ACTIVITIES}:
-        raise UserError(f"pamap2: {file} has the activity {min(unknown)}, which the protocol has not")
+        raise UserError(f"pamap2: {file} has the activity {min(unknown)}, which is not in the protocol")
     windows, labels = [np.zeros((0, len(CHANNELS), window), np.float32)], []
     ends = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     for begin, end in zip([0, *ends[:-1]], ends, strict=True):
@@ -85,5 +85,5 @@ def _whole(readings: Array, file: Path) -> Array:
     """One channel with lost readings (NaN) interpolated."""
     present = np.flatnonzero(np.isfinite(readings))
     if not len(present):
-        raise UserError(f"pamap2: {file} has an activity in which a sensor says nothing; unpack UCI's archive again")
+        raise UserError(f"pamap2: {file} has an activity without readings of a sensor; unpack UCI's archive again")
     return np.interp(np.arange(len(readings)), present, readings[present])

@@ -111,7 +111,7 @@ def classes(
         UserError: there are fewer than k classes.
     """
     if k > dataset.num_classes:
-        raise UserError(f"partition 'classes': k = {k}, and {dataset.name} has {dataset.num_classes} classes")
+        raise UserError(f"partition 'classes': k = {k}, but {dataset.name} has only {dataset.num_classes} classes")
     y = dataset.y[: dataset.n_train]
     kept = kept_for_tests(y, test_share) if fixed_tests else np.zeros(len(y), bool)
     pools = [

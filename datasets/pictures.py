@@ -163,7 +163,7 @@ def _values(file: Path | EncodedPicture, picture: Any) -> Floats:
     values = np.asarray(picture, np.float64)
     if not np.isfinite(values).all() or values.min() < 0:
         raise UserError(
-            f"{file} has values that are negative or not finite, so nothing says which one is black; write the "
+            f"{file} has values that are negative or not finite, so it is unclear which one is black; write the "
             "pictures with values from 0, or as floating arrays of an .npz file (data set `npz`)"
         )
     return values

@@ -113,8 +113,8 @@ def permuted_pixels(own: Own, *, groups: Groups = 4) -> Own:
     _need_numbers(own)
     if own.x.ndim == 2 and len({*zip(own.dataset.mean, own.dataset.std, strict=True)}) > 1:
         raise UserError(
-            f"shift {own.name!r}: the features of {own.dataset.name} have unlike units, and each would be normalised "
-            "as the one whose place it takes; take an .npz file of features in like units, with their `mean` and `std`"
+            f"shift {own.name!r}: the features of {own.dataset.name} have different units, and a permuted feature "
+            "would be normalised by another one's; give an .npz file of features in one unit, with `mean` and `std`"
         )
     if own.x.ndim not in (2, 4):
         raise UserError(

@@ -33,7 +33,9 @@ def shards(
 
     def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
         if len(y) < k * clients:
-            raise UserError(f"partition 'shards': {len(y)} samples of {dataset.name} make no {k * clients} shards")
+            raise UserError(
+                f"partition 'shards': {dataset.name} has {len(y)} samples, too few for {k * clients} shards"
+            )
         parts = np.array_split(np.concatenate(_by_class(y, kept, rng)), k * clients)
         order = rng.permutation(k * clients).reshape(clients, k)
         return [np.concatenate([parts[shard] for shard in numbers]) for numbers in order]
@@ -91,7 +93,9 @@ def quantity(
     def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
         rest = len(y) - min_samples * clients
         if rest < 0:
-            raise UserError(f"partition 'quantity': {clients} clients cannot have {min_samples} of {len(y)} samples")
+            raise UserError(
+                f"partition 'quantity': {clients} clients cannot have {min_samples} each of {len(y)} samples"
+            )
         if law == "dirichlet":
             weights = rng.dirichlet(np.full(clients, parameter))
         elif law == "lognormal":

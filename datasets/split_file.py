@@ -71,7 +71,7 @@ def _tested(path: str, dataset: Dataset, split: Split, owner: Indices) -> Split:
         where = "of the official test part"
         if dataset.rows is not None:
             where = "which is among those held out for tests, as the data have no test part of their own"
-        raise UserError(f"{path} trains on sample {trained[0]}, {where}; then it must say what is tested: give 'test'")
+        raise UserError(f"{path} trains on sample {trained[0]}, {where}; give each client's tests, too: 'test'")
     if split.test is not None and split.global_test is None and (trained.size or dataset.rows is not None):
         return replace(split, global_test=np.zeros(0, np.int64))
     return split

@@ -162,9 +162,7 @@ def _named(
             f"{source}: {twice[0]!r} cannot be two of the columns of labels, sites, subjects, parts and texts"
         )
     if len(frame) < 2:
-        raise UserError(
-            f"{source} has {len(frame)} rows beside the names of its columns; it needs some to train and to test"
-        )
+        raise UserError(f"{source} has {len(frame)} rows below its header; it needs some to train and to test")
     return {name: frame.iloc[:, place] for place, name in enumerate(names)}
 
 

@@ -169,7 +169,7 @@ def _joined(path: Path, as_written: Sequence[str], leave_out: Sequence[str]) -> 
             f"{ending}, or move the others elsewhere"
         )
     if is_download(path):
-        raise UserError(f"{path} has files of parts and not of sites: read it by the data set `hugging_face`")
+        raise UserError(f"{path} has a file for each part, not for each site: use the data set `hugging_face`")
     frames = {file: read_table(file, as_written) for file in files}
     first = frames[files[0]]
     for file, frame in frames.items():
@@ -197,10 +197,10 @@ def _read_csv(file: Path, as_written: Sequence[str]) -> "pd.DataFrame":
             file, sep=separator, header=None, dtype=str, na_filter=False, encoding="utf-8-sig", skipinitialspace=True
         )
     except UnicodeDecodeError:
-        raise UserError(f"{file} is no text in UTF-8; save it as CSV UTF-8") from None
+        raise UserError(f"{file} is not UTF-8 text; save it as CSV UTF-8") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error, ValueError) as error:
         reason = str(error).replace("Error tokenizing data. C error: ", "")
-        raise UserError(f"{file} cannot be read as a table ({reason}); each line should have as many cells") from None
+        raise UserError(f"{file} cannot be read as a table ({reason}); all lines need as many cells") from None
     if frame.shape[1] < 2:
         raise UserError(f"{file} has a single column; separate columns by commas, semicolons, tabs or |")
     frame, names = frame.iloc[1:].reset_index(drop=True), column_names(frame.iloc[0], file)

@@ -119,7 +119,7 @@ def stl10(
     if download and _fault(files):
         _open("stl10", STL10, data_root, download, files, ({"split": "train"}, {"split": "test"}))
     if fault := _fault(files):
-        raise UserError(f"stl10: {fault}; delete it and add `--download`")
+        raise UserError(f"stl10: {fault}; add `--download` to fetch it again")
     train_x, train_y, test_x, test_y = (np.fromfile(file, np.uint8) for file in files)
     x = np.concatenate([train_x, test_x]).reshape(-1, 3, 96, 96).swapaxes(2, 3)  # columns first in the files
     y = np.concatenate([train_y, test_y]).astype(np.int64) - 1

@@ -83,7 +83,7 @@ def list_cells(folder: Path, cells: Iterable[PlannedCell], *, others: bool = Tru
     """
     info = documents.read_run_file(folder) or {"cells": []}
     entries = list(info["cells"]) if others else []
-    present = {(entry["id"], entry["label"]) for entry in entries}  # a cell of two labels stands there twice
+    present = {(entry["id"], entry["label"]) for entry in entries}  # a cell of two labels is listed twice
     for cell in cells:
         if (cell.id, cell.settings.name) not in present:
             present.add((cell.id, cell.settings.name))

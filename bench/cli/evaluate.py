@@ -28,7 +28,7 @@ def evaluate(
     data_root: DataRoot = Path("data"),
     quiet: Quiet = False,
 ) -> None:
-    """Score the kept models of finished cells on further tests (default: the grid's); nothing is trained.
+    """Score kept models on further tests, by default the grid's. Nothing is trained.
 
     Exit status 1: a cell's files are damaged, and it was left out.
     """
@@ -72,7 +72,7 @@ def export(
     data_root: DataRoot = Path("data"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes.")] = False,
 ) -> None:
-    """Write a finished cell's models as files: one of each site, the generic one, and a script that predicts new rows.
+    """Write a cell's models as files, and a script that predicts new rows.
 
     The cell must have kept its models (`bench run --keep best`).
     """

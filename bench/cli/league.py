@@ -211,7 +211,7 @@ def compare(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="A folder of entries (.tar.xz).")],
     new: Annotated[Path, typer.Argument(metavar="NEW", help="Another one, with entries of the same names.")],
 ) -> None:
-    """Say how well the ranks of two folders of entries agree, and who moved most. Nothing is written."""
+    """Compare the ranks of two folders of entries. Nothing is written."""
     import tempfile
 
     from bench.results.pack import SUFFIX, unpack
@@ -247,8 +247,8 @@ def export(
     out: Out = None,
     data_root: DataRoot = Path("data"),
 ) -> None:
-    """Make a folder to publish: an entry with method, settings, environment, tables, citation and checklist; or without
-    --method all entries with one table of results and Croissant metadata."""
+    """Make a folder to publish an entry, or all of them. One entry has method, settings, environment, tables, citation
+    and checklist; all entries, without --method, have one table of results and Croissant metadata."""
     import tempfile
 
     from reports.league.export import write_export
@@ -317,7 +317,7 @@ def submit(
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; default: one per core.")] = None,
     data_root: DataRoot = Path("data"),
 ) -> None:
-    """Make what a pull request needs: entry, plug-in, environment, and a verification with its output."""
+    """Make what a pull request needs: its entry, plug-in and environment, and the output of a verification."""
     import tempfile
 
     from reports.league.submission import write_submission

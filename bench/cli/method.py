@@ -14,7 +14,7 @@ def new_method(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new method's id, e.g. `my_method`.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the method's file.")] = Path("."),
 ) -> None:
-    """Write the file of a new method, with comments where its own code goes, and a test of it."""
+    """Write the file of a new method, and a test of it."""
     from bench.conformance.scaffold import write
 
     method, test = write(name, out)
@@ -28,7 +28,7 @@ def check_method(
         str, typer.Argument(metavar="NAME_OR_FILE", help="A method's id, or the path of a .py file with methods.")
     ],
 ) -> None:
-    """Check that a method keeps the promises of the harness; the exit status is 1 if it does not."""
+    """Check that a method keeps the promises of the harness. Exit status 1: it does not."""
     from bench.plugin import METHODS, file_path
 
     if method.endswith(".py"):  # what is not there is refused before torch is imported

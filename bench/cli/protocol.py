@@ -31,7 +31,7 @@ def check(
     data_root: DataRoot = Path("data"),
     hours: Annotated[bool, typer.Option(help="Estimate how long it takes here.")] = True,
 ) -> None:
-    """Say of each scenario which settings are known, assumed or deviating, and the hours that it takes here."""
+    """Say which settings are known, assumed or deviating, and the hours here."""
     from bench.cli.dry_run import indices_by_task, print_forecast
     from bench.config.grid import load_grid
     from bench.runs.forecast.outline import missing_file

@@ -30,7 +30,7 @@ def status(
     run: RunFolder,
     all_: Annotated[bool, typer.Option("--all", help="Also cells of earlier settings, code or data.")] = False,
 ) -> None:
-    """Say what is done, running, failed and left, and how long the rest will take."""
+    """Show what is done, running and failed, and the time that is left."""
     from bench.results.remarks import run_remarks
     from bench.results.results import load_run, other_cells
     from bench.runs.progress import duration_text
@@ -76,7 +76,7 @@ def clean(
     run: RunFolder,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove them; without it they are only listed.")] = False,
 ) -> None:
-    """Remove cells of a run folder that belong to earlier settings, code or data, and features that no cell uses."""
+    """Remove cells of earlier settings, code or data. Features that no cell uses go, too."""
     from bench.results.results import load_run, other_cells
     from bench.store import inside, store
     from bench.store.features import unused_files
@@ -129,7 +129,7 @@ def results(
         typer.Option(help="One score that the run has, such as auroc; default: accuracy, and all in --csv and --json."),
     ] = None,
 ) -> None:
-    """Print the results: a short table, or one row per cell and score. Exit status 1: a damaged cell was left out."""
+    """Print a short table of results, or a row per cell and score. Exit status 1: a damaged cell was left out."""
     from bench.results.results import load_run
 
     if csv or as_json:
@@ -170,7 +170,7 @@ def report(
     ] = None,
     clients: Annotated[bool, typer.Option("--clients", help="Also a page for each client.")] = False,
 ) -> None:
-    """Make the report: RUN/report/index.html with tables and figures."""
+    """Make the report: RUN/report/index.html, tables and figures."""
     arguments = given(locals(), "plugin")
 
     from bench.api.report import report as make_report
@@ -184,7 +184,7 @@ def compare(
     before: Annotated[Path, typer.Argument(metavar="RUN_A", help="The run folder of before.")],
     after: Annotated[Path, typer.Argument(metavar="RUN_B", help="That of after.")],
 ) -> None:
-    """Show what changed between two runs of a grid, cell by cell; exit status 1 if anything did."""
+    """Show what changed between two runs of a grid. Exit status 1: something did."""
     from reports.tables.compare import compare_runs
     from reports.tables.table import to_markdown
 

@@ -29,7 +29,7 @@ def show(
     plugin: PluginFiles = None,
     data_root: DataRoot = Path("data"),
 ) -> None:
-    """Print the resolved grid: every setting, defaults filled in, and the cells in their order.
+    """Print all settings of a grid, defaults included, and its cells.
 
     Comments at its end tell what models take from files of pretrained weights.
     """

@@ -42,7 +42,7 @@ def export(
     plugin: PluginFiles = None,
     data_root: DataRoot = Path("data"),
 ) -> None:
-    """Write a job from a cell's settings, and say what leaves a site in a round, byte by byte.
+    """Write a job for sites, and say what leaves each in a round.
 
     A cell that needs more than a site's own samples and its messages is refused. Where NVIDIA FLARE is installed, its
     form of the job is in the folder `flare`.
@@ -103,7 +103,7 @@ def join(
     data: Annotated[Path | None, typer.Option(help="File that loads its samples; default: data.py of the job.")] = None,
     plugin: PluginFiles = None,
 ) -> None:
-    """Run one site of a job over its mailbox, until all rounds are done. The same command goes on."""
+    """Run one site of a job. The same command goes on."""
     _optional()
     load_plugins(plugin)
     from bench.sites.export import JOB, LOADER, load_samples
@@ -127,7 +127,7 @@ def check(
     plugin: PluginFiles = None,
     data_root: DataRoot = Path("data"),
 ) -> None:
-    """Run a cell's job on this machine, each site a process, and compare its bytes with the simulated cell."""
+    """Run a job on this machine, each site a process, and compare it with the simulation."""
     import tempfile
 
     _optional(runtime)

@@ -22,7 +22,7 @@ def speed(
     quick: Annotated[bool, typer.Option("--quick", help="One turn of each instead of five.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all as JSON.")] = None,
 ) -> None:
-    """Measure each executor, and a loop as the public libraries write it, on the built-in workloads."""
+    """Measure how fast this machine trains. A loop as the public libraries write it runs beside each executor."""
     if json_file:
         check_output_file(json_file, "--json")
     from bench.runs.cell_options import check_device_name

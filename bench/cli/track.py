@@ -16,7 +16,7 @@ from bench.runs.options import TrackingUri
 
 
 def track(run: RunFolder, tracking_uri: TrackingUri = None) -> None:
-    """Add to MLflow what it does not have of a run yet; nothing is recorded twice."""
+    """Add to MLflow what it lacks of a run. Nothing is recorded twice."""
     from bench.results.results import load_run
     from bench.runs import tracking
 
@@ -31,7 +31,7 @@ def ui(
     run: RunFolder,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
 ) -> None:
-    """Show a run in MLflow's own page, on this machine only, until Ctrl-C."""
+    """Show a run in MLflow's own page. It is on this machine only, until Ctrl-C."""
     from bench.results.results import load_run
     from bench.runs import tracking
     from bench.store.inside import check_place

@@ -429,7 +429,7 @@ def override(document: Document, text: str) -> None:
     singular = AXES.get(key, key)
     names = (singular, *(many for many, singular_name in AXES.items() if singular_name == singular))
     if before := [name for name in names if document.overridden(name)]:
-        raise UserError(f"--set {text}: --set {before[0]}=... is given, too, and only one can count: give it once")
+        raise UserError(f"--set {text}: --set {before[0]}=... sets the same key: give it once")
     if key in TEXTS:
         document.put(key, value, f"--set {key}")
         return

@@ -139,7 +139,7 @@ def complete_setting(key: str, value: Any) -> Any:
     if key == "tests":
         labels = [label for test in value for label in test.labels]
         if repeated := [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
-            raise UserError(f"tests: {repeated[0]!r} stands there twice")
+            raise UserError(f"tests: {repeated[0]!r} is listed twice")
     return value
 
 
@@ -183,7 +183,7 @@ def _check_order(channel: Sequence[OperationPart]) -> None:
         if later < earlier:
             raise UserError(f"{text}: {second} should come before {first}")
         if later == earlier > 0:
-            raise UserError(f"{text}: {first} and {second} cannot both be there; take one out")
+            raise UserError(f"{text}: {first} and {second} cannot be combined; remove one")
     for (name, kind), before in zip(kinds.items(), [None, *kinds.values()], strict=False):
         if getattr(kind, "needs_bound", False) and not getattr(before, "bounds", False):
             known = [other for other in CHANNELS.names() if getattr(CHANNELS.declaration(other), "bounds", False)]

@@ -124,7 +124,7 @@ class CsvScores(Callback):
         complete_lines = text[: text.rfind("\n") + 1]
         lines = list(csv.DictReader(io.StringIO(complete_lines)))
         if lines and list(lines[0]) != self._columns:
-            raise UserError(f"CsvScores: {self.file} has other columns: give another file")
+            raise UserError(f"CsvScores: {self.file} exists and has other columns; name another file")
         if complete_lines != text:  # its writer was killed
             self.file.write_text(complete_lines, encoding="utf-8")
         self._written = {(line["cell"], int(line["round"])) for line in lines}
@@ -149,7 +149,7 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
         if isinstance(callback, type):
             raise UserError(f"callbacks: give {callback.__name__}() instead of the class {callback.__name__}")
         if not isinstance(callback, Callback):
-            raise UserError(f"callbacks: {callback!r} is none: its class should be derived from bench.Callback")
+            raise UserError(f"callbacks: {callback!r} is not a callback: derive its class from bench.Callback")
 
 
 def pack_callback(callback: Callback) -> str | None:

@@ -166,8 +166,8 @@ def _refuse_other_scoring(planned: Sequence[PlannedCell]) -> None:
         for name in sorted(SCORING):
             if getattr(first, name) != getattr(cell.settings, name):
                 raise UserError(
-                    f"{cell_name(cell.settings)}: this cell is there twice with different `{name}`, which is no part "
-                    "of its id; write it once, at the top of the grid"
+                    f"{cell_name(cell.settings)}: the grid has this cell twice with different `{name}`, which is "
+                    "not part of its id; write it once, at the top of the grid"
                 )
 
 

@@ -206,12 +206,12 @@ def mirror_run(run: Path, uri: str) -> int:
     """Bring an MLflow store up to date with a run folder, and return the number of cells that it has now.
 
     Raises:
-        UserError: `run` is not a run folder, or the store does not take the run.
+        UserError: `run` is not a run folder, or the store does not accept the run.
     """
     try:
         return Mirror(run, uri).update()
     except outages() as error:
-        raise UserError(f"{shown(uri)} does not take the run: {explain(error, uri)}") from None
+        raise UserError(f"{shown(uri)} does not accept the run: {explain(error, uri)}") from None
 
 
 def _client(uri: str) -> "MlflowClient":
@@ -326,8 +326,8 @@ class Mirror:
             return self._client.create_experiment(name, self._artifacts)
         if self._artifacts and experiment.artifact_location != self._artifacts:
             raise UserError(
-                f"{self._run} was moved or copied, and mlflow.db means files at the old place: remove mlflow.db and "
-                "mlartifacts there and mirror the run anew"
+                f"{self._run} was moved or copied, but mlflow.db has the old paths: remove mlflow.db and mlartifacts "
+                "there, then `bench track` mirrors the run again"
             )
         return experiment.experiment_id
 

@@ -294,7 +294,7 @@ def _start_worker() -> _Worker:
         with _one_thread():
             process.start()
     except (EOFError, ConnectionError):
-        raise UserError("no worker process came into being: the server that they are forked from has ended") from None
+        raise UserError("no worker process could start: the server that forks them has ended") from None
     worker_end.close()
     return _Worker(process, parent_end)
 

@@ -204,7 +204,7 @@ def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADL
         f"of all runs in percent (IQM), and the probability of beating {base} on the same task and seed (P)."
     )
     how = (
-        "A task is a data set with its partition. Only methods with a figure on every task are listed, and only those "
+        "A task is a data set with its partition. Only methods with a result on every task are listed, and only those "
         "that trained the model are ranked. The IQM's 95 % interval is Student's t with the error of a bootstrap of "
         "seeds within each task. P counts ties half, with Clopper and Pearson's interval."
     )
@@ -216,7 +216,7 @@ def ranking(store: Store, figure: Figure, chosen: str) -> inference.CriticalDiff
     """Ranks over tasks of the methods that trained the model and have all its figures."""
     compared = family(store, store.tasks, figure, chosen).scores
     if not compared:
-        reason = "no method has a figure of its own on every task"
+        reason = "no method has a result of its own on every task"
         return inference.CriticalDifference((), (), len(store.tasks), math.nan, (), reason)
     means = np.array([[runs.mean() for runs in tasks] for tasks in compared.values()])
     return inference.critical_difference(list(compared), means.T)

@@ -238,7 +238,7 @@ def test_what_workers_cannot_have_is_called_outside(cell: Cell, tmp_path: Path) 
 def test_what_is_no_callback_is_refused() -> None:
     with pytest.raises(UserError, match=r"callbacks: give Recorder\(\) instead of the class Recorder"):
         check_callbacks([Recorder])  # type: ignore[list-item]
-    with pytest.raises(UserError, match=r"callbacks: 3 is none: its class should be derived from bench\.Callback"):
+    with pytest.raises(UserError, match=r"callbacks: 3 is not a callback: derive its class from bench\.Callback"):
         check_callbacks([3])  # type: ignore[list-item]
 
 

@@ -20,6 +20,14 @@ def blocks(page: str, languages: tuple[str, ...] = ("python",)) -> dict[str, lis
     return {name: [block for language, block in fences if language == name] for name in languages}
 
 
+def test_the_notebook_has_the_first_blocks_of_its_page() -> None:
+    """So it runs as they do."""
+    file = ROOT / "docs" / "examples" / "grid_to_figure.ipynb"
+    cells = [cell for cell in json.loads(file.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert ["".join(cell["source"]) + "\n" for cell in cells] == blocks("python.md")["python"][: len(cells)]
+    assert len(cells) == 4
+
+
 @pytest.mark.long
 def test_every_block_of_the_page_runs(tmp_path: Path, python: Python) -> None:
     done = python("-c", SESSION, json.dumps(blocks("python.md")["python"]), "notebook", folder=tmp_path)
@@ -37,8 +45,7 @@ def test_every_block_of_the_page_runs(tmp_path: Path, python: Python) -> None:
 
 @pytest.mark.long
 def test_every_block_about_modern_networks_runs(tmp_path: Path, python: Python) -> None:
-    """The parts of a grid among them fit each other: the package may be missing here."""
-    cells = blocks("modern-networks.md", ("python", "yaml", "text"))["python"]
+    cells = blocks("modern-networks.md", ("python", "yaml"))["python"]
     done = python("-c", SESSION, json.dumps(cells), "notebook", folder=tmp_path)
     assert "<run runs/rows: 2 cells, 2 done>" in done.stdout
     assert "<run runs/again: 2 cells, 2 done>" in done.stdout

@@ -54,7 +54,7 @@ WRONG: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     ),
     "shift": ([{"round": 2, "shifts": [{"name": "rotatoin"}]}], {}, "unknown shift 'rotatoin'. Did you mean"),
     "option": ([{"round": 2, "shifts": [{"name": "rotation", "group": 2}]}], {}, "unknown option 'group' of shift"),
-    "same shift twice": ([{"round": 2, "shifts": [*LABELS, *LABELS]}], {}, "stands there twice"),
+    "same shift twice": ([{"round": 2, "shifts": [*LABELS, *LABELS]}], {}, "is listed twice"),
     "unknown key": ([{"round": 2, "drift": 1}], {}, "drift"),
     "needs everybody": ([{"round": 2, "leave": [1, 1]}], {"method": "cfl"}, "cfl needs all clients in every round"),
 }

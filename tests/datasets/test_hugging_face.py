@@ -139,7 +139,7 @@ def test_shards_are_no_sites(tmp_path: Path) -> None:
     (tmp_path / "cache-1a2b.arrow").touch()  # as the package leaves what it has computed
     (cell,) = cells_of(str(tmp_path), tmp_path, label="label", site="", subject="", part="")
     assert cell.dataset == "hugging_face"
-    with pytest.raises(UserError, match="files of parts and not of sites: read it by the data set `hugging_face`"):
+    with pytest.raises(UserError, match="a file for each part, not for each site: use the data set `hugging_face`"):
         load(tmp_path, "parquet", label_column="label")
 
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"the column 'image' is empty in 1 rows \(the first: row 1\)"):
         load(tmp_path)
     write(file, {**rows, "label": [0, 1, 0, 3]})
-    with pytest.raises(UserError, match="the column 'label' has the number 3, and its schema names 3"):
+    with pytest.raises(UserError, match="the column 'label' has label 3, but its schema has 3 classes"):
         load(tmp_path)
     write(file, {**rows, "label": [[0], [1], [0], [1, 2]]}, {"label": {"_type": "List"}})
     with pytest.raises(UserError, match="the column 'label' holds lists or structures"):

@@ -212,7 +212,7 @@ def test_a_test_part_of_other_people_asks_for_shares() -> None:
 
 def test_data_without_groups() -> None:
     digits = DATASETS.get("digits")(data_root=Path(), download=False)
-    with pytest.raises(UserError, match="digits does not say of whom its samples are"):
+    with pytest.raises(UserError, match="digits has no groups"):
         make(digits, 2)
 
 

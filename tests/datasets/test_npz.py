@@ -153,7 +153,7 @@ def test_an_array_that_is_not_read_is_refused(tmp_path: Path, key: str) -> None:
     """Whoever wrote it wanted it to count."""
     arrays = {"train_images": np.zeros((8, 2, 2), np.uint8), "train_labels": np.arange(8) % 2, key: np.arange(8)}
     np.savez(tmp_path / "own.npz", **arrays)
-    with pytest.raises(UserError, match=f"has an array '{key}', which is not read.*one array 'groups'"):
+    with pytest.raises(UserError, match=f"has an array '{key}', which is not read.*name it 'groups'"):
         DATASETS.get("npz")(data_root=tmp_path, download=False, path=str(tmp_path / "own.npz"))
 
 
@@ -219,5 +219,5 @@ def test_numbering_keeps_which_samples_are_alike_and_their_order(labels: list[in
 
 def test_labels_that_are_no_whole_numbers_are_refused_of_whoever_assembles() -> None:
     for bad in (0.5, np.nan):
-        with pytest.raises(UserError, match="some labels are neither whole numbers nor texts"):
+        with pytest.raises(UserError, match="some labels are neither integers nor texts"):
             assemble("any", np.zeros((2, 1), np.float32), np.array([0, bad]), 2, mean=[0], std=[1])

@@ -406,7 +406,7 @@ def test_summary(tmp_path: Path) -> None:
         ("dirichlet", {"options": {"shares": [0.9, 0.1, 0.1]}}, r"shares = \[0.9, 0.1, 0.1\] should add up to 1"),
         ("iid", {"options": {"shares": [[0.5, 0.9], 0, 0.2]}}, "should add up to 1 at most"),
         ("iid", {"options": {"shares": [[], 0, 0.2]}}, "should add up to 1 at most"),
-        ("classes", {"options": {"k": 5}}, "k = 5, and toy has 4 classes"),
+        ("classes", {"options": {"k": 5}}, "k = 5, but toy has only 4 classes"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(name: str, changes: dict[str, Any], message: str) -> None:

@@ -231,8 +231,8 @@ def test_pamap2_refusals(tmp_path: Path) -> None:
     rows = np.zeros((4, 54))
     for change, message in (
         (rows[:, :5], "5 columns instead of 54"),
-        (rows + 8, "the activity 8, which the protocol has not"),
-        (np.where(np.arange(54) == 1, 1.0, np.nan) * np.ones((4, 1)), "a sensor says nothing"),
+        (rows + 8, "the activity 8, which is not in the protocol"),
+        (np.where(np.arange(54) == 1, 1.0, np.nan) * np.ones((4, 1)), "an activity without readings"),
         (rows, "no activity of .* lasts 2 readings"),
     ):
         np.savetxt(folder / "subject101.dat", change)

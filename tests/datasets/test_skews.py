@@ -90,7 +90,7 @@ def test_shards_hold_at_most_k_stretches_of_the_sorted_labels() -> None:
     assert found.sum(axis=1).tolist() == [30] * 6
     assert ((found > 0).sum(axis=1) <= 2).all()
     assert set(found.ravel().tolist()) <= {0, 15, 30}
-    with pytest.raises(UserError, match="make no 1200 shards"):
+    with pytest.raises(UserError, match="too few for 1200 shards"):
         make(EVEN, "shards", k=200)
 
 
@@ -231,7 +231,7 @@ def test_pathological_clients_have_at_most_k_classes_and_every_sample_once(
 
 
 def test_a_pathological_split_that_cannot_be_is_refused() -> None:
-    with pytest.raises(UserError, match="k = 7, and toy has 6 classes"):
+    with pytest.raises(UserError, match="k = 7, but toy has 6 classes"):
         make(EVEN, "pathological_pfllib", 4, k=7)
     few = labelled([0, 1, 2, 3, 4, 5] * 3, [0, 1, 2, 3, 4, 5])
     with pytest.raises(UserError, match="4 samples of class 0 are too few for 8 clients"):
@@ -273,7 +273,7 @@ def test_classes_that_clients_draw_are_cut_into_equal_parts(clients: int, k: int
 
 
 def test_drawn_classes_that_cannot_be_are_refused() -> None:
-    with pytest.raises(UserError, match="k = 7, and toy has 6 classes"):
+    with pytest.raises(UserError, match="k = 7, but toy has 6 classes"):
         make(EVEN, "pathological_flower", 4, k=7)
     few = labelled([0, 1, 2, 3, 4, 5] * 3, [0, 1, 2, 3, 4, 5])
     with pytest.raises(UserError, match="3 samples of class 0 are too few for the 8 clients that drew it"):
@@ -294,7 +294,7 @@ def test_pfl_research_s_users(seed: int) -> None:
     assert of_class.sum(axis=1).tolist() == [100] * 12
     assert of_class.max(axis=1).mean() > 50
     assert len(np.unique(np.concatenate(dealt(found)))) == 1200
-    with pytest.raises(UserError, match="14 clients of 100 samples need 1400, and digits has 134"):
+    with pytest.raises(UserError, match="14 clients of 100 samples need 1400, but digits has only 134"):
         make(digits, "dirichlet_pfl_research", 14, seed, alpha=0.1, samples=100)
 
 

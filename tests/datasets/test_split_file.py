@@ -145,7 +145,7 @@ def changed(**lists: Any) -> dict[str, Any]:
         (changed(global_test=[99]), "'global_test' goes from 99 to 99"),
         (changed(train=[[0], [4]]), "'train' has 2 lists; the cell has 3 clients"),
         (changed(test=[[8]]), "'test' has 1 lists"),
-        (changed(train=[[0, 8], [4], []], test=None), "sample 8, of the official test part; then it must say"),
+        (changed(train=[[0, 8], [4], []], test=None), "sample 8, of the official test part; give each client's tests"),
         (changed(train=[[0, -1], [4], []]), r"train\.0\.1: Input should be greater than or equal to 0"),
         (changed(train=None), "has no 'train': give one list of indices per client"),
         (
@@ -234,7 +234,7 @@ def test_people_without_tests_are_refused(tmp_path: Path) -> None:
     """Their rows are partly held out: a split that does not say what is tested would train on tests."""
     dataset, own = people(tmp_path)
     path = write(tmp_path, {"train": own})
-    with pytest.raises(UserError, match=r"held out for tests, .* it must say what is tested: give 'test'"):
+    with pytest.raises(UserError, match=r"held out for tests, .* give each client's tests, too: 'test'"):
         make_partition(
             dataset, "file", clients=4, alpha=None, seed=0, protocol="honest", validation_share=0.0,
             options={"path": str(path)},

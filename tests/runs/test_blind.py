@@ -358,7 +358,7 @@ def test_data_and_models_of_plugins_are_refused(run: Path, bench: Bench, change:
     store.write_json(cell / "status.json", status | {"checksums": status["checksums"] | store.record_checksums(cell)})
     ended = bench("verify", run, "--blind", "--plugin", "plugin.py", code=2)
     assert len(ended.stderr.splitlines()) == 1
-    assert f"has a {what} of a plug-in, and what scores must load none" in ended.stderr
+    assert f"has a {what} of a plug-in. The process that scores loads no plug-in" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def test_what_cannot_be_is_refused(run: Path, bench_here: Bench, arrays: Path) -
     assert "unknown corruption 'fogg'. Did you mean 'fog'?" in refused({"name": "corrupted", "kinds": ["fogg"]})
     assert "unknown shift 'rotated'" in refused({"name": "shifted", "shifts": [{"name": "rotated"}]})
     assert "has the name 'globe'; there are 'global'" in refused("globe")
-    assert "'global' stands there twice" in refused("global", "global")
+    assert "'global' is listed twice" in refused("global", "global")
     assert "unknown metric 'aurok'" in bench_here("evaluate", run, "--metrics", "aurok", code=2).stderr
     assert "is a file, not a run folder; `bench unpack" in bench_here("evaluate", arrays, code=2).stderr
     missing = {"method": "fedavg", "alpha": 1.0, "tests": [{"name": "file", "path": "missing.npz"}]}

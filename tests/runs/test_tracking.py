@@ -400,7 +400,7 @@ def test_an_outage_is_one_warning(bench_here: Bench, grid10: Path, uri: str, tmp
     cells = {cell.id for cell in load_run(run).cells if cell.status.state == "done"}
     assert len(cells) == 1
     refused = bench_here("track", run, "--tracking-uri", nobody, code=2)
-    assert "does not take the run: [Errno" in refused.stderr
+    assert "does not accept the run: [Errno" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert f"1 cells of {run} are in {uri}" in bench_here("track", run, "--tracking-uri", uri).stdout
     assert set(found(uri)) == cells
@@ -410,7 +410,7 @@ def test_a_store_that_may_only_be_read(
     small: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # MLflow makes a folder `file:` in the working folder
-    with pytest.raises(UserError, match="does not take the run: attempt to write a readonly database"):
+    with pytest.raises(UserError, match="does not accept the run: attempt to write a readonly database"):
         mirror_run(small, f"sqlite:///file:{empty_store}?mode=ro&uri=true")
 
 

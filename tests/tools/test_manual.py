@@ -1,17 +1,15 @@
-"""The pages of the manual name files that exist, and the page of commands is that of the command line."""
+"""The pages of the manual name files that exist, and the site has what commands print."""
 
 import ast
 import re
-import runpy
 from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 import bench
-from bench.cli.app import app
 from tests.conftest import ROOT
+from tools.site import on_page_markdown
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 PATH = re.compile(r"(?<![\w/.:-])((?:[\w.-]+/)+[\w-]+\.(?:py|md|yaml|json|bib|png|svg))?(?:::(\w+))?(?![\w*])")
@@ -56,13 +54,13 @@ def test_a_missing_file_and_a_missing_test_are_seen() -> None:
     assert missing(text, ROOT / "docs" / "x.md") == ["runs/test_kill.py::test_at_noon", "bench/nowhere.py"]
 
 
-def test_the_page_and_the_help_have_all_commands_under_the_same_headings(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "docs" / "examples" / "commands_table.py"), run_name="__main__")
-    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    assert capsys.readouterr().out == page
-    sections = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
-    of_page = {heading: set(re.findall(r"`bench ([\w-]+)", text)) for heading, text in sections}
-    said = CliRunner().invoke(app, ["--help"]).output.partition("exit.\n\n")[2]
-    parts = re.findall(r"^(\w+):\n(.*?)(?=^\w|\Z)", said, re.MULTILINE | re.DOTALL)
-    assert of_page == {heading: set(re.findall(r"^  ([\w-]+)  ", text, re.MULTILINE)) for heading, text in parts}
-    assert len(of_page) == 6
+def test_a_page_of_the_site_has_what_a_command_prints() -> None:
+    shown = on_page_markdown("Models:\n\n<!-- bench models -->\n")
+    assert shown.startswith("Models:\n\n```text\nchar_lstm ")
+    helped = on_page_markdown("<!-- bench COMMAND --help -->")
+    assert "Usage: bench league run " in helped
+    assert "--checkpoint-seconds" in helped
+    with pytest.raises(RuntimeError, match="bench nothing: "):
+        on_page_markdown("<!-- bench nothing -->")
+    named = {name for page in PAGES for name in re.findall(r"^<!-- (bench .+) -->$", page.read_text(), re.MULTILINE)}
+    assert named == {"bench datasets", "bench models", "bench --help", "bench COMMAND --help"}

@@ -134,8 +134,8 @@ def _refuse_plugins(settings: Settings) -> None:
     for registry, name in data_and_models(settings):
         if name not in registry.names():
             raise UserError(
-                f"--blind: {cell_name(settings)} has a {registry.kind} {name!r} of a plug-in, and what scores must "
-                "load none, as it could change the scores; verify it without --blind"
+                f"--blind: {cell_name(settings)} has a {registry.kind} {name!r} of a plug-in. The process that "
+                "scores loads no plug-in, as it could change the scores; verify the cell without --blind"
             )
 
 
