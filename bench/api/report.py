@@ -1,6 +1,7 @@
 """`bench.report`: the report of runs, from Python."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -75,5 +76,5 @@ def report(
         folders, extra=sections, selection=selection, targets=targets, tuned=tuned, latex=arranged, margin=margin
     )
     if clients:
-        write_client_pages(load(folders), page.parent, selection)
+        write_client_pages(replace(load(folders), choice=selection or ""), page.parent)
     return page

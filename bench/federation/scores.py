@@ -2,16 +2,15 @@
 
 import base64
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bench.data import Floats, Indices, Partition
+from bench.data import EMPTY, Floats, Indices, Partition
 from bench.engine.predict import accuracy_and_loss
 from bench.errors import in_words, refusing_exits
 from bench.params import Params
@@ -131,6 +130,11 @@ def mean_of_present(values: Floats, shares: Floats) -> float:
 class SamplePositions:
     """Positions of the clients' samples in a list of scored samples; clients without samples are left out.
 
+    Args:
+        positions: those of each client.
+        sizes: its training samples.
+        malicious: as of `Scorer`.
+
     Attributes:
         clients: ids of the clients.
         samples: number of samples of each client.
@@ -139,16 +143,12 @@ class SamplePositions:
     """
 
     def __init__(
-        self,
-        clients: list[int],
-        samples: npt.NDArray[np.int64],
-        at: Indices,
-        sizes: dict[int, int],
-        malicious: Collection[int] | None = None,
+        self, positions: Mapping[int, Indices], sizes: Mapping[int, int], malicious: Collection[int] | None = None
     ) -> None:
-        self.clients = [i for i, n in zip(clients, samples.tolist(), strict=True) if n]
-        self.samples = samples[samples > 0]
-        self.at = at
+        present = {i: at for i, at in positions.items() if len(at)}
+        self.clients = list(present)
+        self.samples = np.array([len(at) for at in present.values()], np.int64)
+        self.at = np.concatenate([EMPTY, *present.values()])
         train = np.array([sizes[i] for i in self.clients], np.float64)
         self.shares = {"train_size": train / train.sum(), "equal": np.full(len(train), 1 / max(1, len(train)))}
         if malicious is not None:
@@ -197,16 +197,16 @@ class Scorer:
         self._sizes = {i: len(partition.train[i]) for i in sorted(ids)}
         ids = list(self._sizes)
         parts = {"validation": partition.validation, "test": partition.test}
-        union = {s: np.concatenate([np.zeros(0, np.int64), *(parts[s][i] for i in ids)]) for s in SPLITS}
+        union = {s: np.concatenate([EMPTY, *(parts[s][i] for i in ids)]) for s in SPLITS}
         common = partition.global_test
         whole = {"validation": union["validation"], "test": common if len(common) else union["test"]}
         self.needed = np.unique(np.concatenate([whole["test"], *union.values()]))
         self._global_at = {s: np.searchsorted(self.needed, positions) for s, positions in whole.items()}
-        self._samples = {s: {i: len(parts[s][i]) for i in ids} for s in SPLITS}
         self._local_at = {
-            s: self._positions(ids, self._counted(s, ids), np.searchsorted(self.needed, union[s])) for s in SPLITS
+            s: self._positions({i: np.searchsorted(self.needed, parts[s][i]) for i in ids}) for s in SPLITS
         }
-        self.own = {i: np.concatenate([parts[s][i] for s in SPLITS]) for i in ids}
+        self._parts_of = {i: [parts[s][i] for s in SPLITS] for i in ids}
+        self.own = {i: np.concatenate(of_client) for i, of_client in self._parts_of.items()}
         self._latest_places: tuple[list[int], dict[str, SamplePositions]] = [], {}
 
     def score(self, outputs: Outputs, into: Evaluation) -> None:
@@ -248,20 +248,16 @@ class Scorer:
     def _places(self, ids: list[int]) -> dict[str, SamplePositions]:
         """Return the places in a list that has each client's validation samples and then its test samples."""
         if ids != self._latest_places[0]:  # mostly it is asked for all clients
-            samples = [self._counted(s, ids) for s in SPLITS]
-            split = np.repeat(np.tile(np.arange(len(SPLITS)), len(ids)), np.stack(samples, axis=1).ravel())
-            at = [np.flatnonzero(split == k) for k in range(len(SPLITS))]
-            places = {
-                s: self._positions(ids, n, positions) for s, n, positions in zip(SPLITS, samples, at, strict=True)
-            }
-            self._latest_places = ids, places
+            at: dict[str, dict[int, Indices]] = {s: {} for s in SPLITS}
+            end = 0
+            for i in ids:
+                for s, part in zip(SPLITS, self._parts_of[i], strict=True):
+                    at[s][i] = np.arange(end, end := end + len(part))
+            self._latest_places = ids, {s: self._positions(positions) for s, positions in at.items()}
         return self._latest_places[1]
 
-    def _positions(self, ids: list[int], samples: npt.NDArray[np.int64], at: Indices) -> SamplePositions:
-        return SamplePositions(ids, samples, at, self._sizes, self._malicious)
-
-    def _counted(self, split: str, ids: list[int]) -> npt.NDArray[np.int64]:
-        return np.array([self._samples[split][i] for i in ids], np.int64)
+    def _positions(self, positions: Mapping[int, Indices]) -> SamplePositions:
+        return SamplePositions(positions, self._sizes, self._malicious)
 
     def _scored_samples(self, outputs: Outputs) -> Indices:
         """Return the positions of the scored samples in their order."""

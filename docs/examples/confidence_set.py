@@ -21,7 +21,6 @@ from reports.league.rule import by_case, ranked, task_weights
 from reports.league.shipped import shipped
 from reports.reading.load import GM, PM, Store, load
 from reports.statistics.best import logits
-from reports.tables.accuracy import selection
 
 SIZE = 0.05
 
@@ -48,9 +47,8 @@ def main() -> None:
 
 def compare(store: Store) -> None:
     """Print them of a store, which reads some of its cells' files only now."""
-    chosen = selection(store)
     for figure in (PM, GM):
-        compared, places = ranked(store, figure, chosen)
+        compared, places = ranked(store, figure)
         if not places:  # fewer than two methods train this model
             continue
         found = MCS(losses(store, compared.scores), size=SIZE, reps=2000, block_size=1, method="R", seed=0)

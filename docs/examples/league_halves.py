@@ -22,7 +22,6 @@ from reports.league.rule import by_case, task_weights
 from reports.reading.load import PM, Store, load
 from reports.statistics.inference import LEVEL
 from reports.statistics.reference import differences
-from reports.tables.accuracy import selection
 from reports.tables.standings import family
 
 
@@ -62,7 +61,7 @@ def against(store: Store, reference: str, level: float) -> Iterator[Difference]:
     Raises:
         SystemExit: the reference has no personalized model on all tasks.
     """
-    group = family(store, store.tasks, PM, selection(store))
+    group = family(store, store.tasks, PM)
     scores = group.scores
     if reference not in scores:
         raise SystemExit(f"{reference} is not compared on all tasks: {', '.join(scores)} are")

@@ -10,7 +10,6 @@ import argparse
 import bench
 from reports.page.further_tests import further_table, further_tests, reversals
 from reports.reading.load import load
-from reports.tables.accuracy import selection
 from reports.tables.table import to_markdown
 
 METHODS = [
@@ -34,7 +33,7 @@ def main() -> None:
     run = bench.run(grid, out=options.out, tracking=False)
     page = bench.report(run.path)
     store = load([run])
-    tested = further_tests(store, selection(store))
+    tested = further_tests(store)
     print(to_markdown(further_table(store, tested)))
     print(f"{page.parent / 'figures' / 'price_of_personalisation.svg'} is the picture; order turned round:")
     print("\n".join(reversals(store, tested)) or "no pair")

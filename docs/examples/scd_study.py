@@ -22,7 +22,6 @@ import pandas as pd
 
 from reports.reading.load import GM, PM, Figure, Store, load
 from reports.statistics.inference import paired, summarise
-from reports.tables.accuracy import selection
 
 HERE = Path(__file__).parent
 PICTURES = ("data/mnist.npz", "data/cifar10_jpeg.npz")
@@ -181,7 +180,7 @@ def scores(store: Store) -> pd.DataFrame:
 
 def values(store: Store, row: str, task: str, figure: Figure) -> dict[str, float]:
     """Test accuracy in percent by seed, at the round chosen on validation data."""
-    return store.scores(row, task, figure, selection(store))
+    return store.scores(row, task, figure)
 
 
 def _finding(

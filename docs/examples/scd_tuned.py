@@ -19,7 +19,6 @@ from bench.results.pack import unpack
 from reports.league.page import by_case
 from reports.reading.load import GM, PM, Store, load
 from reports.statistics.inference import paired
-from reports.tables.accuracy import selection
 
 ENTRIES = Path(__file__).parents[2] / "reports/league/entries/league_2_small"
 RIVALS = ((GM, "fedavg"), (PM, "ditto"), (PM, "fedrep"), (PM, "finetune"), (PM, "local"))
@@ -43,7 +42,7 @@ def compare(store: Store) -> pd.DataFrame:
         if not row.startswith("scd"):
             continue
         for task, (figure, rival) in product(store.tasks, RIVALS):
-            ours, theirs = (store.scores(name, task, figure, selection(store)) for name in (row, rival))
+            ours, theirs = (store.scores(name, task, figure) for name in (row, rival))
             if len(ours.keys() & theirs.keys()) > 1:
                 c = paired(ours, theirs, least=store.least(task, figure.on))
                 lines.append((row, task, figure.name, rival, c.n, c.difference, c.low, c.high))

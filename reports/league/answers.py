@@ -44,16 +44,12 @@ class _Compared:
     erratic: list[bool]
     least: tuple[float, ...]
 
-    def over_tasks(self) -> Differences:
-        """Differences from fine-tuning, averaged over tasks."""
-        return differences(self.tasks, self.simple, self.weights, self.erratic, self.least)
-
-    def without(self, task: int) -> Differences:
-        """Differences from fine-tuning, averaged over the other tasks."""
-        rest = [at for at in range(len(self.tasks)) if at != task]
-        tasks, simple = ([of[at] for at in rest] for of in (self.tasks, self.simple))
-        least = [self.least[at] for at in rest]
-        return differences(tasks, simple, self.weights[rest] / self.weights[rest].sum(), self.erratic, least)
+    def on(self, *at: int) -> Differences:
+        """Differences from fine-tuning, averaged over the tasks of these numbers; without any over all."""
+        at = at or tuple(range(len(self.tasks)))
+        tasks, simple = ([of[k] for k in at] for of in (self.tasks, self.simple))
+        weights = self.weights[list(at)]
+        return differences(tasks, simple, weights / weights.sum(), self.erratic, [self.least[k] for k in at])
 
     def alone(self, method: int) -> Summary:
         """A method's mean difference over tasks with Student's interval of its own units, corrected for all methods."""
@@ -61,36 +57,29 @@ class _Compared:
         least = float(np.linalg.norm(self.weights * self.least))
         return summarise(self.weights @ np.array(by_task), LEVEL / len(self.rows), least)
 
-    def on(self, task: int) -> Differences:
-        """Differences from fine-tuning on one task."""
-        only = slice(task, task + 1)
-        return differences(self.tasks[only], self.simple[only], np.ones(1), self.erratic, self.least[only])
 
-
-def answers(store: Store, chosen: str, defaults: Store | None = None) -> Section:
+def answers(store: Store, defaults: Store | None = None) -> Section:
     """Section of the first answers.
 
     Args:
         store: cells of a league.
-        chosen: which round is reported.
         defaults: the same methods' cells of the default division.
     """
-    compared, tables, points = _compared(store, chosen), list[Table](), list[str]()
+    compared, tables, points = _compared(store), list[Table](), list[str]()
     if compared is not None:
         tables += [_beating(store, compared), _by_task(store, compared)]
         points += _beating_text(store, compared)
-    needed = _needed(store, chosen)
+    needed = _needed(store)
     tables += [needed] if needed.rows else []
-    if defaults is not None and (worth := _worth(store, defaults, chosen)) is not None:
+    if defaults is not None and (worth := _worth(store, defaults)) is not None:
         tables.append(worth[0])
         points.append(worth[1])
-    costs = totals(store)
-    more = () if costs.empty else (budget_table(store, chosen, costs),)
+    more = () if totals(store).empty else (budget_table(store),)
     return Section("answers", "First answers", points=tuple(points), tables=tuple(tables), more=more)
 
 
-def _compared(store: Store, chosen: str) -> _Compared | None:
-    group = family(store, store.tasks, PM, chosen)
+def _compared(store: Store) -> _Compared | None:
+    group = family(store, store.tasks, PM)
     simple = group.clones.get(SIMPLE, SIMPLE)
     others = group.only([row for row in group.scores if row != simple])
     if simple not in group.scores or not others.scores or len(group.scores[simple][0]) < 2:
@@ -101,7 +90,7 @@ def _compared(store: Store, chosen: str) -> _Compared | None:
 
 def _beating(store: Store, compared: _Compared) -> Table:
     """Table of the methods against fine-tuning over all tasks, and where each is surely ahead."""
-    together, sure = compared.over_tasks(), _surely_ahead(store, compared)
+    together, sure = compared.on(), _surely_ahead(store, compared)
     halves = together.half(LEVEL / len(compared.rows))
     rows = tuple(
         (compared.rows[at], (*_interval(together.mean[at], halves[at]), words(", ".join(sure[at]) or "–")))
@@ -147,18 +136,18 @@ def _by_task(store: Store, compared: _Compared) -> Table:
     )
 
 
-def _needed(store: Store, chosen: str) -> Table:
+def _needed(store: Store) -> Table:
     """Table of the best generic model against the best personalized ones on the clients' own tests, by task."""
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
     rows = []
     for task in store.tasks:
         derived = derived_rows(store, [task], PM) | {row for row, of_task in generic_answers(store) if of_task == task}
-        scores = family(store, [task], PM, chosen).scores
+        scores = family(store, [task], PM).scores
         trained = {row: units for row, units in scores.items() if row not in derived}
         whole = {
-            row: by_unit(store, row, [task], PM, chosen)
+            row: by_unit(store, row, [task], PM)
             for row in store.rows
-            if row in derived and methods[row] != BOUND and store.complete(row, task, PM, chosen)
+            if row in derived and methods[row] != BOUND and store.complete(row, task, PM)
         }
         models, _ = each_once(whole | trained)  # so what is a generic model counts as one
         generic, personal = ({row: models[row] for row in models if row in group} for group in (whole, trained))
@@ -184,11 +173,11 @@ def _needed(store: Store, chosen: str) -> Table:
     return Table("needed", "Is a personalized model needed?", caption, "Task", heads, tuple(rows))
 
 
-def _worth(store: Store, defaults: Store, chosen: str) -> tuple[Table, str] | None:
+def _worth(store: Store, defaults: Store) -> tuple[Table, str] | None:
     """Table of what tuning brings each method, on the seeds that both divisions have, and the sentence about it."""
     units = {(cell.task, cell.seed): cell.unit for cell in store.cells}
     bounds = {cell.row for cell in store.cells if cell.view.settings.method == BOUND}
-    by_row = {row: _both(store, defaults, row, units, chosen) for row in store.rows if row not in bounds}
+    by_row = {row: _both(store, defaults, row, units) for row in store.rows if row not in bounds}
     models, _ = each_once({row: figures for row, figures in by_row.items() if figures is not None})
     if len(models) < 2:
         return None
@@ -218,9 +207,7 @@ def _worth(store: Store, defaults: Store, chosen: str) -> tuple[Table, str] | No
     return Table("worth", "What is tuning worth?", caption, "Method", _INTERVAL, rows), sentence
 
 
-def _both(
-    store: Store, defaults: Store, row: str, units: dict[tuple[str, str], str], chosen: str
-) -> list[Floats] | None:
+def _both(store: Store, defaults: Store, row: str, units: dict[tuple[str, str], str]) -> list[Floats] | None:
     """Accuracies of the seeds that both divisions have, `[draws]` for each task: tuned, and then the defaults'.
 
     None where a task or a draw has none.
@@ -228,7 +215,7 @@ def _both(
     by_task = []
     for task in store.tasks:
         tuned, plain = (
-            of.by_seed(row, task, PM, chosen) if row in of.rows and task in of.tasks else {} for of in (store, defaults)
+            of.by_seed(row, task, PM) if row in of.rows and task in of.tasks else {} for of in (store, defaults)
         )
         draws: dict[str, list[tuple[float, float]]] = {}
         for seed in sorted(tuned.keys() & plain.keys()):
@@ -241,7 +228,7 @@ def _both(
 
 def _beating_text(store: Store, compared: _Compared) -> Iterator[str]:
     """Say which methods surely beat fine-tuning over all tasks."""
-    together = compared.over_tasks()
+    together = compared.on()
     lows = together.mean - together.half(LEVEL / len(compared.rows))
     sure = [compared.rows[at] for at in np.argsort(-together.mean, kind="stable") if lows[at] > 0]
     first = int(together.mean.argmax())
@@ -260,7 +247,7 @@ def _what_it_rests_on(store: Store, compared: _Compared, row: str) -> str:
     by_task = [f"{compared.on(where).mean[at]:+.2f} on {task}" for where, task in enumerate(store.tasks)]
     carrying = []
     for where, task in enumerate(store.tasks if len(store.tasks) > 1 else []):
-        rest = compared.without(where)
+        rest = compared.on(*(other for other in range(len(store.tasks)) if other != where))
         carrying += [task] * bool(rest.mean[at] <= rest.half(level)[at])
     alone = compared.alone(at)
     return (

@@ -73,11 +73,16 @@ def write_archive(entries: Mapping[Path, RunView], out: Path, title: str, versio
     )  # fmt: skip
     contents["SHA256SUMS"] = "".join(f"{checksum}  {name}\n" for name, checksum in sums.items()).encode()
     contents["croissant.json"] = described.encode()
+    write_files(out, contents)
+    return out / "croissant.json"
+
+
+def write_files(out: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files into a folder by their paths in it; those that are there are replaced as a whole."""
     out.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         inside.make_folder(out, (out / name).parent)
         inside.replace(out / name, content)
-    return out / "croissant.json"
 
 
 def _table(runs: list[RunView]) -> str:

@@ -13,7 +13,6 @@ from reports.league.rule import by_case, data_families, positions, ranked, units
 from reports.reading.load import GM, PM, Figure, Store, load
 from reports.statistics.inference import LEVEL
 from reports.statistics.ranking import Ranked, pair_intervals
-from reports.tables.accuracy import selection
 from reports.tables.table import Column, Table, number, words
 
 _MOVED = 10
@@ -71,7 +70,7 @@ def _turned(old: Store, new: Store, figure: Figure) -> list[Table]:
 
     Each league's intervals hold at once with 97.5 %, so what is said of both holds with 95 %.
     """
-    names = sorted(set.intersection(*(set(ranked(store, figure, selection(store))[0].scores) for store in (old, new))))
+    names = sorted(set.intersection(*(set(ranked(store, figure)[0].scores) for store in (old, new))))
     if len(names) < 2:
         return []
     intervals = [_differences(_only(store, set(names)), figure, names) for store in (old, new)]
@@ -99,7 +98,7 @@ def _turned(old: Store, new: Store, figure: Figure) -> list[Table]:
 
 def _differences(store: Store, figure: Figure, names: Sequence[str]) -> tuple[Floats, Floats]:
     """Differences of the methods' mean log-odds, and half widths of their intervals, `[methods, methods]`."""
-    compared, _ = ranked(store, figure, selection(store))
+    compared, _ = ranked(store, figure)
     rows = compared.only(names)
     families = data_families(store, store.tasks)
     mean, half = pair_intervals(rows.tasks, families, rows.flags, LEVEL / 2, rows.least)
@@ -118,8 +117,8 @@ def _correlation(old: Sequence[int], new: Sequence[int]) -> str:
 def _places(old: Store, new: Store, figure: Figure) -> list[dict[str, Ranked]]:
     """Rank, in either league, the rows that have a rank in both."""
     stores = (old, new)
-    common = set.intersection(*(set(ranked(store, figure, selection(store))[1]) for store in stores))
-    return [ranked(_only(store, common), figure, selection(store))[1] for store in stores]
+    common = set.intersection(*(set(ranked(store, figure)[1]) for store in stores))
+    return [ranked(_only(store, common), figure)[1] for store in stores]
 
 
 def _only(store: Store, rows: set[str]) -> Store:

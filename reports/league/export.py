@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
+import pandas as pd
 import yaml
 
 from bench.citations import cite
@@ -18,9 +18,10 @@ from bench.plugin import FILE_MODULE, METHODS, OURS
 from bench.results.cell_names import drawn, task_name
 from bench.results.pack import TUNING
 from bench.results.results import RunView
-from bench.store import inside
 from bench.store.store import FINISHED, read_timing
+from reports.league.archive import write_files
 from reports.league.rule import REFERENCES, budget_text, evaluations_on_tests, was_tuned
+from reports.page.section import environment
 from reports.tables.table import Column, Table, TableEntry, amount, to_latex, words
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -53,26 +54,16 @@ def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -
     budget = budget_text([run.path])
     tables = {figure: _beside(page / f"main_{figure}.csv", name, figure, study, budget) for figure in ("pm", "gm")}
     code = own_files(run.cells[0].settings.method)
-    out.mkdir(parents=True, exist_ok=True)
-    inside.replace(out / entry.name, entry.read_bytes())
-    for file, place in code.items():
-        inside.make_folder(out, (out / place).parent)
-        inside.replace(out / place, file.read_bytes())
     facts = _facts(run) | {"entry": entry.name, "study": study, "plugin": next(iter(code.values()), None)}
     texts = {f"table_{figure}.tex": to_latex(table) for figure, table in tables.items()}
     texts |= {"settings.yaml": _settings(run), "environment.txt": installed()}
-    engine = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
+    engine = environment(_TEMPLATES, escaped=False)
     texts |= {template: engine.get_template(template).render(facts) for template in engine.list_templates()}
     note = f"Commit {facts['commit']}; {study}, entry {facts['method']}"
     used = [cell.settings for cell in run.cells]
     texts["CITATION.bib"] = cite(cells=used, year=facts["year"], version=facts["version"], note=note).bibtex
-    for file_name, text in texts.items():
-        inside.replace(out / file_name, text.encode())
+    files = {entry.name: entry.read_bytes(), **{str(place): file.read_bytes() for file, place in code.items()}}
+    write_files(out, files | {file_name: text.encode() for file_name, text in texts.items()})
     return Exported(out, tuple(facts["warnings"]))
 
 
@@ -199,18 +190,14 @@ def _facts(run: RunView) -> dict[str, Any]:
 
 def _budget(table: Path) -> dict[str, Any]:
     """Trials, rounds and hours of tuning, summed over tasks."""
-    with open(table, encoding="utf-8", newline="") as file:
-        lines = list(csv.DictReader(file))
-    total = {
-        name: sum(float(line["value"]) for line in lines if line["column"] == name)
-        for name in ("trials", "pruned", "rounds trained", "hours")
-    }
-    trials = sorted({int(line["value"]) for line in lines if line["column"] == "trials"})
+    lines = pd.read_csv(table, keep_default_na=False)
+    columns = ("trials", "pruned", "rounds trained", "hours")
+    numbers = {name: lines[lines["column"] == name]["value"].astype(float) for name in columns}
     return {
-        "trials": int(total["trials"]),
-        "trials_each": ", ".join(map(str, trials)),
-        "pruned": int(total["pruned"]),
-        "tuning_rounds": int(total["rounds trained"]),
-        "tuning_hours": amount(total["hours"]).number,  # a small study's are not 0.00
-        "ranges": sorted({line["note"] for line in lines if line["column"] == "range"}),
+        "trials": int(numbers["trials"].sum()),
+        "trials_each": ", ".join(f"{count:.0f}" for count in sorted(numbers["trials"].unique())),
+        "pruned": int(numbers["pruned"].sum()),
+        "tuning_rounds": int(numbers["rounds trained"].sum()),
+        "tuning_hours": amount(float(numbers["hours"].sum())).number,  # a small study's are not 0.00
+        "ranges": sorted(lines[lines["column"] == "range"]["note"].unique()),
     }

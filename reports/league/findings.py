@@ -21,20 +21,20 @@ GLOSSARY = (
 _FEW = 3
 
 
-def findings(store: Store, chosen: str, comparison: Gains | None) -> Section:
+def findings(store: Store, comparison: Gains | None) -> Section:
     """Section of the glossary and the findings."""
-    points = [*_ranks(store, PM, chosen), *_ranks(store, GM, chosen)]
+    points = [*_ranks(store, PM), *_ranks(store, GM)]
     if comparison is not None:
         points += _gains(comparison)
-    points += _leaders(store, chosen)
+    points += _leaders(store)
     return Section("short", "In short", GLOSSARY, points=tuple(points))
 
 
-def _ranks(store: Store, figure: Figure, chosen: str) -> Iterator[str]:
-    compared, places = ranked(store, figure, chosen)
+def _ranks(store: Store, figure: Figure) -> Iterator[str]:
+    compared, places = ranked(store, figure)
     if not places:
         return
-    mean = family_mean(store, means(store, list(places), figure, chosen))
+    mean = family_mean(store, means(store, list(places), figure))
     first, highest = max(places, key=lambda row: places[row].mean), str(mean.idxmax())
     tier = [row for row in compared.scores if places[row].tier == 1]
     yield (
@@ -71,13 +71,13 @@ def _first_few(measured: dict[str, Summary], form: str) -> str:
     return ", ".join(f"{row} {mean.mean:{form}} [{mean.low:.2f}, {mean.high:.2f}]" for row, mean in summaries)
 
 
-def _leaders(store: Store, chosen: str) -> Iterator[str]:
+def _leaders(store: Store) -> Iterator[str]:
     """Say who has the highest mean on how many tasks, and where a generic model has a higher one."""
-    compared, derived = ranked(store, PM, chosen)[0], derived_rows(store, store.tasks, PM)
+    compared, derived = ranked(store, PM)[0], derived_rows(store, store.tasks, PM)
     generic = [row for row in derived if row not in derived_rows(store, store.tasks, GM)]
     if not compared.scores:
         return
-    accuracies, generic_accuracies = (means(store, rows, PM, chosen) for rows in (list(compared.scores), generic))
+    accuracies, generic_accuracies = (means(store, rows, PM) for rows in (list(compared.scores), generic))
     by_count: dict[int, list[str]] = {}
     for row, count in Counter(accuracies.idxmax().tolist()).most_common():
         by_count.setdefault(count, []).append(str(row))

@@ -11,7 +11,7 @@ from bench.data import Floats
 from reports.league.rule import budget_text, entries_of, has_draws, task_weights
 from reports.page.cells import anchor
 from reports.page.section import Section
-from reports.reading.load import PM, Figure, Store
+from reports.reading.load import PM, Store
 from reports.statistics.inference import LEVEL, Summary, holm, p_value, summarise
 from reports.statistics.reference import Differences, differences
 from reports.tables.standings import Family, erratic_rows, family
@@ -61,17 +61,17 @@ class Gains:
     score: TaskMeasure | None
 
 
-def gains(store: Store, chosen: str) -> Gains | None:
+def gains(store: Store) -> Gains | None:
     """Gains and personalization scores; None without both of `ALONE` on all tasks, or without a method to compare."""
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
-    accuracies = {row: by_seed(store, row, PM, chosen) for row in store.rows}
+    accuracies = {row: store.units(row, PM) for row in store.rows}
     simple = [row for row in store.rows if methods[row] in ALONE]
     means = pd.DataFrame({row: accuracies[row].mean() for row in simple})
     if {methods[row] for row in simple} != set(ALONE) or means.isna().any(axis=None):
         return None
     best = pd.DataFrame({task: accuracies[str(row)][task] for task, row in means.idxmax(axis="columns").items()})
     above = {row: accuracy - best for row, accuracy in accuracies.items() if row not in simple}
-    compared = family(store, store.tasks, PM, chosen)
+    compared = family(store, store.tasks, PM)
     stands_for = {compared.clones.get(row, row) for row in simple}
     tested = [row for row in above if row in compared.scores and row not in stands_for]
     if not tested:
@@ -154,12 +154,6 @@ def _within(means: Mapping[str, Summary], rows: Sequence[str], halves: Floats) -
         row: replace(means[row], low=means[row].mean - half, high=means[row].mean + half)
         for row, half in zip(rows, halves.tolist(), strict=True)
     }
-
-
-def by_seed(store: Store, row: str, figure: Figure, chosen: str) -> pd.DataFrame:
-    """Accuracy in percent, units x tasks; nan where there is none."""
-    by_task = {task: store.scores(row, task, figure, chosen) for task in store.tasks}
-    return pd.DataFrame({task: pd.Series(units, dtype=float) for task, units in by_task.items()}).sort_index()
 
 
 def gain_section(store: Store, comparison: Gains | None) -> Section:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from reports.league.gain import by_seed
 from reports.league.pictures import means
 from reports.league.rule import REFERENCES, rank_text, ranked, task_weights, units_of
 from reports.league.wins import counted, outcome_text
@@ -18,33 +17,32 @@ from reports.tables.standings import Family
 from reports.tables.table import Column, Table, TableEntry, number, probability, words
 
 
-def method_section(store: Store, method: str, chosen: str) -> Section:
+def method_section(store: Store, method: str) -> Section:
     """Tables and pictures of one method, for the models that it trains.
 
     Args:
         store: cells of a league.
         method: a row.
-        chosen: which round is reported.
     """
     points, tables, pictures = [], [], []
     for figure in (PM, GM):
-        compared, places = ranked(store, figure, chosen)
+        compared, places = ranked(store, figure)
         if method not in places:
             points.append(f"{figure.name}: not compared ({compared.left_out.get(method, 'no other method is')}).")
             continue
-        pairs = _pairs(store, compared, method, figure, chosen)
+        pairs = _pairs(store, compared, method, figure)
         points.append(_sentence(method, figure, places, pairs))
         tables.append(_table(store, compared, places, method, figure, pairs))
-        pictures.append(_picture(store, compared, method, figure, chosen))
+        pictures.append(_picture(store, compared, method, figure))
     return Section(
         "method", f"{method} against all others", points=tuple(points), tables=tuple(tables), pictures=tuple(pictures)
     )
 
 
-def _pairs(store: Store, compared: Family, method: str, figure: Figure, chosen: str) -> dict[str, Comparison]:
+def _pairs(store: Store, compared: Family, method: str, figure: Figure) -> dict[str, Comparison]:
     """The method's mean over tasks minus that of each other model, paired by seed, p corrected for their number."""
     weights = task_weights(store, store.tasks)
-    accuracies = {row: by_seed(store, row, figure, chosen) for row in compared.scores}
+    accuracies = {row: store.units(row, figure) for row in compared.scores}
     seeds = {row: dict(zip(table.index, table.to_numpy() @ weights, strict=True)) for row, table in accuracies.items()}
     method_seeds = seeds.pop(compared.clones.get(method, method))
     least = float(np.linalg.norm(weights * compared.least))
@@ -103,13 +101,13 @@ def _table(
     )
 
 
-def _picture(store: Store, compared: Family, method: str, figure: Figure, chosen: str) -> Picture:
+def _picture(store: Store, compared: Family, method: str, figure: Figure) -> Picture:
     """The method on each task, beside the best of the others and the references."""
     model = compared.clones.get(method, method)
-    others = means(store, [row for row in compared.scores if row != model], figure, chosen)
+    others = means(store, [row for row in compared.scores if row != model], figure)
     trained = [row for row in REFERENCES if row in compared.scores and row != method]
     generic = [row for row in REFERENCES if figure == PM and compared.left_out.get(row) == "derived"]
-    shown = means(store, [method, *trained, *generic], figure, chosen)
+    shown = means(store, [method, *trained, *generic], figure)
     lines: dict[str, dict[str, Any]] = {
         (f"[{row}]" if row in generic else row): {
             "color": COLOURS[k], "marker": "ovs^"[k], "ls": "", "ms": 7 if k == 0 else 5,

@@ -37,10 +37,9 @@ from reports.pictures.tradeoff import tradeoff
 from reports.reading.load import GM, PM, Cell, Figure, Store, load
 from reports.statistics.best import Standing
 from reports.statistics.ranking import Ranked
-from reports.tables import cost, fairness
-from reports.tables.accuracy import selection
+from reports.tables import fairness
 from reports.tables.standings import Family, column_marks, derived_rows, family
-from reports.tables.table import Column, Mark, Table, TableEntry, mean_entry, number, words
+from reports.tables.table import Column, Table, TableEntry, mean_entry, number, words
 
 _LEADERS = 3  # methods that are named per task
 
@@ -68,18 +67,17 @@ def write_league(
     with steps("bench league report") as step:
         step("reading the entries' cells")
         store = by_case(load(runs))
-        chosen = selection(store)
-        comparison = gains(store, chosen)
+        comparison = gains(store)
         untuned = by_case(load(defaults)) if defaults else None
         parts: dict[str, Callable[[], Iterable[Section]]] = {
-            "in short": lambda: [findings(store, chosen, comparison)],
-            **({} if defaults is None else {"answers": lambda: [answers(store, chosen, untuned)]}),
-            **({} if method is None else {method: lambda: [method_section(store, method, chosen)]}),
-            **{figure.text: partial(_by_figure, store, figure, chosen, method) for figure in (PM, GM)},
+            "in short": lambda: [findings(store, comparison)],
+            **({} if defaults is None else {"answers": lambda: [answers(store, untuned)]}),
+            **({} if method is None else {method: lambda: [method_section(store, method)]}),
+            **{figure.text: partial(_by_figure, store, figure, method) for figure in (PM, GM)},
             "is it worth it?": lambda: [gain_section(store, comparison)],
-            "who loses": lambda: _clients(store, chosen),
+            "who loses": lambda: _clients(store),
             "new clients": lambda: _newcomers(store),
-            "how often, and at what cost": lambda: [_spread(store, chosen, method)],
+            "how often, and at what cost": lambda: [_spread(store, method)],
             "cells": lambda: [cells_section(store, _recompute(store))],
             "who computed what": lambda: [Section("entries", "Who computed what", tables=(_entries(store),))],
         }
@@ -129,18 +127,18 @@ def _text(value: Any) -> str:
     return ", ".join(f"{name} {part}" for name, part in value.items()) if isinstance(value, dict) else str(value)
 
 
-def _by_figure(store: Store, figure: Figure, chosen: str, method: str | None) -> tuple[Section, Section]:
-    standing, leaders = _standing(store, figure, chosen), _best_by_task(store, figure, chosen)
-    matrix = wins(store, figure, chosen, method)
+def _by_figure(store: Store, figure: Figure, method: str | None) -> tuple[Section, Section]:
+    standing, leaders = _standing(store, figure), _best_by_task(store, figure)
+    matrix = wins(store, figure, method)
     return standing, leaders if matrix.empty else replace(leaders, pictures=(win_matrix(store, matrix, figure),))
 
 
-def _standing(store: Store, figure: Figure, chosen: str) -> Section:
-    compared, places = ranked(store, figure, chosen)
-    by_task = means(store, store.rows, figure, chosen)
+def _standing(store: Store, figure: Figure) -> Section:
+    compared, places = ranked(store, figure)
+    by_task = means(store, store.rows, figure)
     mean = {str(row): float(value) for row, value in family_mean(store, by_task).items()}
     order = sorted(store.rows, key=lambda row: (row not in places, *_order(places.get(row), mean[row]), row))
-    accuracies = _accuracies(store, figure, chosen)
+    accuracies = _accuracies(store, figure)
     rows = []
     for row in order:
         place = places.get(row)
@@ -188,16 +186,18 @@ def _how(store: Store, figure: Figure) -> str:
     )
 
 
-def _accuracies(store: Store, figure: Figure, chosen: str) -> dict[str, list[TableEntry]]:
+def _accuracies(store: Store, figure: Figure) -> dict[str, list[TableEntry]]:
     """Make an entry for each task, by row."""
     generic = generic_answers(store) if figure == PM else set()
     entries: dict[str, list[TableEntry]] = {row: [] for row in store.rows}
     for task in store.tasks:
-        marks, _ = column_marks(store, task, figure, chosen)
+        marks, _ = column_marks(store, task, figure)
         for row in store.rows:
-            note = "= GM" if (row, task) in generic else ""
-            entry = _entry(store, row, task, figure, chosen, marks.get(row, ""))
-            entries[row].append(replace(entry, note=note) if note else entry)
+            entry = mean_entry(store.scores(row, task, figure).values())
+            if entry.value is not None:
+                note = "= GM" if (row, task) in generic else ""
+                entry = replace(entry, mark=marks.get(row, ""), link=anchor(row, task), note=note)
+            entries[row].append(entry)
     return entries
 
 
@@ -209,21 +209,16 @@ def _place(row: str, compared: Family, place: Ranked | None) -> tuple[TableEntry
     return TableEntry(place.tier, decimals=0, note=note), words(rank_text(place))
 
 
-def _entry(store: Store, row: str, task: str, figure: Figure, chosen: str, mark: Mark) -> TableEntry:
-    entry = mean_entry(store.scores(row, task, figure, chosen).values())
-    return entry if entry.value is None else replace(entry, mark=mark, link=anchor(row, task))
-
-
-def _best_by_task(store: Store, figure: Figure, chosen: str) -> Section:
+def _best_by_task(store: Store, figure: Figure) -> Section:
     """Section of the methods that lead on each task, and how many cannot be told apart from the first."""
-    table_of_means = means(store, store.rows, figure, chosen)
+    table_of_means = means(store, store.rows, figure)
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
     generic = generic_answers(store) if figure == PM else set()
     rows = []
     for task in store.tasks:
         mean = {str(row): float(value) for row, value in table_of_means[task].items()}
-        compared = family(store, [task], figure, chosen)
-        marks, _ = column_marks(store, task, figure, chosen)
+        compared = family(store, [task], figure)
+        marks, _ = column_marks(store, task, figure)
         order = sorted(compared.scores, key=lambda row: -mean[row])
         left_out = (row for row in mean if compared.left_out.get(row) == "derived" and methods[row] != BOUND)
         derived = sorted(left_out, key=lambda row: -mean[row])
@@ -263,9 +258,9 @@ def _ahead(standing: Standing | None) -> list[TableEntry]:
     return [number(x, signed=True) for x in (standing.difference, standing.low, standing.high)]
 
 
-def _clients(store: Store, chosen: str) -> list[Section]:
+def _clients(store: Store) -> list[Section]:
     """Section of the share of clients that are worse off than alone."""
-    clients = fairness.gains(fairness.with_diverged(fairness.client_accuracies(store, chosen), store), store)
+    clients = fairness.gains(fairness.with_diverged(fairness.client_accuracies(store), store), store)
     if clients.empty:
         return []
     share = clients.assign(worse=100.0 * (clients["gain"] < 0)).pivot_table(index="row", columns="task", values="worse")
@@ -298,12 +293,12 @@ def _newcomers(store: Store) -> list[Section]:
     return [Section("newcomers", "New clients", tables=(new_clients.newcomer_table(store, accuracies),))]
 
 
-def _spread(store: Store, chosen: str, method: str | None) -> Section:
+def _spread(store: Store, method: str | None) -> Section:
     """Section of how often a method is good, and of its costs: bytes, steps, trials."""
-    choices = (performance_profiles(store, chosen), tradeoff(store, cost.totals(store), chosen))
+    choices = (performance_profiles(store), tradeoff(store))
     pictures = tuple(picture for picture in choices if picture is not None)
     trials = best_by_trials(store)
     tables = () if trials.empty else (trials_table(store, trials),)
     if tables:
-        pictures += (trials_picture(store, trials, chosen, method),)
+        pictures += (trials_picture(store, trials, method),)
     return Section("spread", "How often, and at what cost", pictures=pictures, more=tables)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from reports.league.rule import positions
@@ -14,16 +13,9 @@ from reports.statistics.ranking import Ranked
 _SHOWN = 15.0  # points below the best of a task at which the heat map's colour ends
 
 
-def means(store: Store, rows: Sequence[str], figure: Figure, chosen: str) -> pd.DataFrame:
+def means(store: Store, rows: Sequence[str], figure: Figure) -> pd.DataFrame:
     """Mean accuracy in percent, rows x tasks; nan where there is none."""
-    columns = {
-        task: [
-            np.mean(list(units.values())) if (units := store.scores(row, task, figure, chosen)) else np.nan
-            for row in rows
-        ]
-        for task in store.tasks
-    }
-    return pd.DataFrame(columns, index=list(rows))
+    return pd.DataFrame([store.units(row, figure).mean() for row in rows], index=list(rows), columns=store.tasks)
 
 
 def rank_picture(places: Mapping[str, Ranked], figure: Figure) -> Picture:

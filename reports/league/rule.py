@@ -1,6 +1,5 @@
 """The league's rule: how tasks are called, how much each counts, and who has a rank."""
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -109,9 +108,9 @@ def rank_text(place: Ranked) -> str:
 
 
 @remembered
-def ranked(store: Store, figure: Figure, chosen: str) -> tuple[Family, dict[str, Ranked]]:
+def ranked(store: Store, figure: Figure) -> tuple[Family, dict[str, Ranked]]:
     """The rows that may be compared on all tasks, and their ranks; a clone stands where its first one does."""
-    compared = family(store, store.tasks, figure, chosen)
+    compared = family(store, store.tasks, figure)
     if len(compared.scores) < 2:
         return compared, {}
     ranks = rank(compared.tasks, data_families(store, store.tasks), compared.flags, compared.least)
@@ -129,8 +128,5 @@ def generic_answers(store: Store) -> set[tuple[str, str]]:
 
 def evaluations_on_tests(cell: CellView) -> int:
     """Number of rounds in which a cell's models were evaluated on test samples."""
-    file = cell.folder / "metrics.csv"
-    if not file.exists():
-        return 0
-    with open(file, encoding="utf-8", newline="") as lines:
-        return len({line["round"] for line in csv.DictReader(lines) if line["split"] == "test"})
+    metrics = cell.table("metrics")
+    return int(metrics[metrics["split"] == "test"]["round"].nunique()) if len(metrics) else 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.child_processes import safe_path
 from bench.errors import UserError
 from bench.results.results import RunView
-from bench.store import inside
+from reports.league.archive import write_files
 from reports.league.export import check_code, installed, own_files
 
 ENTRIES = Path("reports", "league", "entries")
@@ -45,9 +45,7 @@ def write_submission(
     code = own_files(run.cells[0].settings.method)
     places = {entry: ENTRIES / standing / entry.name}
     places |= {file: ENTRIES / standing / place for file, place in code.items()}
-    for file, place in places.items():
-        inside.make_folder(out, (out / place).parent)
-        inside.replace(out / place, file.read_bytes())
+    write_files(out, {str(place): file.read_bytes() for file, place in places.items()})
     plugins = list(code)[:1]
     command = verification(out / places[entry], plugins, cells)
     command += [f"--data-root={data_root}", *([f"--jobs={jobs}"] if jobs else [])]
@@ -56,7 +54,6 @@ def write_submission(
     if verified.returncode not in _PASSED:
         said = f"{verified.stdout}{verified.stderr}".rstrip()
         raise UserError(f"{entry}: its verification fails, so nothing is ready to submit:\n{said}")
-    inside.replace(out / "environment.txt", installed().encode())
     text = _TEXT.format(
         method=run.cells[0].label,
         standing=standing,
@@ -68,7 +65,7 @@ def write_submission(
         status=verified.returncode,
         output=verified.stdout.rstrip(),
     )
-    inside.replace(out / "SUBMISSION.md", text.encode())
+    write_files(out, {"environment.txt": installed().encode(), "SUBMISSION.md": text.encode()})
     return out / "SUBMISSION.md"
 
 

@@ -1,6 +1,5 @@
 """Accuracy against the budget of tuning: what the first few trials of each method would have found."""
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,13 +44,11 @@ def _running_best(entry: Path) -> pd.DataFrame:
     """Best accuracy so far, trials x tasks as `tuning.csv` calls them; empty where an entry has no tables of trials."""
     if not any(entry.glob(TRIALS)):
         return pd.DataFrame()
-    with open(entry / TUNING.name, encoding="utf-8", newline="") as file:
-        tasks = [line["note"] for line in csv.DictReader(file) if line["column"] == "task"]
+    tuning = pd.read_csv(entry / TUNING.name)
     columns = {}
-    for at, task in enumerate(tasks):
-        with open(entry / TRIALS.replace("*", str(at)), encoding="utf-8", newline="") as file:
-            lines = [line for line in csv.DictReader(file) if line["column"] == _OBJECTIVE]
-        values = pd.Series({int(line["row"]): float(line["value"] or "nan") for line in lines}, dtype=float)
+    for at, task in enumerate(tuning[tuning["column"] == "task"]["note"]):
+        trials = pd.read_csv(entry / TRIALS.replace("*", str(at)))
+        values = trials[trials["column"] == _OBJECTIVE].set_index("row")["value"].astype(float)
         columns[task] = values.sort_index().cummax().ffill()
     return pd.DataFrame(columns).rename(index=lambda trial: int(trial) + 1)
 
@@ -76,16 +73,15 @@ def trials_table(store: Store, accuracies: pd.DataFrame) -> Table:
     return Table("trials", "Validation accuracy by number of trials", caption, "Method", columns, rows, how=how)
 
 
-def trials_picture(store: Store, accuracies: pd.DataFrame, chosen: str, method: str | None = None) -> Picture:
+def trials_picture(store: Store, accuracies: pd.DataFrame, method: str | None = None) -> Picture:
     """Draw the leading methods of the ranking and the references, a line each.
 
     Args:
         store: cells of a league.
         accuracies: from `best_by_trials`, not empty.
-        chosen: which round is reported.
         method: a method that is drawn, too.
     """
-    shown = _shown(store, accuracies, chosen, method)
+    shown = _shown(store, accuracies, method)
     derived = derived_rows(store, store.tasks, PM)
     lines = {
         f"[{row}]" if row in derived else row: style_of(k) | {"marker": "o", "ms": 3} for k, row in enumerate(shown)
@@ -110,8 +106,8 @@ def trials_picture(store: Store, accuracies: pd.DataFrame, chosen: str, method: 
         return finish(canvas, "trials", "Accuracy against trials", caption, how)
 
 
-def _shown(store: Store, accuracies: pd.DataFrame, chosen: str, method: str | None) -> Sequence[str]:
-    _, places = ranked(store, PM, chosen)
+def _shown(store: Store, accuracies: pd.DataFrame, method: str | None) -> Sequence[str]:
+    _, places = ranked(store, PM)
     named = [row for row in dict.fromkeys([method, *REFERENCES]) if row in accuracies.index]
     others = [row for row in accuracies.index if row not in named and (row in places or not places)]
     return [*named, *sorted(others, key=lambda row: -places[row].mean if places else 0)[:_LEADING]]

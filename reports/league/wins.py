@@ -32,19 +32,18 @@ def counted(compared: Family, method: str, margin: float) -> dict[str, Counter[T
     return counts
 
 
-def wins(store: Store, figure: Figure, chosen: str, method: str | None = None) -> pd.DataFrame:
+def wins(store: Store, figure: Figure, method: str | None = None) -> pd.DataFrame:
     """Count the tasks on which a leading method (row) is surely better than another one (column).
 
     Args:
         store: cells of a league.
         figure: which accuracy.
-        chosen: which round is reported.
         method: a method that stands beside the leading ones.
 
     Returns:
         Methods x methods; empty where fewer than two have a rank.
     """
-    compared, places = ranked(store, figure, chosen)
+    compared, places = ranked(store, figure)
     order = sorted(compared.scores, key=lambda row: (-places[row].mean, row)) if places else []
     named = compared.clones.get(method or "", method)
     shown = [row for at, row in enumerate(order) if at < _LEADING or row == named]

@@ -1,7 +1,7 @@
 """Settings and states of all cells: the tables that the numbers of a page are traced back to."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bench.settings import PRESENTATION
@@ -75,15 +75,15 @@ def _path(cell: Cell) -> str:
 
 def _tasks_table(store: Store) -> Table:
     """Settings that are the same for all methods of a task; those of all tasks are in the caption."""
-    flat = _flat(store)
-    names = [name for name in _names(flat) if _shared(flat, name) and _fixed_by_task(flat, name)]
-    common = [name for name in names if len({str(settings[name]) for settings in flat.values()}) == 1]
-    columns = [name for name in names if name not in common]
+    flat, kinds = _flat(store)
+    names = [name for name, kind in kinds.items() if kind == "of tasks"]
     of_task = {task: settings for (_, task, _), settings in flat.items()}
-    rows = tuple((task, tuple(words(_setting(of[name])) for name in columns)) for task, of in of_task.items())
+    rows = tuple((task, tuple(words(_setting(of[name])) for name in names)) for task, of in of_task.items())
     first = next(iter(flat.values()))
-    caption = f"Common to all cells: {', '.join(setting_text(name, first[name]) for name in common)}."
-    return Table("tasks", "Settings of tasks", caption, "Task", tuple(map(Column, columns)), rows)
+    common = ", ".join(setting_text(name, first[name]) for name, kind in kinds.items() if kind == "common")
+    return Table(
+        "tasks", "Settings of tasks", f"Common to all cells: {common}.", "Task", tuple(map(Column, names)), rows
+    )
 
 
 def _settings_table(store: Store, recompute: Recompute | None) -> Table:
@@ -92,9 +92,8 @@ def _settings_table(store: Store, recompute: Recompute | None) -> Table:
     Those that only some methods have share a column: of one each, with many methods, most entries would be empty.
     """
     groups = _groups(store)
-    flat = _flat(store)
-    shared = [name for name in _names(flat) if _shared(flat, name)]
-    names = [name for name in shared if not _fixed_by_task(flat, name)]
+    flat, kinds = _flat(store)
+    names = [name for name, kind in kinds.items() if kind == "of methods"]
     names = [name for name in names if any(str(settings[name]) != row for (row, _, _), settings in flat.items())]
     rows = []
     for (row, task, draw), settings in flat.items():
@@ -102,7 +101,7 @@ def _settings_table(store: Store, recompute: Recompute | None) -> Table:
         entries = [
             ", ".join(filter(None, (task, draw))),
             *(_setting(settings[name]) for name in names),
-            _special(settings, shared),
+            _special({name: value for name, value in settings.items() if kinds.get(name) == "of some methods"}),
         ]
         entries += [recompute(cells)] if recompute else []
         rows.append((row, tuple(map(words, (*entries, " ".join(cell.view.id for cell in cells))))))
@@ -120,9 +119,6 @@ def _settings_table(store: Store, recompute: Recompute | None) -> Table:
 _SKIPPED = {"seed", *PRESENTATION}
 
 
-_Flat = dict[tuple[str, str, str], dict[str, Any]]
-
-
 def _groups(store: Store) -> dict[tuple[str, str, str], list[Cell]]:
     """Cells by row, task and, where tuning was drawn several times, draw: each may have chosen its own settings."""
     drawn = any(run.get("draws") for run in store.runs)
@@ -132,32 +128,24 @@ def _groups(store: Store) -> dict[tuple[str, str, str], list[Cell]]:
     return groups
 
 
-def _flat(store: Store) -> _Flat:
-    return {key: cells[-1].flat for key, cells in _groups(store).items()}
+def _flat(store: Store) -> tuple[dict[tuple[str, str, str], dict[str, Any]], dict[str, str]]:
+    """The settings of each group of cells, and of each setting whether it is common to all, of tasks, or of methods."""
+    flat = {group: cells[-1].flat for group, cells in _groups(store).items()}
+    tasks, kinds = {task for _, task, _ in flat}, {}
+    for name in dict.fromkeys(name for settings in flat.values() for name in settings if name not in _SKIPPED):
+        values = {(task, str(settings[name])) for (_, task, _), settings in flat.items() if name in settings}
+        if not all(name in settings for settings in flat.values()):
+            kinds[name] = "of some methods"
+        elif len(values) > len(tasks):  # several of a task
+            kinds[name] = "of methods"
+        else:
+            kinds[name] = "common" if len({value for _, value in values}) == 1 else "of tasks"
+    return flat, kinds
 
 
-def _names(flat: _Flat) -> list[str]:
-    return [
-        name for name in dict.fromkeys(name for settings in flat.values() for name in settings) if name not in _SKIPPED
-    ]
-
-
-def _shared(flat: _Flat, name: str) -> bool:
-    return all(name in settings for settings in flat.values())
-
-
-def _fixed_by_task(flat: _Flat, name: str) -> bool:
-    """Whether all methods of each task have the same value."""
-    return len({(task, str(settings[name])) for (_, task, _), settings in flat.items()}) == len(
-        {task for _, task, _ in flat}
-    )
-
-
-def _special(settings: dict[str, Any], shared: Collection[str]) -> str:
+def _special(settings: dict[str, Any]) -> str:
     """Settings that not all methods have."""
-    skipped = {*shared, *_SKIPPED}
-    texts = [setting_text(name, value) for name, value in settings.items() if name not in skipped and value is not None]
-    return ", ".join(texts) or "–"
+    return ", ".join(setting_text(name, value) for name, value in settings.items() if value is not None) or "–"
 
 
 def _setting(value: Any) -> str:

@@ -19,7 +19,7 @@ _GM = Figure("GM", "gm", "local", "train_size")
 FOLDER = "clients"
 
 
-def write_client_pages(store: Store, out: Path, selection: str | None = None) -> list[Path]:
+def write_client_pages(store: Store, out: Path) -> list[Path]:
     """Write `clients/<task>/<client>/index.html` in a report's folder, with its tables as files beside it.
 
     Seeds of one partition, or of a partition by the data's own groups, have the same clients and are averaged. Where
@@ -28,7 +28,6 @@ def write_client_pages(store: Store, out: Path, selection: str | None = None) ->
     Args:
         store: merged runs.
         out: folder of the report.
-        selection: which round is reported; None: as the protocol says.
 
     Returns:
         The pages.
@@ -38,10 +37,9 @@ def write_client_pages(store: Store, out: Path, selection: str | None = None) ->
         part = store.of_protocol(protocol)
         if not len(part.figures):
             continue
-        chosen = accuracy.selection(part, selection)
-        accuracies = fairness.with_diverged(fairness.client_accuracies(part, chosen), part)
+        accuracies = fairness.with_diverged(fairness.client_accuracies(part), part)
         personal = _with_partitions(part, accuracies)
-        generic = _with_partitions(part, fairness.with_diverged(fairness.client_accuracies(part, chosen, _GM), part))
+        generic = _with_partitions(part, fairness.with_diverged(fairness.client_accuracies(part, _GM), part))
         gains = _with_partitions(part, fairness.gains(accuracies, part))
         for (task, partition), of_partition in personal.groupby(["task", "partition"], sort=False):
             cell = next(c for c in part.cells if c.state == "done" and (c.task, _partition(c)) == (task, partition))
@@ -50,7 +48,7 @@ def write_client_pages(store: Store, out: Path, selection: str | None = None) ->
                 frames = [_of_client(frame, str(task), str(partition), client) for frame in (personal, generic, gains)]
                 folder = out / FOLDER / _slug(f"{task} {protocol} {partition}") / folders[client]
                 inside.make_folder(out, folder)
-                sections = [_scores(part, frames, gains, str(task), str(partition), chosen), _data(cell, client)]
+                sections = [_scores(part, frames, gains, str(task), str(partition)), _data(cell, client)]
                 title = f"{_name(cell, client)} ({task}, {partition})"
                 pages.append(write_page(part, folder, title, _summary(cell, client), sections))
     return pages
@@ -100,9 +98,7 @@ def _summary(cell: Cell, client: int) -> str:
     )
 
 
-def _scores(
-    store: Store, frames: Sequence[pd.DataFrame], gains: pd.DataFrame, task: str, partition: str, chosen: str
-) -> Section:
+def _scores(store: Store, frames: Sequence[pd.DataFrame], gains: pd.DataFrame, task: str, partition: str) -> Section:
     """The client's accuracies under each method."""
     personal, generic, gain = frames
     of_task = gains[(gains["task"] == task) & (gains["partition"] == partition)]
@@ -123,7 +119,7 @@ def _scores(
         "partition. Gain: of the personalized model, in points, over the same client's model when it trains alone "
         "(`local`); beside it the share of all clients that gain."
     )
-    how = f"{accuracy.SELECTION_TEXT[chosen].capitalize()}."
+    how = f"{accuracy.SELECTION_TEXT[store.chosen].capitalize()}."
     table = Table("scores", "Under each method", caption, "Method", tuple(map(Column, heads)), tuple(rows), how=how)
     alone = "" if len(of_task) else "The grid has no `local`: what the client gains cannot be said."
     return Section("scores", "Scores", alone, (table,))

@@ -5,13 +5,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import pandas as pd
 
 from reports.pictures.tradeoff import mean_costs
 from reports.reading.load import GM, PM, Figure, Store
 from reports.statistics import inference
 from reports.tables.cases import difference, effects, interval_text
-from reports.tables.standings import Family, by_unit, derived_rows, each_once, erratic_rows
+from reports.tables.standings import by_unit, derived_rows, family
 from reports.tables.table import listed, number
 
 _SIMPLE = {"fedavg": "FedAvg", "finetune": "fine-tuning", "local": "training alone"}
@@ -20,61 +19,51 @@ _NAMED = 3
 """So many names stand in a sentence; of more, their number."""
 
 
-def answers(store: Store, chosen: str, costs: pd.DataFrame, tuned: Sequence[str]) -> tuple[str, ...]:
+def answers(store: Store, tuned: Sequence[str]) -> tuple[str, ...]:
     """Answer the questions; figures that a method derives count too, since somebody may deploy them.
 
     Args:
         store: cells of one protocol.
-        chosen: which round is reported.
-        costs: `reports.tables.cost.totals`.
         tuned: what a study tuned for; empty: nothing was tuned.
     """
-    figure = PM if _complete(store, PM, chosen) else GM
-    rows = _complete(store, figure, chosen)
+    figure = PM if store.whole(PM) else GM
+    rows = store.whole(figure)
     if not rows:
         return ("No method has a figure on every task, so that none can be called best.",)
     places = {case: part.tasks for case, part in store.cases.items()} or {task: [task] for task in store.tasks}
-    winners = _winners(store, figure, chosen, places)
-    whole = {row: np.mean([units.mean() for units in by_unit(store, row, store.tasks, figure, chosen)]) for row in rows}
+    winners = _winners(store, figure, places)
+    whole = {row: np.mean([units.mean() for units in by_unit(store, row, store.tasks, figure)]) for row in rows}
     wins = list(winners.values())
     leader = max(rows, key=lambda row: (wins.count(row) if store.cases else 0, whole[row]))
     sentences = [
         *(
-            [_who(store, chosen, places), _how_sure(store, figure, chosen, leader)]
+            [_who(store, places), _how_sure(store, figure, leader)]
             if len(store.rows) > 1
             else [f"There is one method, `{leader}`, and none to compare it with."]
         ),
-        _gains(store, figure, chosen, leader),
-        *([_of_cases(store, figure, chosen, leader)] if store.cases else []),
-        _cost(store.cases.get(store.reference_case, store), costs, leader),
-        f"The run cannot say {listed(list(_limits(store, figure, chosen, leader, tuned)), last='or')}.",
+        _gains(store, figure, leader),
+        *([_of_cases(store, figure, leader)] if store.cases else []),
+        _cost(store.cases.get(store.reference_case, store), leader),
+        f"The run cannot say {listed(list(_limits(store, figure, leader, tuned)), last='or')}.",
     ]
     return tuple(sentence for sentence in sentences if sentence)
 
 
-def _complete(store: Store, figure: Figure, chosen: str) -> list[str]:
-    """The rows with this figure in all cells of all tasks."""
-    return [row for row in store.rows if all(store.complete(row, task, figure, chosen) for task in store.tasks)]
-
-
-def _winners(store: Store, figure: Figure, chosen: str, places: dict[str, list[str]]) -> dict[str, str]:
+def _winners(store: Store, figure: Figure, places: dict[str, list[str]]) -> dict[str, str]:
     """The row with the highest mean in each place; places are cases, or tasks where there are none."""
     winners = {}
     for place, tasks in places.items():
-        means = {
-            row: sum(units.mean() for units in by_unit(store, row, tasks, figure, chosen))
-            for row in store.rows
-            if all(store.complete(row, task, figure, chosen) for task in tasks)
-        }
+        by_row = {row: by_unit(store, row, tasks, figure) for row in store.whole(figure, tasks)}
+        means = {row: sum(units.mean() for units in of_row) for row, of_row in by_row.items()}
         if means:
             winners[place] = max(means, key=lambda row: means[row])
     return winners
 
 
-def _who(store: Store, chosen: str, places: dict[str, list[str]]) -> str:
+def _who(store: Store, places: dict[str, list[str]]) -> str:
     parts = []
     for figure, models in ((PM, "personalized models"), (GM, "generic model")):
-        winners = _winners(store, figure, chosen, places)
+        winners = _winners(store, figure, places)
         derived = derived_rows(store, store.tasks, figure)
         of_row: dict[str, list[str]] = {}
         for place, row in winners.items():
@@ -98,18 +87,11 @@ def _where(places: Sequence[str], of: int, cases: bool) -> str:
     return f"{preposition} {len(places)} of {of} {kind}"
 
 
-def _family(store: Store, figure: Figure, chosen: str) -> Family:
-    """All rows with the figure on all tasks, each model once."""
-    rows = {row: by_unit(store, row, store.tasks, figure, chosen) for row in _complete(store, figure, chosen)}
-    least = tuple(store.least(task, figure.on) for task in store.tasks)
-    return Family(*each_once(rows), {}, erratic_rows(store, store.tasks), least)
-
-
-def _how_sure(store: Store, figure: Figure, chosen: str, leader: str) -> str:
+def _how_sure(store: Store, figure: Figure, leader: str) -> str:
     if store.cases:
         by_verdict: dict[str, list[str]] = {}
         for case, part in store.cases.items():
-            standings = _family(part, figure, chosen).standings(store.margin)
+            standings = family(part, part.tasks, figure, deployed=True).standings(store.margin)
             sure = any(standing.verdict == "better" for standing in standings.values())
             by_verdict.setdefault("sure" if sure else "unsure" if standings else "", []).append(case)
         texts = {
@@ -120,7 +102,7 @@ def _how_sure(store: Store, figure: Figure, chosen: str, leader: str) -> str:
         count = len(store.cases)
         said = [texts[kind].format(_where(cases, count, cases=True)) for kind, cases in by_verdict.items()]
         return f"{_capital('; '.join(said))}."
-    group = _family(store, figure, chosen)
+    group = family(store, store.tasks, figure, deployed=True)
     standings = group.standings(store.margin)
     if leader not in standings:
         reason = "one seed shows no spread" if len(group.scores) > 1 else "there is no other model to compare with"
@@ -139,7 +121,7 @@ def _how_sure(store: Store, figure: Figure, chosen: str, leader: str) -> str:
     return f"`{leader}` has the highest {figure.name} {over}: {', '.join(shown)}."
 
 
-def _gains(store: Store, figure: Figure, chosen: str, leader: str) -> str:
+def _gains(store: Store, figure: Figure, leader: str) -> str:
     """The leader's gains over simple methods, as means over tasks, or case by case."""
     rows = {cell.view.settings.method: cell.row for cell in reversed(store.cells)}
     texts, lacking = [], []
@@ -149,7 +131,7 @@ def _gains(store: Store, figure: Figure, chosen: str, leader: str) -> str:
         elif row != leader:
             blocks = store.cases or {"": store}
             gains = {
-                case: difference(store, (leader, part.tasks), (row, part.tasks), figure, chosen)
+                case: difference(store, (leader, part.tasks), (row, part.tasks), figure)
                 for case, part in blocks.items()
             }
             shown = [f"{_points(gain)}{case and f' in {_quoted([case])}'}" for case, gain in gains.items() if gain.n]
@@ -158,18 +140,18 @@ def _gains(store: Store, figure: Figure, chosen: str, leader: str) -> str:
     return f"`{leader}`, in points: {'; '.join(texts)}{missing}." if texts else ""
 
 
-def _of_cases(store: Store, figure: Figure, chosen: str, leader: str) -> str:
+def _of_cases(store: Store, figure: Figure, leader: str) -> str:
     """The changes that each case makes to the leader."""
     against: dict[str, list[str]] = {}
-    for effect in effects(store, figure, chosen):
+    for effect in effects(store, figure):
         if effect.row == leader:
             against.setdefault(effect.against, []).append(f'"{effect.case}" {_points(effect.difference)}')
     texts = [f'against "{other}": {", ".join(changes)}' for other, changes in against.items()]
     return f"What cases change for `{leader}`, in points: {'; '.join(texts)}." if texts else ""
 
 
-def _cost(store: Store, costs: pd.DataFrame, leader: str) -> str:
-    means = mean_costs(store, costs)
+def _cost(store: Store, leader: str) -> str:
+    means = mean_costs(store)
     base = next((cell.row for cell in store.cells if cell.view.settings.method == "fedavg"), "")
     taken, beside = [], []
     for name, unit in (("steps", "steps"), ("megabytes", "MB")):
@@ -188,10 +170,10 @@ def _amount(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def _limits(store: Store, figure: Figure, chosen: str, leader: str, tuned: Sequence[str]) -> Iterator[str]:
+def _limits(store: Store, figure: Figure, leader: str, tuned: Sequence[str]) -> Iterator[str]:
     seeds = len({cell.seed for cell in store.cells})
     part = store.cases.get(store.reference_case, store)
-    standing = _family(part, figure, chosen).standings(store.margin).get(leader)
+    standing = family(part, part.tasks, figure, deployed=True).standings(store.margin).get(leader)
     if seeds == 1:
         yield "how much of a difference is the luck of its one seed"
     elif standing is not None and not 0 < standing.seeds <= seeds:

@@ -20,14 +20,9 @@ OWN = "own"
 """The clients' own tests, beside the further ones; of the generic model the common test set."""
 
 
-def further_section(store: Store, chosen: str) -> Section | None:
-    """Section of the further tests; None where no cell has any.
-
-    Args:
-        store: cells of one protocol.
-        chosen: as of `further_tests`.
-    """
-    tested = further_tests(store, chosen)
+def further_section(store: Store) -> Section | None:
+    """Section of the further tests; None where no cell has any."""
+    tested = further_tests(store)
     if not len(tested):
         return None
     points = tuple(reversals(store, tested))
@@ -38,16 +33,10 @@ def further_section(store: Store, chosen: str) -> Section | None:
 
 
 @remembered
-def further_tests(store: Store, chosen: str) -> pd.DataFrame:
+def further_tests(store: Store) -> pd.DataFrame:
     """Accuracies in percent by row, task, unit, metric (`gm`, `pm`) and test; empty where no cell has further tests.
 
     Corruptions of one severity are one test, their mean. Means over clients are weighted by training samples.
-
-    Args:
-        store: cells of one protocol.
-        chosen: which round is reported without being asked for another: of that round models are kept, and with it the
-            clients' own tests are of the same models. They are of the same seeds, too. A diverged cell is at chance
-            level in all tests that any row has on its task.
     """
     table = store.table("evaluated")
     columns = ["row", "task", "unit", "metric", "test", "value"]
@@ -71,7 +60,7 @@ def further_tests(store: Store, chosen: str) -> pd.DataFrame:
         (row, task, units[task, seed], figure.metric, OWN, score)
         for row, task in dict.fromkeys(zip(further["row"], further["task"], strict=True))
         for figure in (PM, GM)
-        for seed, score in store.by_seed(row, task, figure, chosen).items()
+        for seed, score in store.by_seed(row, task, figure, store.kept).items()
         if (row, task, seed, figure.metric) in tested
     ]
     at_home = pd.DataFrame(by_seed, columns=columns).groupby(columns[:-1], sort=False)["value"].mean().reset_index()
@@ -190,5 +179,5 @@ def _with_bar(values: list[float], least: float) -> tuple[float, list[list[float
     summary = inference.summarise(values, least=least)
     if summary.n < 2:
         return summary.mean, None
-    low, high = inference.within_percent(summary.mean, (summary.high - summary.low) / 2)
+    low, high = summary.percent
     return summary.mean, [[summary.mean - low], [high - summary.mean]]

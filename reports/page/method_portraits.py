@@ -10,20 +10,17 @@ from reports.pictures.canvas import Picture, drawing, finish, legend, task_colou
 from reports.pictures.figures import band
 from reports.reading.load import Cell, Store
 from reports.reading.names import setting_text
+from reports.tables.cost import curves
+from reports.tables.fairness import client_accuracies
 from reports.tables.table import Column, Table, words
 
 
-def portraits(store: Store, curves: dict[str, pd.DataFrame], clients: pd.DataFrame) -> Iterator[Section]:
-    """A part of the page for each row of the tables.
-
-    Args:
-        store: cells of one protocol.
-        curves: `reports.tables.cost.curves` by name of the figure (GM, PM).
-        clients: `reports.tables.fairness.client_accuracies`.
-    """
+def portraits(store: Store) -> Iterator[Section]:
+    """A part of the page for each row of the tables."""
+    clients = client_accuracies(store)
     for at, row in enumerate(store.rows):
         cells = [cell for cell in store.cells if cell.row == row]
-        by_model = {name: curve[curve["row"] == row] for name, curve in curves.items()}
+        by_model = {name: curve[curve["row"] == row] for name, curve in curves(store).items()}
         pictures = (
             (_picture(at, row, store, by_model, clients[clients["row"] == row]),)
             if any(map(len, by_model.values()))

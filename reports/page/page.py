@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
 
 from bench.citations import cite
@@ -63,7 +62,7 @@ def write_report(
     Args:
         runs: run folders.
         out: where to write; default: `report` in the first run.
-        selection: which round is reported instead of the protocol's choice: a key of `accuracy.SELECTION_TEXT`.
+        selection: which round is reported (`Store.choice`).
         targets: target accuracy in percent by task, from `cost.read_targets`.
         tuned: what a study tuned for, `gm`, `pm` or both: the main table marks these alone; empty: all.
         extra: parts that stand before all others.
@@ -78,14 +77,14 @@ def write_report(
         inside.check_place(folder if out else runs[0], place)
     with steps("bench report") as step:
         step("reading the cells")
-        store = replace(load(runs), margin=margin)
+        store = replace(load(runs), margin=margin, choice=selection or "")
         if store.figures.empty:
             counts = _counts(store) or "no cells"
             again = "The same `bench run` goes on where it stopped."
             raise UserError(f"{runs[0]}: no cell is done yet ({counts}). {again}")
         options = replace(latex or Latex(), names=display_names(store))
         check(options, store.tasks)
-        sections = [*extra, *_protocol_sections(store, selection, targets or {}, tuned, step), cells_section(store)]
+        sections = [*extra, *_protocol_sections(store, targets or {}, tuned, step), cells_section(store)]
         title = " + ".join(dict.fromkeys(str(run["grid"]) for run in store.runs))
         remarks = run_remarks([cell.view for cell in store.cells])
         step("writing the files")
@@ -131,13 +130,13 @@ def _write_files(out: Path, sections: Sequence[Section]) -> None:
 
 
 def _protocol_sections(
-    store: Store, selection: str | None, targets: Mapping[str, float], tuned: Sequence[str], step: Callable[[str], None]
+    store: Store, targets: Mapping[str, float], tuned: Sequence[str], step: Callable[[str], None]
 ) -> Iterator[Section]:
     """Make all sections that compare cells, for each protocol by itself."""
     done = [protocol for protocol in store.protocols if len(store.of_protocol(protocol).figures)]
     for position, protocol in enumerate(done):
         part = store.of_protocol(protocol)
-        compared = _Compared(part, accuracy.selection(part, selection), targets, tuned)
+        compared = _Compared(part, targets, tuned)
         for count, (name, section_of) in enumerate(_SECTIONS.items(), start=1 + position * len(_SECTIONS)):
             step(f"section {count} of {len(done) * len(_SECTIONS)}: {name}")
             if (section := section_of(compared)) is not None:
@@ -151,35 +150,17 @@ class _Compared:
 
     Attributes:
         store: the cells.
-        chosen: which round is reported.
         targets, tuned: arguments of `write_report`.
     """
 
     store: Store
-    chosen: str
     targets: Mapping[str, float]
     tuned: Sequence[str]
 
     @cached_property
-    def costs(self) -> pd.DataFrame:
-        """Costs up to the end of every round (`cost.totals`)."""
-        return cost.totals(self.store)
-
-    @cached_property
-    def curves(self) -> dict[str, pd.DataFrame]:
-        """Accuracies by round with their costs (`cost.curves`), by figure."""
-        metrics = self.store.table("metrics")
-        return {figure.name: cost.curves(metrics, self.costs, figure) for figure in HEADLINE}
-
-    @cached_property
-    def clients(self) -> pd.DataFrame:
-        """Accuracies of all clients (`fairness.client_accuracies`)."""
-        return fairness.client_accuracies(self.store, self.chosen)
-
-    @cached_property
     def success(self) -> dict[tuple[str, str, str], dict[str, float]]:
         """Success of backdoors in percent by unit, of each row, task and metric."""
-        tested = further_tests(self.store, accuracy.selection(self.store))
+        tested = further_tests(self.store)
         groups: Any = tested[tested["test"] == TRIGGERED].groupby(["row", "task", "metric"])
         return {key: dict(zip(of["unit"], of["value"], strict=True)) for key, of in groups}
 
@@ -200,37 +181,45 @@ def _section(
 
 
 def _headline_section(part: _Compared) -> Section:
-    store, chosen = part.store, part.chosen
-    pictures = heat_maps(store, chosen, part.success) if store.cases else filter(None, [headline(store, chosen)])
-    points = answers(store, chosen, part.costs, part.tuned)
-    return Section("headline", "At a glance", pictures=(*pictures, *trends(store, chosen, part.success)), points=points)
+    store = part.store
+    pictures = heat_maps(store, part.success) if store.cases else filter(None, [headline(store)])
+    points = answers(store, part.tuned)
+    return Section("headline", "At a glance", pictures=(*pictures, *trends(store, part.success)), points=points)
 
 
 def _accuracy_section(part: _Compared) -> Section:
-    store, chosen, tuned = part.store, part.chosen, part.tuned
+    store, tuned = part.store, part.tuned
     equal = "Personalized models, every client counting the same"
     benign: tuple[Table, ...] = ()
     attacked = set(store.figures["task"][store.figures["mean"] == "benign"])
     if attacked:
         title, tasks = "Benign clients under attack", [task for task in store.tasks if task in attacked]
-        benign = (accuracy.main_table(store, chosen, BENIGN, "benign", title, tuned, tasks),)
-    changes = (effect_table(store, chosen),) if store.cases else ()
+        benign = (accuracy.main_table(store, BENIGN, "benign", title, tuned, tasks),)
+    changes = (effect_table(store),) if store.cases else ()
     return Section(
         "accuracy",
         "Accuracy",
-        tables=(accuracy.main_table(store, chosen, tuned=tuned), *changes, *benign),
+        tables=(accuracy.main_table(store, tuned=tuned), *changes, *benign),
         more=(
-            cost.budget_table(store, chosen, part.costs),
-            accuracy.main_table(store, "last", name="last", title="The same at the last round", tuned=tuned),
-            accuracy.main_table(store, chosen, (PM_EQUAL,), "equal", equal, tuned),
+            cost.budget_table(store),
+            accuracy.main_table(
+                replace(store, choice="last"), name="last", title="The same at the last round", tuned=tuned
+            ),
+            accuracy.main_table(store, (PM_EQUAL,), "equal", equal, tuned),
             accuracy.all_figures_table(store),
         ),
     )
 
 
+def _convergence_section(part: _Compared) -> Section | None:
+    curves = cost.curves(part.store)
+    pictures = [figures.convergence(part.store, curves)] if any(map(len, curves.values())) else []
+    return _section("convergence", "Convergence", pictures=pictures)
+
+
 def _statistics_section(part: _Compared) -> Section:
     """Comparisons of methods; with cases within each, and over all tasks of a case where there are several."""
-    store, chosen = part.store, part.chosen
+    store = part.store
     if store.cases:
         several = len({cell.base for cell in store.cells}) > 1
         inner = enumerate(store.cases.items() if several else ())
@@ -238,32 +227,32 @@ def _statistics_section(part: _Compared) -> Section:
             replace(_statistics_section(replace(part, store=of)), title=case).named(f"_case{k}")
             for k, (case, of) in inner
         ]
-        standings = standings_table(store, chosen, HEADLINE)
+        standings = standings_table(store, HEADLINE)
         compared = any(entry.value is not None for _, entries in standings.rows for entry in entries)
-        tables = (*([standings] if compared else []), accuracy.comparison_table(store, chosen))
+        tables = (*([standings] if compared else []), accuracy.comparison_table(store))
         return Section("statistics", "Statistics", tables=tables, parts=tuple(parts))
-    pictures = [*filter(None, [performance_profiles(store, chosen)])]
+    pictures = [*filter(None, [performance_profiles(store)])]
     reasons: dict[str, list[str]] = {}
     for figure in HEADLINE:
-        result = accuracy.ranking(store, figure, chosen)
+        result = accuracy.ranking(store, figure)
         if result.too_few:
             reasons.setdefault(result.too_few, []).append(figure.name)
         else:
             pictures.append(figures.critical_difference(result, figure))
-    aggregates = accuracy.aggregate_table(store, chosen)
-    by_samples = pool_table(store, chosen, HEADLINE)
+    aggregates = accuracy.aggregate_table(store)
+    by_samples = pool_table(store, HEADLINE)
     return Section(
         "statistics",
         "Statistics",
         " ".join(f"{' and '.join(names)}: {reason}." for reason, names in reasons.items()),
-        (standings_table(store, chosen, HEADLINE), *([aggregates] if aggregates.rows else [])),
+        (standings_table(store, HEADLINE), *([aggregates] if aggregates.rows else [])),
         tuple(pictures),
-        (accuracy.comparison_table(store, chosen), *([by_samples] if by_samples else [])),
+        (accuracy.comparison_table(store), *([by_samples] if by_samples else [])),
     )
 
 
 def _client_section(part: _Compared) -> Section | None:
-    store, clients = part.store, part.clients
+    store, clients = part.store, fairness.client_accuracies(part.store)
     if not len(clients):
         return None
     gains = fairness.gains(clients, store)
@@ -275,14 +264,15 @@ def _client_section(part: _Compared) -> Section | None:
 
 
 def _cost_section(part: _Compared) -> Section | None:
-    store, costs, curve = part.store, part.costs, part.curves["PM"]
+    store, curve = part.store, cost.curves(part.store)["PM"]
     if not len(curve):
         return None
     plain = store.cases.get(store.reference_case, store)
-    pictures = [tradeoff(plain, costs, part.chosen)] if len(store.rows) > 1 else []
-    pictures += [figures.convergence(store, part.curves, x) for x in ("megabytes", "seconds") if (costs[x] > 0).any()]
+    pictures = [tradeoff(plain)] if len(store.rows) > 1 else []
+    spent = [x for x in ("megabytes", "seconds") if (cost.totals(store)[x] > 0).any()]
+    pictures += [figures.convergence(store, cost.curves(store), x) for x in spent]
     goals = cost.targets(curve, accuracy.reference(store), part.targets)
-    tables = [cost.cost_table(store, curve, costs, goals), speedup.speedup_table(store, curve, part.printed, goals)]
+    tables = [cost.cost_table(store, curve, goals), speedup.speedup_table(store, curve, part.printed, goals)]
     return _section("cost", "Cost", tables, pictures)
 
 
@@ -297,32 +287,26 @@ def _newcomer_section(part: _Compared) -> Section | None:
 _SECTIONS: dict[str, Callable[[_Compared], Section | None]] = {
     "at a glance": _headline_section,
     "accuracy": _accuracy_section,
-    "other scores": lambda part: _section("scores", "Other scores", scores.score_tables(part.store, part.chosen)),
-    "further tests": lambda part: further_section(part.store, accuracy.selection(part.store)),
+    "other scores": lambda part: _section("scores", "Other scores", scores.score_tables(part.store)),
+    "further tests": lambda part: further_section(part.store),
     "changes of the data": lambda part: change_section(part.store),
     "beside the paper": lambda part: _section(
         "published",
         "Beside the paper",
         (comparison(part.store, table) for table in part.printed if set(table.metrics) & set(MEASURES)),
     ),
-    "convergence": lambda part: _section(
-        "convergence",
-        "Convergence",
-        pictures=[figures.convergence(part.store, part.curves)] if any(map(len, part.curves.values())) else [],
-    ),
+    "convergence": _convergence_section,
     "statistics": lambda part: _statistics_section(part) if len(part.store.rows) > 1 else None,
     "clients": _client_section,
     "cost": _cost_section,
     "time": lambda part: _section("timeline", "Time", pictures=[timeline.timelines(part.store)]),
     "relations": lambda part: client_relations.relations(part.store),
     "new clients": _newcomer_section,
-    "sensitivity": lambda part: _section("sensitivity", "Sensitivity", pictures=sensitivity(part.store, part.chosen)),
+    "sensitivity": lambda part: _section("sensitivity", "Sensitivity", pictures=sensitivity(part.store)),
     "data": lambda part: _section(
         "data", "Data", pictures=[figures.partitions(part.store), *figures.samples(part.store)]
     ),
-    "method by method": lambda part: Section(
-        "methods", "Method by method", parts=tuple(portraits(part.store, part.curves, part.clients))
-    ),
+    "method by method": lambda part: Section("methods", "Method by method", parts=tuple(portraits(part.store))),
 }
 """The page's parts from the cells of one protocol, in their order."""
 

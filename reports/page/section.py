@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import jinja2
     import markupsafe
 
+_TEMPLATES = Path(__file__).parents[1] / "templates"
 _FILTER_ROWS = 8
 """Longer tables get a field on the page to filter their rows by."""
 
@@ -98,16 +99,17 @@ def _data_uri(svg: bytes) -> str:
 
 
 @cache
-def environment() -> "jinja2.Environment":
-    """Templates of `reports/templates`; every value is escaped, an unknown name is an error."""
+def environment(folder: Path = _TEMPLATES, *, escaped: bool = True) -> "jinja2.Environment":
+    """Templates of a folder; an unknown name is an error. In those of pages every value is escaped."""
     import jinja2
 
     engine = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parents[1] / "templates"),
-        autoescape=True,
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=escaped,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
-        lstrip_blocks=True,
+        lstrip_blocks=escaped,
+        keep_trailing_newline=not escaped,
     )
     engine.filters["code"] = _code
     return engine

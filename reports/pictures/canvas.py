@@ -519,7 +519,7 @@ def _alpha(task: str) -> float:
 
 
 def _mean(store: Store, row: str) -> float:
-    scores = [store.scores(row, task, PM, "last") for task in store.tasks]
+    scores = [store.scores(row, task, PM) for task in store.tasks]
     return float(np.mean([np.mean(list(units.values())) for units in scores])) if all(scores) else -math.inf
 
 

@@ -21,18 +21,17 @@ MODELS = {"gm": "GM", "pm": "PM"}
 _EQUAL = 1e-9  # percentage points: rounding only
 
 
-def heat_maps(store: Store, chosen: str, success: Success) -> Iterator[Picture]:
+def heat_maps(store: Store, success: Success) -> Iterator[Picture]:
     """Methods x cases: means over tasks and seeds with their intervals; and the success of attacks, where there is any.
 
     Args:
         store: cells of one protocol, with cases.
-        chosen: which round is reported.
         success: of backdoors.
     """
     tasks = {case: part.tasks for case, part in store.cases.items()}
     accuracies = {
         f"{figure.name} accuracy (%)": {
-            (row, case): _summary(mean_scores(store, row, tasks[case], figure, chosen), store, tasks[case], figure.on)
+            (row, case): _summary(mean_scores(store, row, tasks[case], figure), store, tasks[case], figure.on)
             for row in store.rows
             for case in tasks
         }
@@ -103,7 +102,7 @@ def _heat_map(
 
 def _entry(axis: "Axes", place: tuple[int, int], summary: inference.Summary, colour: str) -> None:
     across, at = place
-    low, high = inference.within_percent(summary.mean, (summary.high - summary.low) / 2)
+    low, high = summary.percent
     interval = "" if math.isnan(low) else f"{low:.1f}–{high:.1f}"
     text: dict[str, Any] = {"ha": "center", "color": colour}
     axis.text(across, at - 0.12 if interval else at, f"{summary.mean:.1f}", va="center", fontsize=8.5, **text)

@@ -68,19 +68,11 @@ def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round")
 
 def coinciding(curves: dict[str, pd.DataFrame]) -> list[list[str]]:
     """Groups of rows with the same accuracies at the same rounds and seeds: one model under several names."""
-    groups: list[list[str]] = []
-    values = {
-        row: part.sort_values(["seed", "round"])[["round", "accuracy"]].to_numpy(float) for row, part in curves.items()
-    }
-    for row, accuracies in values.items():
-        for group in groups:
-            first = values[group[0]]
-            if first.shape == accuracies.shape and np.allclose(first, accuracies, rtol=1e-9):
-                group.append(row)
-                break
-        else:
-            groups.append([row])
-    return [group for group in groups if len(group) > 1]
+    groups: dict[bytes, list[str]] = {}
+    for row, curve in curves.items():
+        values = curve.sort_values(["seed", "round"])[["round", "accuracy"]]
+        groups.setdefault(values.to_numpy(np.float32).tobytes(), []).append(row)  # equal but for rounding
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _alternating(row: str, groups: list[list[str]]) -> dict[str, Any]:

@@ -14,14 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def headline(store: Store, chosen: str) -> Picture | None:
-    """A panel per model, a line per method, the best mean over tasks on top; None where nothing was measured.
-
-    Args:
-        store: cells of one protocol.
-        chosen: which round is reported.
-    """
-    panels = {figure: by_row for figure in HEADLINE if (by_row := _measured(store, figure, chosen))}
+def headline(store: Store) -> Picture | None:
+    """A panel per model, a line per method, the best mean over tasks on top; None where nothing was measured."""
+    panels = {figure: by_row for figure in HEADLINE if (by_row := _measured(store, figure))}
     if not panels:
         return None
     colours = task_colours(store)
@@ -41,16 +36,16 @@ def headline(store: Store, chosen: str) -> Picture | None:
         how = (
             f"{described(store)}. {'; '.join(figure.text for figure in panels)}. Intervals are Student's on the logit "
             "scale, cut at the panel's edge; arrows are below the panel. Methods that lack a task have no mean over "
-            f"tasks and stand below. {SELECTION_TEXT[chosen].capitalize()}."
+            f"tasks and stand below. {SELECTION_TEXT[store.chosen].capitalize()}."
         )
         return finish(canvas, "headline", "Accuracy of all methods", caption, how)
 
 
-def _measured(store: Store, figure: Figure, chosen: str) -> dict[str, dict[str, inference.Summary]]:
+def _measured(store: Store, figure: Figure) -> dict[str, dict[str, inference.Summary]]:
     """Summarise the accuracies of each row by task, rows that lack a task and those with the worst mean first."""
     summaries = {}
     for row in store.rows:
-        by_task = {task: list(store.scores(row, task, figure, chosen).values()) for task in store.tasks}
+        by_task = {task: list(store.scores(row, task, figure).values()) for task in store.tasks}
         if any(by_task.values()):
             summaries[row] = {
                 task: inference.summarise(values, least=store.least(task, figure.on))
@@ -74,7 +69,7 @@ def _panel(
     for at, (row, by_task) in enumerate(summaries.items()):
         for task, summary in by_task.items():
             place = at + 0.6 * (0.5 - (tasks.index(task) + 0.5) / len(tasks))
-            low, high = inference.within_percent(summary.mean, (summary.high - summary.low) / 2)
+            low, high = summary.percent
             hollow = row in derived
             if not math.isnan(low):
                 axis.plot([low, high], [place] * 2, color=colours[task], linewidth=1.4, alpha=0.4 if hollow else 0.75)

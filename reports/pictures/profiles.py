@@ -17,7 +17,7 @@ _DRAWS = 500
 _POINTS = 150
 
 
-def performance_profiles(store: Store, chosen: str) -> Picture | None:
+def performance_profiles(store: Store) -> Picture | None:
     """Share of runs above an accuracy, of the methods that train the model, with pointwise bootstrap bands.
 
     None where no row has all its figures.
@@ -27,9 +27,7 @@ def performance_profiles(store: Store, chosen: str) -> Picture | None:
     for figure in HEADLINE:
         derived = derived_rows(store, store.tasks, figure)
         by_figure[figure] = {
-            row: by_unit(store, row, store.tasks, figure, chosen)
-            for row in store.rows
-            if row not in derived and all(store.complete(row, task, figure, chosen) for task in store.tasks)
+            row: by_unit(store, row, store.tasks, figure) for row in store.whole(figure) if row not in derived
         }
     shown = {figure: rows for figure, rows in by_figure.items() if rows}
     if not shown:

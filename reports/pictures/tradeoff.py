@@ -8,6 +8,7 @@ import pandas as pd
 
 from reports.pictures.canvas import Picture, drawing, finish, legend, point_styles
 from reports.reading.load import HEADLINE, Store
+from reports.tables.cost import totals
 from reports.tables.standings import derived_rows
 
 _COSTS = {
@@ -16,15 +17,9 @@ _COSTS = {
 }
 
 
-def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
-    """Mean accuracy over tasks against mean cost, a point per method that trains the model; None without a point.
-
-    Args:
-        store: cells of one protocol.
-        costs: `reports.tables.cost.totals`.
-        chosen: which round is reported.
-    """
-    means = mean_costs(store, costs)
+def tradeoff(store: Store) -> Picture | None:
+    """Mean accuracy over tasks against mean cost, a point per method that trains the model; None without a point."""
+    means = mean_costs(store)
     shown = [name for name in _COSTS if means[name].notna().any()]
     if not shown:
         return None
@@ -34,7 +29,7 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
     with drawing(shown, len(HEADLINE), panel=(4.2, 2.6)) as (canvas, axes):
         for axis, (figure, name) in zip(axes, itertools.product(HEADLINE, shown), strict=True):
             for row in store.rows:
-                by_task = [list(store.scores(row, task, figure, chosen).values()) for task in store.tasks]
+                by_task = [list(store.scores(row, task, figure).values()) for task in store.tasks]
                 cost = float(means[name].get(row, np.nan))
                 if not all(by_task) or np.isnan(cost) or row in derived[figure]:
                     continue
@@ -56,9 +51,9 @@ def tradeoff(store: Store, costs: pd.DataFrame, chosen: str) -> Picture | None:
         return finish(canvas, "tradeoff", "Accuracy against bytes and steps", caption, how)
 
 
-def mean_costs(store: Store, costs: pd.DataFrame) -> pd.DataFrame:
+def mean_costs(store: Store) -> pd.DataFrame:
     """Average each row's megabytes and steps of a round over seeds, then over tasks."""
-    last = costs.groupby(["row", "task", "seed"]).agg(megabytes=("megabytes", "max"), rounds=("round", "max"))
+    last = totals(store).groupby(["row", "task", "seed"]).agg(megabytes=("megabytes", "max"), rounds=("round", "max"))
     sent = (last["megabytes"] / last["rounds"]).groupby(["row", "task"]).mean().groupby("row").mean()
     work = store.table("work")
     steps = work.groupby(["row", "task", "seed"])["steps"].mean().groupby(["row", "task"]).mean().groupby("row").mean()

@@ -28,15 +28,14 @@ _DECADE = 10  # settings that span this factor get a logarithmic axis
 _INTERVALS = "Mean over seeds with Student's 95 % interval."
 
 
-def trends(store: Store, chosen: str, success: Success) -> Iterator[Picture]:
+def trends(store: Store, success: Success) -> Iterator[Picture]:
     """Accuracy against epsilon, and against the share of attackers, where a method has three values of it.
 
     Args:
         store: cells of one protocol.
-        chosen: which round is reported.
         success: of backdoors, which is drawn beside accuracy.
     """
-    measures = {f"{figure.name} accuracy (%)": _scores(store, figure, chosen) for figure in HEADLINE}
+    measures = {f"{figure.name} accuracy (%)": _scores(store, figure) for figure in HEADLINE}
     for kind in PROTECTED:
         if len(points := _curves(_epsilons(store, kind), _without_noise)):
             text = f"{_INTERVALS} A smaller ε is more private; the notes say what it protects."
@@ -54,15 +53,10 @@ def trends(store: Store, chosen: str, success: Success) -> Iterator[Picture]:
             yield _trend(store, f"share_{name}", title, along, _INTERVALS, points, measures | further)
 
 
-def sensitivity(store: Store, chosen: str) -> Iterator[Picture]:
-    """Accuracy against each numeric setting, or one given by client, whose clients are counted, with three values.
-
-    Args:
-        store: cells of one protocol.
-        chosen: which round is reported.
-    """
+def sensitivity(store: Store) -> Iterator[Picture]:
+    """Accuracy against each numeric setting, or one given by client, whose clients are counted, with three values."""
     flat = [cell.flat for cell in store.cells]
-    measures = {f"{figure.name} accuracy (%)": _scores(store, figure, chosen) for figure in HEADLINE}
+    measures = {f"{figure.name} accuracy (%)": _scores(store, figure) for figure in HEADLINE}
     for name in dict.fromkeys(name for settings in flat for name in settings if name not in _SEEDS):
         counted = [(cell, _number(settings.get(name))) for cell, settings in zip(store.cells, flat, strict=True)]
         values = [(cell, value) for cell, value in counted if value is not None]
@@ -96,8 +90,8 @@ def _without_attack(settings: Settings) -> Settings:
     return settings.model_copy(update={"attack": None})
 
 
-def _scores(store: Store, figure: Figure, chosen: str) -> Scores:
-    return lambda row, task: store.scores(row, task, figure, chosen)
+def _scores(store: Store, figure: Figure) -> Scores:
+    return lambda row, task: store.scores(row, task, figure)
 
 
 def _successes(success: Success, metric: str) -> Scores:
@@ -174,6 +168,5 @@ def _band(axis: "Axes", scored: list[tuple[float, Mapping[str, float]]], line: d
     summaries = [inference.summarise(list(scores.values())) for _, scores in scored]
     across, means = [x for x, _ in scored], [summary.mean for summary in summaries]
     axis.plot(across, means, marker="o", markersize=3, **line)
-    ends = [inference.within_percent(summary.mean, (summary.high - summary.low) / 2) for summary in summaries]
-    low, high = zip(*ends, strict=True)
+    low, high = zip(*(summary.percent for summary in summaries), strict=True)
     axis.fill_between(across, low, high, color=line["color"], alpha=0.15, linewidth=0)

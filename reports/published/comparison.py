@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from bench.errors import UserError, did_you_mean
 from bench.plugin import PUBLISHED
-from reports.published.measures import AMBIGUOUS, MEASURES, Ours, Place, measured
+from reports.published.measures import AMBIGUOUS, MEASURES, Place, measured
 from reports.published.protocol import differences, frozen_cells
 from reports.reading.load import Cell, Store
 from reports.reading.names import TASK_FIELDS, setting_text
 from reports.statistics import inference
-from reports.tables.accuracy import SELECTION_TEXT, selection
+from reports.tables.accuracy import SELECTION_TEXT
 from reports.tables.table import Column, Table, TableEntry, words
 
 UNITS = {"comcost": ("10⁷", 1e7)}
@@ -129,8 +129,6 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
         store: cells of one protocol; labels (or else methods) are the table's method ids.
         printed: what the paper prints.
     """
-    chosen = selection(store)
-    ours = Ours(store, chosen)
     by_row: dict[str, dict[str, PublishedRow]] = {}
     for row in printed.rows:
         by_row.setdefault(_row_name(row, printed), {})[_column_name(row)] = row
@@ -139,7 +137,7 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
     names = ("paper", "ours", "Δ", "within") if frozen else ("paper", "ours", "Δ")
     columns = tuple(Column(name, group) for group in groups for name in names)
     table_rows = tuple(
-        (label, tuple(entry for group in groups for entry in _entries(ours, printed, rows.get(group), frozen)))
+        (label, tuple(entry for group in groups for entry in _entries(store, printed, rows.get(group), frozen)))
         for label, rows in by_row.items()
     )
     interval = (
@@ -149,9 +147,8 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
         else "without an interval: the table gives no number of runs"
     )
     caption = (
-        f"{printed.paper}; {printed.unit}. Ours: protocol {store.protocols[0]}, "
-        f"{SELECTION_TEXT[chosen]}; Δ is ours minus the paper's, {interval}. [ ]: the paper prints it in parentheses, "
-        "or ours is derived."
+        f"{printed.paper}; {printed.unit}. Ours: protocol {store.protocols[0]}, {SELECTION_TEXT[store.chosen]}; Δ is "
+        f"ours minus the paper's, {interval}. [ ]: the paper prints it in parentheses, or ours is derived."
     )
     if frozen:
         caption += f" {WITHIN}"
@@ -198,7 +195,7 @@ def _setting(axis: str) -> str:
 
 
 def _entries(
-    ours: Ours, printed: PublishedTable, row: PublishedRow | None, frozen: list[dict[str, Any]]
+    store: Store, printed: PublishedTable, row: PublishedRow | None, frozen: list[dict[str, Any]]
 ) -> tuple[TableEntry, ...]:
     """Make the entries of one printed number: the paper's value, ours, the difference; of a protocol also `within`."""
     entries = [words("–")] * (4 if frozen else 3)
@@ -207,11 +204,11 @@ def _entries(
     _, unit = UNITS.get(row.metric, ("", 1.0))
     entries[0] = paper = replace(_scaled(unit, _printed_entry(row)), n=printed.runs)
     if row.metric in MEASURES:
-        place = _place(ours.store, printed, row)
+        place = _place(store, printed, row)
         if other := _not_comparable(printed, row, place, frozen):
             entries[1] = words(other)
         else:
-            entries[1] = value = _scaled(unit, measured(ours, row.metric, place))
+            entries[1] = value = _scaled(unit, measured(store, row.metric, place))
             entries[2:] = [_difference(value, paper), _within(value, paper)][: len(entries) - 2]
     return tuple(entries)
 

@@ -4,13 +4,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from reports.reading.load import GM, PM, PM_EQUAL, Cell, Figure, Store
+from reports.reading.load import GM, PM, PM_EQUAL, Cell, Figure, Store, remembered
 from reports.statistics import inference
 from reports.tables import fairness
 from reports.tables.table import TableEntry, mean_entry, words
@@ -35,33 +35,22 @@ class Place:
     rivals: list[list[Cell]]
 
 
-class Ours:
-    """The cells of one protocol, and what several measures read of them.
+@remembered
+def clients_of(store: Store) -> pd.DataFrame:
+    """Accuracy in percent of every client's personalized model, in the round that `acc` and `client` report.
 
-    Args:
-        store: the cells.
-        chosen: which round is reported: `best`, `last` or `validation`.
+    Those of a diverged cell are at chance level.
     """
-
-    def __init__(self, store: Store, chosen: str) -> None:
-        self.store = store
-        self.chosen = chosen
-
-    @cached_property
-    def clients(self) -> pd.DataFrame:
-        """Accuracy in percent of every client's personalized model, in the round that `acc` and `client` report.
-
-        Those of a diverged cell are at chance level.
-        """
-        return fairness.with_diverged(fairness.client_accuracies(self.store, self.chosen, PM_EQUAL), self.store)
-
-    @cached_property
-    def gains(self) -> pd.DataFrame:
-        """Every client's gain over training alone."""
-        return fairness.gains(self.clients, self.store)
+    return fairness.with_diverged(fairness.client_accuracies(store, PM_EQUAL), store)
 
 
-def measured(ours: Ours, metric: str, place: Place) -> TableEntry:
+@remembered
+def gains_of(store: Store) -> pd.DataFrame:
+    """Every client's gain over training alone."""
+    return fairness.gains(clients_of(store), store)
+
+
+def measured(store: Store, metric: str, place: Place) -> TableEntry:
     """Our value for one printed number of a metric of `MEASURES`; if no cell is done, the states of the cells.
 
     `AMBIGUOUS` if the cells of a method there differ in more than the seed, because their mean would mean nothing.
@@ -72,7 +61,7 @@ def measured(ours: Ours, metric: str, place: Place) -> TableEntry:
     compared = {"relative_speed": [place.reference], "speedup_over_slowest": place.rivals}.get(metric, [])
     if any(len({(cell.row, cell.task) for cell in cells}) > 1 for cells in (place.cells, *compared)):
         return words(AMBIGUOUS)
-    return MEASURES[metric](ours, place)
+    return MEASURES[metric](store, place)
 
 
 def _done(cells: list[Cell]) -> list[Cell]:
@@ -83,38 +72,35 @@ def _ended(cells: list[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.state in ("done", "diverged")]
 
 
-def _guesses(ours: Ours, place: Place) -> list[float]:
+def _guesses(store: Store, place: Place) -> list[float]:
     """The accuracy of guessing for each of the place's cells that diverged."""
-    return [ours.store.chance(cell.task) for cell in place.cells if cell.state == "diverged"]
+    return [store.chance(cell.task) for cell in place.cells if cell.state == "diverged"]
 
 
-def _accuracy(figure: Figure, ours: Ours, place: Place) -> TableEntry:
+def _accuracy(figure: Figure, store: Store, place: Place) -> TableEntry:
     """Mean and standard deviation over seeds; of one client where the table has clients on an axis."""
     if place.axes.get("client_id", "mean") != "mean":
-        return _client_accuracy(ours, place)
+        return _client_accuracy(store, place)
     if place.axes.get("eval") == "GM":
         figure = Figure("GM", "gm", "local", "equal")
     units = {cell.unit for cell in place.cells}
     entries = {(cell.row, cell.task) for cell in place.cells}
     scores = [
-        score
-        for row, task in entries
-        for unit, score in ours.store.scores(row, task, figure, ours.chosen).items()
-        if unit in units
+        score for row, task in entries for unit, score in store.scores(row, task, figure).items() if unit in units
     ]
     derived = any(figure.metric in cell.view.status.derived for cell in place.cells)
-    least = max((ours.store.least(task, figure.on) for _, task in entries), default=0.0)
+    least = max((store.least(task, figure.on) for _, task in entries), default=0.0)
     return replace(_over_seeds(scores, derived=derived), least=least)
 
 
-def _client_accuracy(ours: Ours, place: Place) -> TableEntry:
+def _client_accuracy(store: Store, place: Place) -> TableEntry:
     """Accuracy of the client that the paper calls `c1`, `c2` and so on."""
     number = int(place.axes["client_id"].removeprefix("c")) - 1
-    by_cell = [_rows_of(ours.clients, cell).set_index("client")["accuracy"] for cell in place.cells]
+    by_cell = [_rows_of(clients_of(store), cell).set_index("client")["accuracy"] for cell in place.cells]
     return _over_seeds([float(accuracies[number]) for accuracies in by_cell if number in accuracies])
 
 
-def _rounds_to(target: float, ours: Ours, place: Place) -> TableEntry:
+def _rounds_to(target: float, store: Store, place: Place) -> TableEntry:
     """Rounds until the first evaluation at or above the target; how many seeds got there, if not all."""
     rounds = list(_first_rounds(place.cells, target))
     hits = [count for count in rounds if math.isfinite(count)]
@@ -123,7 +109,7 @@ def _rounds_to(target: float, ours: Ours, place: Place) -> TableEntry:
     return _over_seeds(hits, note=f"({len(hits)} of {len(rounds)} seeds)" if len(hits) < len(rounds) else "")
 
 
-def _speedup(target: float, ours: Ours, place: Place) -> TableEntry:
+def _speedup(target: float, store: Store, place: Place) -> TableEntry:
     """Rounds of the slowest method that reaches the target, divided by the method's own; geometric means over seeds.
 
     A method counts as having reached it where all its seeds have: else its figure would be that of the lucky ones.
@@ -148,12 +134,12 @@ def _first_rounds(cells: list[Cell], target: float) -> Iterator[float]:
         yield float(curve[curve >= target].index.min()) if len(curve) else math.inf
 
 
-def _last_rounds(count: int, ours: Ours, place: Place) -> TableEntry:
+def _last_rounds(count: int, store: Store, place: Place) -> TableEntry:
     """Mean personalized accuracy over the last evaluated rounds: mean and standard deviation over seeds."""
     curves = [_curve(cell, PM).sort_index() for cell in _done(place.cells)]
     derived = any(PM.metric in cell.view.status.derived for cell in place.cells)
     means = [float(curve.iloc[-count:].mean()) for curve in curves if len(curve)]
-    return _over_seeds(means + _guesses(ours, place), derived=derived)
+    return _over_seeds(means + _guesses(store, place), derived=derived)
 
 
 def _curve(cell: Cell, figure: Figure) -> "pd.Series[float]":
@@ -161,9 +147,9 @@ def _curve(cell: Cell, figure: Figure) -> "pd.Series[float]":
     return figure.accuracies(cell.view.table("metrics")).set_index("round")["value"]
 
 
-def _gain(ours: Ours, place: Place) -> TableEntry:
+def _gain(store: Store, place: Place) -> TableEntry:
     """Gain over training alone: mean over clients, and standard deviation over clients, both averaged over seeds."""
-    by_cell = [_rows_of(ours.gains, cell)["gain"] for cell in place.cells]
+    by_cell = [_rows_of(gains_of(store), cell)["gain"] for cell in place.cells]
     by_cell = [gains for gains in by_cell if len(gains)]
     if not by_cell:
         return words("–")
@@ -172,7 +158,7 @@ def _gain(ours: Ours, place: Place) -> TableEntry:
     )
 
 
-def _new_clients(ours: Ours, place: Place) -> TableEntry:
+def _new_clients(store: Store, place: Place) -> TableEntry:
     """Accuracy of the clients held out, each counting the same, after the most epochs of adapting."""
     values = []
     for cell in _done(place.cells):
@@ -180,14 +166,14 @@ def _new_clients(ours: Ours, place: Place) -> TableEntry:
         last = f"new{max(cell.view.settings.new_client_epochs)}"
         on_test = (metrics["split"] == "test") & (metrics["quantity"] == "accuracy") & (metrics["mean"] == "equal")
         values += [100 * float(value) for value in metrics[on_test & (metrics["metric"] == last)]["value"]]
-    return _over_seeds(values + _guesses(ours, place) if values else values)
+    return _over_seeds(values + _guesses(store, place) if values else values)
 
 
-def _images_per_second(ours: Ours, place: Place) -> TableEntry:
+def _images_per_second(store: Store, place: Place) -> TableEntry:
     return _over_seeds(list(_throughput(place.cells)))
 
 
-def _relative_speed(ours: Ours, place: Place) -> TableEntry:
+def _relative_speed(store: Store, place: Place) -> TableEntry:
     """Throughput in percent of that of the table's first method."""
     base, speeds = list(_throughput(place.reference)), list(_throughput(place.cells))
     if not base:
@@ -211,7 +197,7 @@ def _throughput(cells: list[Cell]) -> Iterator[float]:
         )
 
 
-def _scalars(ours: Ours, place: Place) -> TableEntry:
+def _scalars(store: Store, place: Place) -> TableEntry:
     """Scalars sent, buffers apart; what many clients receive counts once."""
     totals = []
     for cell in _done(place.cells):
@@ -221,7 +207,7 @@ def _scalars(ours: Ours, place: Place) -> TableEntry:
     return _over_seeds(totals)
 
 
-def _of_partition(count: Callable[[dict[str, Any]], float], ours: Ours, place: Place) -> TableEntry:
+def _of_partition(count: Callable[[dict[str, Any]], float], store: Store, place: Place) -> TableEntry:
     """Mean over seeds of what `count` reads of a cell's partition, itself a mean over clients."""
     return _over_seeds([count(cell.json("partition")) for cell in _done(place.cells)])
 
@@ -240,7 +226,7 @@ def _classes(partition: dict[str, Any]) -> float:
 
 _TARGET = 70.0  # percent, of the one table that counts rounds
 
-MEASURES: dict[str, Callable[[Ours, Place], TableEntry]] = {
+MEASURES: dict[str, Callable[[Store, Place], TableEntry]] = {
     "GM": partial(_accuracy, GM),
     "PM": partial(_accuracy, PM),
     "PM_last_10": partial(_last_rounds, 10),

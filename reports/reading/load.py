@@ -21,6 +21,9 @@ from reports.reading.names import cases_of, flat, names_of
 from reports.statistics.best import MARGIN
 from reports.statistics.inference import least_deviation
 
+SELECTION = {"honest": "validation", "paper": "best"}
+"""Round that a protocol reports."""
+
 _NAMES = ("row", "task", "seed")
 _PREFERRED: tuple[CellState, ...] = (*FINISHED, "running", "interrupted", "failed", "waiting")
 """Which copy of a cell is shown where several runs have one."""
@@ -134,6 +137,7 @@ class Store:
             row's personalized models are its generic one in every cell.
         margin: percentage points; methods that differ by less count as equivalent.
         reference_case: the case that others are compared with; empty where cases are other tasks, or there are none.
+        choice: which round is reported, a key of `reports.tables.accuracy.SELECTION_TEXT`; empty: as the protocol says.
     """
 
     runs: tuple[dict[str, Any], ...]
@@ -141,6 +145,20 @@ class Store:
     figures: pd.DataFrame
     margin: float = MARGIN
     reference_case: str = ""
+    choice: str = ""
+
+    @cached_property
+    def chosen(self) -> str:
+        """The reported round: that of `choice`, and the last where there was no such data."""
+        return self._there(self.choice or SELECTION[self.protocols[0]])
+
+    @property
+    def kept(self) -> str:
+        """The round whose models are kept: the one that is reported where nobody asks for another."""
+        return self._there(SELECTION[self.protocols[0]])
+
+    def _there(self, selection: str) -> str:
+        return selection if (self.figures["selection"] == selection).any() else "last"
 
     @cached_property
     def rows(self) -> list[str]:
@@ -188,23 +206,35 @@ class Store:
         names = pd.DataFrame([(cell.row, cell.task, cell.seed) for cell in cells], columns=list(_NAMES))
         return pd.concat([table, names.loc[names.index.repeat(lengths)].reset_index(drop=True)], axis=1)
 
-    def selected(self, task: str, selection: str) -> str:
+    def selected(self, task: str, selection: str = "") -> str:
         """Choose the round that a task reports: by `selection`, or the last where the task has no such figure."""
+        selection = selection or self.chosen
         return selection if (task, selection) in self._selections else "last"
 
-    def scores(self, row: str, task: str, figure: Figure, selection: str) -> dict[str, float]:
+    def scores(self, row: str, task: str, figure: Figure, selection: str = "") -> dict[str, float]:
         """Accuracy in percent by unit, the mean of the unit's seeds; a diverged cell counts at chance level.
 
-        A unit of which a seed is missing has the mean of the others: `complete` says whether that is so anywhere.
+        A unit of which a seed is missing has the mean of the others: `complete` says whether that is so anywhere. It
+        is that of the reported round, or of another `selection`.
         """
         units: dict[str, list[float]] = {}
         for seed, score in self.by_seed(row, task, figure, selection).items():
             units.setdefault(self._units[task, seed], []).append(score)
         return {unit: sum(scores) / len(scores) for unit, scores in units.items()}
 
-    def complete(self, row: str, task: str, figure: Figure, selection: str) -> bool:
+    def units(self, row: str, figure: Figure, tasks: Sequence[str] | None = None) -> pd.DataFrame:
+        """Accuracy in percent (`scores`), units x tasks, sorted; nan where there is none. Without tasks of all."""
+        by_task = {task: self.scores(row, task, figure) for task in (self.tasks if tasks is None else tasks)}
+        return pd.DataFrame({task: pd.Series(of, dtype=float) for task, of in by_task.items()}).sort_index()
+
+    def complete(self, row: str, task: str, figure: Figure) -> bool:
         """Whether the row has this figure, or has diverged, in every seed that any row has on the task."""
-        return self.by_seed(row, task, figure, selection).keys() == self._expected[task]
+        return self.by_seed(row, task, figure).keys() == self._expected[task]
+
+    def whole(self, figure: Figure, tasks: Sequence[str] | None = None) -> list[str]:
+        """List the rows that have this figure in all cells of the tasks; None: of all tasks."""
+        tasks = self.tasks if tasks is None else tasks
+        return [row for row in self.rows if all(self.complete(row, task, figure) for task in tasks)]
 
     def repeats(self, task: str) -> int:
         """Seeds of each partition; 1 where every seed has its own."""
@@ -236,8 +266,8 @@ class Store:
         """
         return least_deviation(self._tested[task].get(on, math.inf), self.repeats(task))
 
-    def by_seed(self, row: str, task: str, figure: Figure, selection: str) -> dict[str, float]:
-        """Accuracy in percent by seed; a diverged cell counts at chance level."""
+    def by_seed(self, row: str, task: str, figure: Figure, selection: str = "") -> dict[str, float]:
+        """Accuracy in percent by seed, as of `scores`; a diverged cell counts at chance level."""
         measured = (figure.metric, figure.on, figure.mean, self.selected(task, selection))
         accuracies = dict(self._scores.get((row, task, *measured), {}))
         diverged = [cell.seed for cell in self.of(row, task) if cell.state == "diverged"]

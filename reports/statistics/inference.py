@@ -37,6 +37,11 @@ class Summary:
     low: float
     high: float
 
+    @property
+    def percent(self) -> tuple[float, float]:
+        """The interval's ends where the runs are percentages, which it then stays within (`within_percent`)."""
+        return within_percent(self.mean, (self.high - self.low) / 2)
+
 
 @dataclass(frozen=True)
 class Comparison:

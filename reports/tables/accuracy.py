@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,6 @@ EPSILON = "ε"
 
 _EPSILON = " ε: the largest over the runs, smaller is more private; the head of the report says what it covers."
 
-SELECTION = {"honest": "validation", "paper": "best"}
-"""Round that a protocol reports."""
-
 SELECTION_TEXT = {
     "validation": f"the round was chosen on validation data (best mean of its last {WINDOW} evaluations)",
     "peak": "the round with the best validation accuracy, the earliest of equals",
@@ -42,12 +39,6 @@ SELECTION_TEXT = {
     "best": "the best test accuracy over the evaluated rounds (optimistic: it was chosen on test data)",
     "last": "the last round",
 }
-
-
-def selection(store: Store, choice: str | None = None) -> str:
-    """Choose the reported round: by `choice`, else by the store's protocol; the last where there was no such data."""
-    name = choice or SELECTION[store.protocols[0]]
-    return name if (store.figures["selection"] == name).any() else "last"
 
 
 def reference(store: Store) -> str:
@@ -58,7 +49,6 @@ def reference(store: Store) -> str:
 
 def main_table(
     store: Store,
-    chosen: str,
     figures: Sequence[Figure] = HEADLINE,
     name: str = "main",
     title: str = "Generic and personalized models",
@@ -69,7 +59,6 @@ def main_table(
 
     Args:
         store: cells of one protocol.
-        chosen: `best`, `last` or `validation`.
         figures: the columns of each task.
         name, title: of the table.
         tuned: metrics that the settings were tuned for: they alone are marked; empty: nothing was tuned, all are.
@@ -77,13 +66,13 @@ def main_table(
     """
     tasks = tasks or store.tasks
     columns = [(task, figure) for task in tasks for figure in figures]
-    usual = max((len(store.scores(row, *column, chosen)) for row in store.rows for column in columns), default=0)
+    usual = max((len(store.scores(row, *column)) for row in store.rows for column in columns), default=0)
     noise = {column: entries for column, entries in epsilons(store).items() if column.group in tasks}
     by_column: dict[Column, dict[str, TableEntry]] = {}
     for task in tasks:
         for figure in figures:
             marked = not tuned or figure.metric in tuned
-            by_column[Column(figure.name, task)] = _column(store, task, figure, chosen, usual, marked=marked)
+            by_column[Column(figure.name, task)] = _column(store, task, figure, usual, marked=marked)
         by_column |= {column: entries for column, entries in noise.items() if column.group == task}
     rows = tuple((row, tuple(entries[row] for entries in by_column.values())) for row in store.rows)
     caption = (
@@ -92,7 +81,7 @@ def main_table(
         f"{'; '.join(figure.text for figure in figures)}.{_EPSILON if noise else ''}"
     )
     how = (
-        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[chosen]}{_exceptions(store, chosen, tasks)}. The standard "
+        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[store.chosen]}{_exceptions(store, tasks)}. The standard "
         "deviation has n - 1 in its denominator; n is printed where it is another. A diverged cell counts as chance "
         f"level. {MARKED} Data and settings: {described(store)}."
     )
@@ -126,12 +115,16 @@ def all_figures_table(store: Store) -> Table:
     names = ("task", "metric", "on", "mean over clients", "selection", "n", "mean", "std", "95 % low", "95 % high")
     rows = []
     keys = ["row", "task", "metric", "on", "mean", "selection"]
-    for row, task, *figure, chosen in store.figures[keys].drop_duplicates().itertuples(index=False):
-        scores = store.scores(row, task, Figure("", *figure), chosen)
+    for row, task, *figure, selection in store.figures[keys].drop_duplicates().itertuples(index=False):
+        scores = store.scores(row, task, Figure("", *figure), selection)
         summary = inference.summarise(list(scores.values()), least=store.least(task, figure[1]))
-        interval = inference.within_percent(summary.mean, (summary.high - summary.low) / 2)
+        interval = summary.percent
         numbers = (summary.mean, summary.std, *interval)
-        entries = (words(task), *(words(part or "–") for part in (*figure, chosen)), TableEntry(summary.n, decimals=0))
+        entries = (
+            words(task),
+            *(words(part or "–") for part in (*figure, selection)),
+            TableEntry(summary.n, decimals=0),
+        )
         rows.append((row, (*entries, *map(number, numbers))))
     caption = "Accuracy in percent with its standard deviation and Student's 95 % interval over seeds."
     how = (
@@ -142,7 +135,7 @@ def all_figures_table(store: Store) -> Table:
     return Table("figures", "All figures with intervals", caption, "Method", columns, tuple(rows), how=how)
 
 
-def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADLINE) -> Table:
+def comparison_table(store: Store, figures: Sequence[Figure] = HEADLINE) -> Table:
     """Paired differences per seed from the reference method, in percentage points."""
     base = reference(store)
     names = ("n", "difference", "95 % low", "95 % high", "p (Holm)", "verdict", "d_z", "d_z low", "d_z high")
@@ -150,12 +143,10 @@ def comparison_table(store: Store, chosen: str, figures: Sequence[Figure] = HEAD
     for task in store.tasks:
         for figure in figures:
             others = [row for row in store.rows if row != base]
-            against = store.scores(base, task, figure, chosen)
+            against = store.scores(base, task, figure)
             least = store.least(task, figure.on)
-            results = [
-                inference.paired(store.scores(row, task, figure, chosen), against, least=least) for row in others
-            ]
-            whole = [store.complete(row, task, figure, chosen) for row in (base, *others)]
+            results = [inference.paired(store.scores(row, task, figure), against, least=least) for row in others]
+            whole = [store.complete(row, task, figure) for row in (base, *others)]
             tested = [result.p if whole[0] and ok else math.nan for result, ok in zip(results, whole[1:], strict=True)]
             corrected = inference.holm(tested)
             for row, result, p in zip(others, results, corrected, strict=True):
@@ -188,15 +179,12 @@ def _verdict(difference: inference.Comparison, p: float, margin: float) -> str:
     return "equivalent" if -margin < difference.low and difference.high < margin else "undecided"
 
 
-def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADLINE) -> Table:
+def aggregate_table(store: Store, figures: Sequence[Figure] = HEADLINE) -> Table:
     """Aggregates over all tasks: mean rank, interquartile mean, probability of improvement on the reference."""
     base = reference(store)
     names = ("mean rank", "IQM", "95 % low", "95 % high", f"P(better than {base})", "low", "high")
     columns = tuple(Column(name, figure.name) for figure in figures for name in names)
-    parts = [
-        {row: _aggregate_entries(values) for row, values in aggregates(store, figure, chosen).items()}
-        for figure in figures
-    ]
+    parts = [_aggregates(store, figure, base) for figure in figures]
     rows = [row for row in store.rows if any(row in part for part in parts)]
     blank = (words("–"),) * len(names)
     caption = (
@@ -212,9 +200,25 @@ def aggregate_table(store: Store, chosen: str, figures: Sequence[Figure] = HEADL
     return Table("aggregates", "Over all tasks", caption, "Method", columns, body, how=how)
 
 
-def ranking(store: Store, figure: Figure, chosen: str) -> inference.CriticalDifference:
+def _aggregates(store: Store, figure: Figure, base: str) -> dict[str, tuple[TableEntry, ...]]:
+    """Make the entries of every row without a gap: mean rank, interquartile mean, probability of beating `base`."""
+    whole = {row: by_unit(store, row, store.tasks, figure) for row in store.whole(figure)}
+    least = [store.least(task, figure.on) for task in store.tasks]
+    compared = family(store, store.tasks, figure).scores
+    means = np.array([[runs.mean() for runs in tasks] for tasks in compared.values()])
+    ranks = dict(zip(compared, inference.ranks(means.T).mean(axis=0), strict=True)) if compared else {}
+    entries = {}
+    for row, tasks in whole.items():
+        bounds = [inference.bootstrap(tasks, inference.iqm, figure.name, least=least)]
+        bounds += [inference.probability_of_improvement(tasks, whole[base])] if base in whole and row != base else []
+        numbers = (ranks.get(row, math.nan), *(x for of in bounds for x in (of.value, of.low, of.high)))
+        entries[row] = (*map(number, numbers), *[words("–")] * (7 - len(numbers)))
+    return entries
+
+
+def ranking(store: Store, figure: Figure) -> inference.CriticalDifference:
     """Ranks over tasks of the methods that trained the model and have all its figures."""
-    compared = family(store, store.tasks, figure, chosen).scores
+    compared = family(store, store.tasks, figure).scores
     if not compared:
         reason = "no method has a result of its own on every task"
         return inference.CriticalDifference((), (), len(store.tasks), math.nan, (), reason)
@@ -222,15 +226,15 @@ def ranking(store: Store, figure: Figure, chosen: str) -> inference.CriticalDiff
     return inference.critical_difference(list(compared), means.T)
 
 
-def _column(store: Store, task: str, figure: Figure, chosen: str, usual: int, *, marked: bool) -> dict[str, TableEntry]:
+def _column(store: Store, task: str, figure: Figure, usual: int, *, marked: bool) -> dict[str, TableEntry]:
     """One column of the main table, by row."""
-    marks, clones = column_marks(store, task, figure, chosen)
+    marks, clones = column_marks(store, task, figure)
     derived = derived_rows(store, [task], figure)
     column = {}
     for row in store.rows:
         states = Counter(cell.state for cell in store.of(row, task) if cell.state != "done")
         problems = ", ".join(f"{count} {state}" for state, count in states.items())
-        units = store.scores(row, task, figure, chosen)
+        units = store.scores(row, task, figure)
         if not units:
             column[row] = words(problems or "–")
             continue
@@ -254,48 +258,10 @@ def _units(store: Store, usual: int, tasks: Sequence[str]) -> str:
     return f"{usual} seed{'s' * (usual != 1)}"
 
 
-def _exceptions(store: Store, chosen: str, tasks: Sequence[str]) -> str:
+def _exceptions(store: Store, tasks: Sequence[str]) -> str:
     """The tasks that cannot report the chosen round."""
-    others = [task for task in tasks if store.selected(task, chosen) != chosen]
+    others = [task for task in tasks if store.selected(task) != store.chosen]
     return f" (the last round on {' and '.join(others)}: no validation data)" if others else ""
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """A row over all tasks; nan and None where it is not ranked, or is the reference itself."""
-
-    rank: float
-    middle: inference.Bounded
-    better: inference.Bounded | None
-
-
-def aggregates(store: Store, figure: Figure, chosen: str) -> dict[str, Aggregate]:
-    """Aggregate every row without a gap: mean rank, interquartile mean, probability of improvement on the reference."""
-    base = reference(store)
-    whole = {
-        row: by_unit(store, row, store.tasks, figure, chosen)
-        for row in store.rows
-        if all(store.complete(row, task, figure, chosen) for task in store.tasks)
-    }
-    least = [store.least(task, figure.on) for task in store.tasks]
-    compared = family(store, store.tasks, figure, chosen).scores
-    means = np.array([[runs.mean() for runs in tasks] for tasks in compared.values()])
-    ranks = dict(zip(compared, inference.ranks(means.T).mean(axis=0), strict=True)) if compared else {}
-    return {
-        row: Aggregate(
-            ranks.get(row, math.nan),
-            inference.bootstrap(tasks, inference.iqm, figure.name, least=least),
-            inference.probability_of_improvement(tasks, whole[base]) if base in whole and row != base else None,
-        )
-        for row, tasks in whole.items()
-    }
-
-
-def _aggregate_entries(aggregate: Aggregate) -> tuple[TableEntry, ...]:
-    middle, better = aggregate.middle, aggregate.better
-    entries = [number(x) for x in (aggregate.rank, middle.value, middle.low, middle.high)]
-    last = [words("–")] * 3 if better is None else [number(x) for x in (better.value, better.low, better.high)]
-    return (*entries, *last)
 
 
 def described(store: Store) -> str:

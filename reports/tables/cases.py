@@ -33,13 +33,12 @@ def pairs_of_cases(store: Store) -> list[tuple[str, str]]:
     return pairs
 
 
-def effects(store: Store, figure: Figure, chosen: str) -> list[Effect]:
+def effects(store: Store, figure: Figure) -> list[Effect]:
     """Compare every method with itself between the cases, unit by unit; without units that both cases have, it is not.
 
     Args:
         store: cells of one protocol, with cases.
         figure: which accuracy.
-        chosen: which round is reported.
     """
     tasks = {(cell.case, cell.base): cell.task for cell in store.cells}
     changes = []
@@ -47,31 +46,30 @@ def effects(store: Store, figure: Figure, chosen: str) -> list[Effect]:
         for pair in pairs_of_cases(store):
             bases = [base for case, base in tasks if case == pair[0] and (pair[1], base) in tasks]
             of_case, against = ([tasks[case, base] for base in bases] for case in pair)
-            if (of_pair := difference(store, (row, of_case), (row, against), figure, chosen)).n:
+            if (of_pair := difference(store, (row, of_case), (row, against), figure)).n:
                 changes.append(Effect(row, *pair, of_pair))
     return changes
 
 
 def difference(
-    store: Store, first: tuple[str, list[str]], other: tuple[str, list[str]], figure: Figure, chosen: str
+    store: Store, first: tuple[str, list[str]], other: tuple[str, list[str]], figure: Figure
 ) -> inference.Summary:
     """Difference of two rows in percentage points, each on as many tasks: means over tasks, paired by unit."""
-    scores, reference = (mean_scores(store, *entry, figure, chosen) for entry in (first, other))
+    scores, reference = (mean_scores(store, *entry, figure) for entry in (first, other))
     paired = [scores[unit] - reference[unit] for unit in scores if unit in reference]
     least = math.sqrt(sum(store.least(task, figure.on) ** 2 for task in first[1])) / max(1, len(first[1]))
     return inference.summarise(paired, least=least)
 
 
-def mean_scores(store: Store, row: str, tasks: Sequence[str], figure: Figure, chosen: str) -> dict[str, float]:
+def mean_scores(store: Store, row: str, tasks: Sequence[str], figure: Figure) -> dict[str, float]:
     """Accuracy in percent by unit, mean over tasks; of the units that the row has on all of them."""
-    by_task = [store.scores(row, task, figure, chosen) for task in tasks]
-    units = [unit for unit in by_task[0] if all(unit in scores for scores in by_task)] if by_task else []
-    return {unit: sum(scores[unit] for scores in by_task) / len(by_task) for unit in units}
+    means = store.units(row, figure, tasks).dropna().mean(axis=1)
+    return {str(unit): float(mean) for unit, mean in means.items()}
 
 
-def effect_table(store: Store, chosen: str) -> Table:
+def effect_table(store: Store) -> Table:
     """Differences between cases, method by method."""
-    by_figure = {figure: effects(store, figure, chosen) for figure in (*HEADLINE, *BENIGN)}
+    by_figure = {figure: effects(store, figure) for figure in (*HEADLINE, *BENIGN)}
     shown = [figure for figure, of_figure in by_figure.items() if of_figure]
     rows: dict[tuple[str, str, str], dict[Figure, TableEntry]] = {}
     for figure in shown:

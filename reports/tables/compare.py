@@ -11,7 +11,6 @@ import numpy as np
 from bench.settings import PRESENTATION
 from reports.reading.load import HEADLINE, Cell, load
 from reports.reading.names import TASK_FIELDS, setting_text
-from reports.tables.accuracy import selection
 from reports.tables.table import Column, Table, TableEntry, number, words
 
 _ABSENT = ("not in the grid", [np.nan] * len(HEADLINE))
@@ -71,9 +70,8 @@ def _cells(run: Path) -> list[_Compared]:
     store = load([run])
     for protocol in store.protocols:
         part = store.of_protocol(protocol)
-        chosen = selection(part)
         for cell in part.cells:
-            by_figure = [part.by_seed(cell.row, cell.task, f, chosen) for f in HEADLINE]
+            by_figure = [part.by_seed(cell.row, cell.task, f) for f in HEADLINE]
             figures = [scores.get(cell.seed, np.nan) for scores in by_figure]
             entries.append(_Compared(cell, cell.state, figures))
     return entries

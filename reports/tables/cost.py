@@ -7,7 +7,7 @@ import pandas as pd
 
 from bench.errors import UserError
 from bench.results.reported_round import WINDOW
-from reports.reading.load import GM, PM, Figure, Store
+from reports.reading.load import GM, HEADLINE, PM, Store, remembered
 from reports.tables.accuracy import SELECTION_TEXT, reference
 from reports.tables.table import Column, Table, TableEntry, mean_entry, number, words
 
@@ -18,6 +18,7 @@ _STEP = 5.0
 _KEYS = ["row", "task", "seed"]
 
 
+@remembered
 def totals(store: Store) -> pd.DataFrame:
     """Costs up to the end of every round: row, task, seed, round, seconds and settled (simulated; the second when the
     personalized models were ready as well), megabytes (all clients).
@@ -29,19 +30,19 @@ def totals(store: Store) -> pd.DataFrame:
     return ledger[[*_KEYS, "round", "seconds", "settled"]].assign(megabytes=megabytes)
 
 
-def curves(metrics: pd.DataFrame, costs: pd.DataFrame, figure: Figure) -> pd.DataFrame:
-    """Test accuracy in percent by round with its costs: row, task, seed, round, accuracy, seconds, megabytes.
+@remembered
+def curves(store: Store) -> dict[str, pd.DataFrame]:
+    """Test accuracy in percent by round with its costs, by figure (GM, PM): row, task, seed, round, accuracy, seconds,
+    megabytes.
 
     A personalized model's seconds include the training that goes on while the server works.
-
-    Args:
-        metrics: `metrics.csv` of all cells.
-        costs: `totals`.
-        figure: which accuracy.
     """
-    accuracy = figure.accuracies(metrics).rename(columns={"value": "accuracy"})[[*_KEYS, "round", "accuracy"]]
-    merged = accuracy.merge(costs, on=[*_KEYS, "round"], how="left")
-    return merged.assign(seconds=merged["settled"] if figure.metric == "pm" else merged["seconds"])
+    metrics, by_figure = store.table("metrics"), {}
+    for figure in HEADLINE:
+        accuracy = figure.accuracies(metrics).rename(columns={"value": "accuracy"})[[*_KEYS, "round", "accuracy"]]
+        merged = accuracy.merge(totals(store), on=[*_KEYS, "round"], how="left")
+        by_figure[figure.name] = merged.assign(seconds=merged["settled"] if figure == PM else merged["seconds"])
+    return by_figure
 
 
 def read_targets(texts: Sequence[str]) -> dict[str, float]:
@@ -82,9 +83,9 @@ def targets(curve: pd.DataFrame, base: str, choices: Mapping[str, float]) -> dic
     return defaults | overrides
 
 
-def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, goals: Mapping[str, float]) -> Table:
+def cost_table(store: Store, curve: pd.DataFrame, goals: Mapping[str, float]) -> Table:
     """Traffic per client, and the costs at which each method reached its task's target accuracy (PM)."""
-    rows = []
+    costs, rows = totals(store), []
     for task in store.tasks:
         for row in store.rows:
             row_curve = curve[(curve["row"] == row) & (curve["task"] == task)]
@@ -118,22 +119,19 @@ def cost_table(store: Store, curve: pd.DataFrame, costs: pd.DataFrame, goals: Ma
     return Table("costs", "What an accuracy costs", caption, "Method", columns, tuple(rows), how=how)
 
 
-def budget_table(store: Store, chosen: str, costs: pd.DataFrame) -> Table:
+def budget_table(store: Store) -> Table:
     """Costs of a round of each method, all clients together, beside its accuracy: equal rounds are no equal budgets.
 
     Args:
         store: cells of one protocol; those from before work was kept have dashes.
-        chosen: `best`, `last` or `validation`.
-        costs: `totals`.
     """
-    work = store.table("work")
-    rows = []
+    work, costs, rows = store.table("work"), totals(store), []
     for task in store.tasks:
         for row in store.rows:
             done = [cell for cell in store.of(row, task) if cell.state == "done"]
             if not done:
                 continue
-            scores = [store.scores(row, task, figure, chosen) for figure in (GM, PM)]
+            scores = [store.scores(row, task, figure) for figure in (GM, PM)]
             row_work = work[(work["row"] == row) & (work["task"] == task)]
             means = row_work.groupby("seed")[list(_WORK)].mean() if len(row_work) else pd.DataFrame(columns=list(_WORK))
             sent = costs[(costs["row"] == row) & (costs["task"] == task)].groupby("seed")
@@ -149,7 +147,7 @@ def budget_table(store: Store, chosen: str, costs: pd.DataFrame) -> Table:
         "Steps: batches trained on. Samples: how often samples were read, for gradients or otherwise; several "
         "gradients of one batch count several times. Server steps: the server's own. MB: 10⁶ bytes sent and received, "
         "buffers included. Evaluation, and what a method trains for it, does not count. Accuracies: "
-        f"{SELECTION_TEXT[chosen]}."
+        f"{SELECTION_TEXT[store.chosen]}."
     )
     heads = ("task", "GM", "PM", "steps", "samples", "server steps", "MB")
     columns = tuple(map(Column, heads))

@@ -11,7 +11,7 @@ import pandas as pd
 
 from bench.data import Floats
 from bench.rng import generator
-from reports.reading.load import PM, Figure, Store
+from reports.reading.load import PM, Figure, Store, remembered
 from reports.tables.table import Column, Table, mean_entry, number, words
 
 LEAST = 5
@@ -20,16 +20,16 @@ _DRAWS = 400
 _READINGS = ("seen", "equal clients", "shrunk")
 
 
-def client_accuracies(store: Store, chosen: str, figure: Figure = PM) -> pd.DataFrame:
+@remembered
+def client_accuracies(store: Store, figure: Figure = PM) -> pd.DataFrame:
     """Accuracy in percent of every client: row, task, seed, client, correct, samples, accuracy, n_train.
 
     Args:
         store: cells of one protocol.
-        chosen: which round: `best`, `last` or `validation`.
         figure: whose round it is, and of which models; means over clients differ in their best round.
     """
     figures = figure.of(store.figures)
-    headline = figures[figures["selection"] == figures["task"].map(lambda task: store.selected(task, chosen))]
+    headline = figures[figures["selection"] == figures["task"].map(lambda task: store.selected(task))]
     keys = ["row", "task", "seed"]
     clients = store.table("clients")
     clients = clients[(clients["metric"] == figure.metric) & (clients["split"] == "test") & (clients["samples"] > 0)]

@@ -16,12 +16,12 @@ from reports.tables.standings import family
 from reports.tables.table import Column, Table, TableEntry, number, words
 
 
-def pool_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table | None:
+def pool_table(store: Store, figures: Sequence[Figure]) -> Table | None:
     """Standard errors in points: of each method's accuracy, and of its difference from the task's best one.
 
     None where no cell kept which samples were right.
     """
-    parts = {(figure, task): _errors(store, task, figure, chosen) for figure in figures for task in store.tasks}
+    parts = {(figure, task): _errors(store, task, figure) for figure in figures for task in store.tasks}
     shown = {place: errors for place, errors in parts.items() if errors}
     if not shown:
         return None
@@ -40,10 +40,10 @@ def pool_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table | 
     return Table("pool_error", "What other test samples could change", caption, "Method", columns, tuple(rows))
 
 
-def _errors(store: Store, task: str, figure: Figure, chosen: str) -> dict[str, tuple[float, float, float]]:
+def _errors(store: Store, task: str, figure: Figure) -> dict[str, tuple[float, float, float]]:
     """Compute for each row the error of its accuracy, its distance from the best, and the error of this distance."""
-    compared = family(store, [task], figure, chosen)
-    by_row = {row: _photographs(store, row, task, figure, chosen) for row in (*compared.scores, *compared.clones)}
+    compared = family(store, [task], figure)
+    by_row = {row: _photographs(store, row, task, figure) for row in (*compared.scores, *compared.clones)}
     known = {row: photographs for row, photographs in by_row.items() if photographs is not None}
     if not known:
         return {}
@@ -62,21 +62,21 @@ def error(photographs: pd.DataFrame) -> float:
     return float(np.sqrt(n / (n - 1) * np.square(left).sum())) if n > 1 else float("nan")
 
 
-def _photographs(store: Store, row: str, task: str, figure: Figure, chosen: str) -> pd.DataFrame | None:
+def _photographs(store: Store, row: str, task: str, figure: Figure) -> pd.DataFrame | None:
     """Contribution of each photograph to a row's accuracy in percent, `hits`, and to the whole, `weight`.
 
     Both are means over seeds; None where a cell kept nothing.
     """
     cells = store.of(row, task)
-    parts = [table for table in (_of_cell(store, cell, figure, chosen) for cell in cells) if table is not None]
+    parts = [table for table in (_of_cell(store, cell, figure) for cell in cells) if table is not None]
     if not parts or len(parts) < len(cells):
         return None
     return pd.concat(parts).groupby("sample").sum() / len(parts)
 
 
-def _of_cell(store: Store, cell: Cell, figure: Figure, chosen: str) -> pd.DataFrame | None:
+def _of_cell(store: Store, cell: Cell, figure: Figure) -> pd.DataFrame | None:
     of_figure = figure.of(store.figures[store.figures["cell"] == cell.view.id])
-    reported = of_figure[of_figure["selection"] == store.selected(cell.task, chosen)]
+    reported = of_figure[of_figure["selection"] == store.selected(cell.task)]
     if cell.state != "done" or len(reported) != 1:
         return None
     hits = cell.view.hits(figure.metric, figure.on, int(reported["round"].iloc[0]))

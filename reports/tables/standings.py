@@ -67,18 +67,14 @@ class Family:
 
 
 @remembered
-def family(store: Store, tasks: Sequence[str], figure: Figure, chosen: str) -> Family:
-    """The rows with a trained, complete figure on all of the tasks, each model once."""
-    derived = derived_rows(store, tasks, figure)
-    whole: dict[str, list[Floats]] = {}
-    left_out: dict[str, str] = {}
-    for row in store.rows:
-        if row in derived:
-            left_out[row] = "derived"
-        elif not all(store.complete(row, task, figure, chosen) for task in tasks):
-            left_out[row] = "incomplete"
-        else:
-            whole[row] = by_unit(store, row, tasks, figure, chosen)
+def family(store: Store, tasks: Sequence[str], figure: Figure, *, deployed: bool = False) -> Family:
+    """The rows with a trained, complete figure on all of the tasks, each model once.
+
+    Figures that a method derives count too where it is asked what to deploy.
+    """
+    derived, complete = set() if deployed else derived_rows(store, tasks, figure), store.whole(figure, tasks)
+    whole = {row: by_unit(store, row, tasks, figure) for row in complete if row not in derived}
+    left_out = {row: "derived" if row in derived else "incomplete" for row in store.rows if row not in whole}
     least = tuple(store.least(task, figure.on) for task in tasks)
     return Family(*each_once(whole), left_out, erratic_rows(store, tasks), least)
 
@@ -124,15 +120,15 @@ def derived_rows(store: Store, tasks: Sequence[str], figure: Figure) -> set[str]
     return set(f[f["task"].isin(tasks) & (f["metric"] == figure.metric) & f["derived"].astype(bool)]["row"])
 
 
-def by_unit(store: Store, row: str, tasks: Sequence[str], figure: Figure, chosen: str) -> list[Floats]:
+def by_unit(store: Store, row: str, tasks: Sequence[str], figure: Figure) -> list[Floats]:
     """Accuracies in percent of a row, per task `[units]`, units in one order for all rows."""
-    by_task = [store.scores(row, task, figure, chosen) for task in tasks]
+    by_task = [store.scores(row, task, figure) for task in tasks]
     return [np.array([units[unit] for unit in sorted(units)]) for units in by_task]
 
 
-def column_marks(store: Store, task: str, figure: Figure, chosen: str) -> tuple[dict[str, Mark], dict[str, str]]:
+def column_marks(store: Store, task: str, figure: Figure) -> tuple[dict[str, Mark], dict[str, str]]:
     """Marks of one column by row, and for each clone the row whose model it has."""
-    group = family(store, [task], figure, chosen)
+    group = family(store, [task], figure)
     marks: dict[str, Mark] = {row: _MARKS[standing.verdict] for row, standing in group.standings(store.margin).items()}
     means = {row: float(units[0].mean()) for row, units in group.scores.items()}
     if len(means) + len(group.clones) > 1:  # one without rivals is not called best
@@ -140,14 +136,14 @@ def column_marks(store: Store, task: str, figure: Figure, chosen: str) -> tuple[
     return marks | {row: marks.get(first, "") for row, first in group.clones.items()}, group.clones
 
 
-def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Table:
+def standings_table(store: Store, figures: Sequence[Figure]) -> Table:
     """Table of every method against the best of the others over all tasks, or those of a case, in one word and with its
     interval."""
     names = ("verdict", "difference", "low", "high", "seeds for 1 point")
     columns = (*([Column("case")] if store.cases else []), *(Column(n, f.name) for f in figures for n in names))
     rows: list[tuple[str, tuple[TableEntry, ...]]] = []
     for case, part in (store.cases or {"": store}).items():
-        by_figure = [_part(part, figure, chosen) for figure in figures]
+        by_figure = [_part(part, figure) for figure in figures]
         head = (words(case),) if store.cases else ()
         rows += [(row, (*head, *(entry for by_row in by_figure for entry in by_row[row]))) for row in part.rows]
     which = "all tasks of a case" if store.cases else "all tasks"
@@ -165,8 +161,8 @@ def standings_table(store: Store, chosen: str, figures: Sequence[Figure]) -> Tab
     return Table("standings", "What the data say", caption, "Method", columns, tuple(rows), how=how)
 
 
-def _part(store: Store, figure: Figure, chosen: str) -> dict[str, tuple[TableEntry, ...]]:
-    group = family(store, store.tasks, figure, chosen)
+def _part(store: Store, figure: Figure) -> dict[str, tuple[TableEntry, ...]]:
+    group = family(store, store.tasks, figure)
     standings = group.standings(store.margin)
     reasons = {**group.left_out, **{row: f"= {first}" for row, first in group.clones.items()}}
     part: dict[str, tuple[TableEntry, ...]] = {}

@@ -173,16 +173,8 @@ def test_lies_leave_out_their_part_of_the_noise_on_a_sum() -> None:
 def test_a_method_without_messages_has_attacks_by_data_only() -> None:
     with pytest.raises(UserError, match="attack 'sign_flip': the method 'centralized' sends no messages; take an atta"):
         attacked("centralized", "sign_flip")
-    attacked("centralized", "label_flip").advance()
-
-
-@pytest.mark.parametrize(
-    ("method", "sends"), [("local", "nothing"), ("fedproto", "no model value, only 'means', 'count'")]
-)
-def test_a_method_that_sends_no_model_has_attacks_by_data_only(method: str, sends: str) -> None:
-    with pytest.raises(UserError, match=f"attack 'noise': method '{method}' sends {sends}, which it would leave as it"):
-        attacked(method, "noise").advance()
-    attacked(method, "label_flip").advance()
+    for method in ("centralized", "local", "fedproto"):  # of which the latter two send no model
+        attacked(method, "label_flip").advance()
 
 
 @pytest.mark.parametrize("method", EVERY_METHOD)
@@ -201,24 +193,6 @@ def test_every_method_is_attacked_or_refused(method: str) -> None:
     run(plain, 1)
     lies, honest = everything(federation), everything(plain)
     assert any(not torch.equal(lies[name], honest[name]) for name in lies if name in honest)
-
-
-def test_an_upload_without_a_download_of_its_name_is_said() -> None:
-    federation = attacked("fedadmm", "sign_flip")
-    run(federation, 2)
-    assert federation.warnings == [
-        "attack: method 'fedadmm' downloads no 'moved', so the attack is on its numbers and not on their change"
-    ]
-
-
-def test_what_an_attack_leaves_alone_is_said_once() -> None:
-    """A control variate is as large as the model."""
-    federation = attacked("scaffold", "sign_flip")
-    run(federation, 2)
-    assert federation.warnings == [
-        "attack 'sign_flip': method 'scaffold': 50% of the numbers that clients send are no model values "
-        "('control_change'), and malicious clients send them honestly"
-    ]
 
 
 def test_poison_is_in_the_training_samples_of_malicious_clients_only() -> None:

@@ -123,12 +123,6 @@ def test_weights_that_a_constructor_reads_are_part_of_the_id(
     assert [len(set(of_cell)) for of_cell in zip(drawn, read, other, gained, strict=True)] == [4, 4, 1]
 
 
-def test_plan_and_identities_agree(register: Callable[[str, Dataset], None]) -> None:
-    register("notes", notes(groups=False))
-    (planned,) = plan([CELL], Path(), download=False)
-    assert planned.id == Identities(Path()).of(CELL)
-
-
 def test_what_the_user_s_partition_makes_is_part_of_the_id(
     register: Callable[[str, Dataset], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

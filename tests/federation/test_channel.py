@@ -14,7 +14,7 @@ from bench.params import Params
 from bench.plugin import CHANNELS
 from bench.rng import generator
 from tests.engine.problems import EVERY_METHOD, generic, numbered_model, remarks, run, toy
-from tests.federation.helpers import channel
+from tests.federation.helpers import SIZES, attack, channel
 
 TOP_K = {"name": "top_k", "share": 0.25}
 
@@ -82,15 +82,18 @@ def test_clients_and_rounds_have_draws_of_their_own() -> None:
     assert len(set(memories)) == len(memories)
 
 
+BOTH: list[dict[str, Any]] = [{"channel": channel("top_k", "sign")}, {"attack": attack("sign_flip"), "sizes": SIZES}]
+"""Channel and attack act on model values alone, and what they leave is said by the same record."""
+
+
+@pytest.mark.parametrize("settings", BOTH, ids=["channel", "attack"])
 @pytest.mark.parametrize(
     ("method", "sends"), [("local", "nothing"), ("fedproto", "no model value, only 'means', 'count'")]
 )
-def test_a_method_that_sends_no_model_is_refused(method: str, sends: str) -> None:
-    federation = toy(method, channel=channel("top_k", "sign"))
-    with pytest.raises(
-        UserError, match=f"channel: method '{method}' sends {sends}, so top_k, sign would change nothing"
-    ):
-        federation.advance()
+def test_a_method_that_sends_no_model_is_refused(method: str, sends: str, settings: dict[str, Any]) -> None:
+    rest = "so top_k, sign would change nothing" if "channel" in settings else "which it would leave as it"
+    with pytest.raises(UserError, match=f"(channel|attack 'sign_flip'): method '{method}' sends {sends}, {rest}"):
+        toy(method, **settings).advance()
 
 
 @pytest.mark.parametrize("method", EVERY_METHOD)
@@ -106,32 +109,39 @@ def test_every_method_sends_less_or_is_refused(method: str) -> None:
     assert 0 < encoded.ledger[0]["up"] < plain.ledger[0]["up"]
 
 
-def test_an_upload_without_a_download_of_its_name_is_said() -> None:
-    federation = toy("fedadmm", channel=channel("cast"))
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    zip(BOTH, ["channel: {}, so the operations see", "attack: {}, so the attack is on"], strict=True),
+)
+def test_an_upload_without_a_download_of_its_name_is_said(settings: dict[str, Any], says: str) -> None:
+    federation = toy("fedadmm", **settings)
     run(federation, 2)
-    assert federation.warnings == [
-        "channel: method 'fedadmm' downloads no 'moved', so the operations see its numbers and not their change"
-    ]
+    said = says.format("method 'fedadmm' downloads no 'moved'")
+    assert federation.warnings == [f"{said} its numbers and not {'on ' * ('attack' in says)}their change"]
 
 
 @pytest.mark.parametrize(
     ("method", "settings", "share", "name"),
-    [("scaffold", {}, 50, "control_change"), ("floco", {"hp": {"endpoints": 3}}, 46, "others"), ("fedavg", {}, 0, "")],
+    [
+        ("scaffold", BOTH[0], 50, "control_change"),
+        ("scaffold", BOTH[1], 50, "control_change"),
+        ("floco", {**BOTH[0], "hp": {"endpoints": 3}}, 46, "others"),
+        ("fedavg", BOTH[0], 0, ""),
+    ],
 )
-def test_what_the_operations_leave_alone_is_said_once(
-    method: str, settings: dict[str, Any], share: int, name: str
-) -> None:
+def test_what_is_left_alone_is_said_once(method: str, settings: dict[str, Any], share: int, name: str) -> None:
     """A control variate is as large as the model; beside a model of 12 + 9 numbers are two more heads of 9."""
-    federation = toy(method, channel=channel("sign"), **settings)
-    stopped = toy(method, channel=channel("sign"), **settings)
+    federation, stopped = toy(method, **settings), toy(method, **settings)
     run(federation, 2)
     tensors, plain = federation.state()
     stopped.restore(tensors, json.loads(json.dumps(plain)))
     run(stopped, 1)
+    by, then = ("attack 'sign_flip'", "malicious clients send them honestly")
+    by, then = ("channel", "travel as they are") if "channel" in settings else (by, then)
     for going_on in (federation, stopped):
         assert remarks(going_on) == (share > 0) * [
-            f"channel: method '{method}': {share}% of the numbers that clients send are no model values ('{name}'), "
-            "and travel as they are"
+            f"{by}: method '{method}': {share}% of the numbers that clients send are no model values ('{name}'), "
+            f"and {then}"
         ]
 
 

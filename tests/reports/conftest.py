@@ -4,7 +4,9 @@ import hashlib
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,15 +38,19 @@ def write_store(
     methods: tuple[str, ...] = tuple(LEVELS),
     states: dict[tuple[str, float, int], str] | None = None,
     published: str | None = None,
+    prefix: str = "",
     **common: object,
 ) -> Path:
-    """Write a run folder; `states` gives the cells `(method, alpha, seed)` that are not done ("missing": no folder)."""
+    """Write a run folder; `states` gives the cells `(method, alpha, seed)` that are not done ("missing": no folder).
+
+    Cells of runs with other settings have other ids if the runs have other prefixes.
+    """
     cells = []
     for method in methods:
         for alpha in alphas:
             for seed in range(seeds):
                 settings = Settings(method=method, alpha=alpha, seed=seed, clients=CLIENTS, rounds=ROUNDS, **common)
-                cell = cell_id(f"{method}-{alpha:g}-{seed}")
+                cell = cell_id(f"{prefix}{method}-{alpha:g}-{seed}")
                 cells.append({"id": cell, "label": settings.name, "settings": settings.model_dump()})
                 state = (states or {}).get((method, alpha, seed), "done")
                 if state != "missing":
@@ -77,34 +83,41 @@ CASE_METHODS = ("fedavg", "fedper", "ditto")
 
 def write_cases(folder, *, seeds=4, alphas=(1.0,), settings=CASES, **info):
     """Runs of one grid with named cases, a run folder for each case."""
-    runs = []
-    for name, of_case in settings.items():
-        run = write_store(folder / name, seeds=seeds, alphas=alphas, methods=CASE_METHODS, case=name, **of_case)
-        content = json.loads((run / "run.json").read_text(encoding="utf-8"))
-        for cell in content["cells"]:
-            before, cell["id"] = cell["id"], cell_id(f"{cell['id']} {name}")
-            (run / before).rename(run / cell["id"])
-        (run / "run.json").write_text(json.dumps(content | {"cases": list(settings)} | info), encoding="utf-8")
-        copy_settings(run)
-        runs.append(run)
-    return runs
+    common = {"seeds": seeds, "alphas": alphas, "methods": CASE_METHODS}
+    runs = [write_store(folder / name, prefix=name, case=name, **common, **of) for name, of in settings.items()]
+    return [change_run(run, cases=list(settings), **info) for run in runs]
 
 
 def name_cases(run: Path) -> None:
     """Make a league's tasks of the alphas: below 1 cases of `digits`, else of `synthetic`."""
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    for cell in info["cells"]:
+
+    def named(cell):
         alpha = cell["settings"]["alpha"]
-        cell["settings"] |= {"case": f"case {alpha}", "dataset": "digits" if alpha < 1 else "synthetic"}
-    _json(run / "run.json", info)
-    copy_settings(run)
+        return {"case": f"case {alpha}", "dataset": "digits" if alpha < 1 else "synthetic"}
+
+    change_run(run, named)
 
 
-def copy_settings(run: Path) -> None:
-    """Give the cells of a run the settings that its `run.json` now has."""
-    for cell in json.loads((run / "run.json").read_text(encoding="utf-8"))["cells"]:
+def change_run(run: Path, settings_of: Callable[[dict[str, Any]], dict[str, Any]] = lambda cell: {}, **info) -> Path:
+    """Give a run's cells other settings, by their entries in `run.json`, and that file other fields."""
+    content = json.loads((run / "run.json").read_text(encoding="utf-8")) | info
+    for cell in content["cells"]:
+        cell["settings"] |= settings_of(cell)
         if (run / cell["id"]).is_dir():
             _json(run / cell["id"] / "settings.json", cell["settings"])
+    _json(run / "run.json", content)
+    return run
+
+
+def cells_of(run: Path, without: str = "") -> list[dict[str, Any]]:
+    """The cells in a run's `run.json`, without those of a label."""
+    cells = json.loads((run / "run.json").read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["label"] != without]
+
+
+def change_status(folder: Path, **status: object) -> None:
+    """Change a cell's `status.json`."""
+    _json(folder / "status.json", json.loads((folder / "status.json").read_text(encoding="utf-8")) | status)
 
 
 def cell_id(name: str) -> str:

@@ -10,7 +10,6 @@ from bench.results.results import tidy
 from reports.reading.load import PM, PM_EQUAL, load
 from reports.statistics import inference
 from reports.tables import accuracy
-from tests.reports.conftest import cell_id
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +18,7 @@ def figures(run):
 
 
 def test_main_table_is_mean_and_standard_deviation_over_seeds(store, figures):
-    table = accuracy.main_table(store, "validation")
+    table = accuracy.main_table(store)
     for position, (alpha, metric, on, mean) in enumerate(
         [(1.0, "gm", "global", ""), (1.0, "pm", "local", "train_size"), (0.1, "gm", "global", "")]
     ):
@@ -30,21 +29,16 @@ def test_main_table_is_mean_and_standard_deviation_over_seeds(store, figures):
         assert (entry.value, entry.spread) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
 
 
-def test_columns_are_tasks_and_rows_are_labels(store):
-    table = accuracy.main_table(store, "validation")
-    assert table.groups == [("digits, α=1", 2), ("digits, α=0.1", 2)]
-    assert [label for label, _ in table.rows] == ["fedavg", "local", "fedper", "ditto", "scd"]
-
-
 def test_a_table_of_some_tasks_has_no_columns_of_others(store):
-    table = accuracy.main_table(store, "validation", tasks=["digits, α=0.1"])
-    whole = accuracy.main_table(store, "validation")
-    assert table.groups == [("digits, α=0.1", 2)]
+    table = accuracy.main_table(store, tasks=["digits, α=0.1"])
+    whole = accuracy.main_table(store)
+    assert whole.groups == [("digits, α=1", 2), ("digits, α=0.1", 2)]
+    assert table.groups == whole.groups[1:]
     assert _row(table, "scd") == _row(whole, "scd")[2:]
 
 
 def test_what_is_not_done_is_shown(store):
-    table = accuracy.main_table(store, "validation")
+    table = accuracy.main_table(store)
     assert [entry.note for entry in _row(table, "fedper")[2:]] == ["3 failed", "3 failed"]
     assert _row(table, "ditto")[0].note == "(1 diverged)"
     assert _row(table, "scd")[2].note == "(n=2; 1 missing)"
@@ -52,13 +46,13 @@ def test_what_is_not_done_is_shown(store):
 
 
 def test_derived_figures_are_bracketed(store):
-    table = accuracy.main_table(store, "validation")
+    table = accuracy.main_table(store)
     assert [entry.derived for entry in _row(table, "fedavg")] == [False, True, False, True]
     assert [entry.derived for entry in _row(table, "local")] == [True, False, True, False]
 
 
 def test_one_best_a_column_and_it_has_the_highest_mean_of_what_was_trained_everywhere(store):
-    table = accuracy.main_table(store, "validation")
+    table = accuracy.main_table(store)
     for column in range(len(table.columns)):
         entries = [entries[column] for _, entries in table.rows if entries[column].value is not None]
         best = [entry for entry in entries if entry.mark == "best"]
@@ -71,47 +65,37 @@ def test_a_divergence_counts_as_chance_level_and_promotes_nobody(store_writer, t
     whole = load([store_writer(tmp_path / "whole", alphas=(1.0,))])
     states = {("ditto", 1.0, seed): "diverged" for seed in (0, 1)}
     diverged = load([store_writer(tmp_path / "diverged", alphas=(1.0,), states=states)])
-    left = whole.scores("ditto", "digits, α=1", PM, "validation")["2"]
-    assert _row(accuracy.main_table(whole, "validation"), "ditto")[1].mark == "best"
-    table = accuracy.main_table(diverged, "validation")
+    left = whole.scores("ditto", "digits, α=1", PM)["2"]
+    assert _row(accuracy.main_table(whole), "ditto")[1].mark == "best"
+    table = accuracy.main_table(diverged)
     entry = _row(table, "ditto")[1]
     assert entry.value == pytest.approx((left + 10 + 10) / 3)
     assert entry.note == "(2 diverged)"
     assert entry.mark != "best"
     assert _row(table, "scd")[1].mark == "best"
-    ranks = {label: entries[7].value for label, entries in accuracy.aggregate_table(diverged, "validation").rows}
+    ranks = {label: entries[7].value for label, entries in accuracy.aggregate_table(diverged).rows}
     assert ranks["ditto"] == max(rank for rank in ranks.values() if rank is not None)
 
 
 @pytest.mark.parametrize("state", ["failed", "missing"])
 def test_a_method_without_all_its_cells_is_neither_ranked_nor_tested(store_writer, tmp_path, state):
     store = load([store_writer(tmp_path, alphas=(1.0,), states={("scd", 1.0, 0): state})])
-    assert _row(accuracy.main_table(store, "validation"), "scd")[1].mark == ""
-    assert "scd" not in [label for label, _ in accuracy.aggregate_table(store, "validation").rows]
-    assert "scd" not in accuracy.ranking(store, PM, "validation").names
-    compared = dict(accuracy.comparison_table(store, "validation").rows)
+    assert _row(accuracy.main_table(store), "scd")[1].mark == ""
+    assert "scd" not in [label for label, _ in accuracy.aggregate_table(store).rows]
+    assert "scd" not in accuracy.ranking(store, PM).names
+    compared = dict(accuracy.comparison_table(store).rows)
     assert compared["scd"][6].note == "–"
 
 
 def test_seeds_of_one_partition_are_one_unit(store_writer, tmp_path):
-    runs = [store_writer(tmp_path / str(k), alphas=(1.0,), partition_seed=k) for k in range(3)]
-    for k, run in enumerate(runs):  # a cell's folder, and so its id, is its own
-        document = run / "run.json"
-        text = document.read_text()
-        for folder in [path for path in run.iterdir() if path.is_dir()]:
-            own = cell_id(f"{folder.name}-{k}")
-            folder.rename(run / own)
-            text = text.replace(f'"{folder.name}"', f'"{own}"')
-        document.write_text(text)
-    store = load(runs)
-    figure = (PM, "validation")
-    seeds, units = (of("scd", "digits, α=1", *figure) for of in (store.by_seed, store.scores))
+    store = load([store_writer(tmp_path / str(k), alphas=(1.0,), partition_seed=k, prefix=str(k)) for k in range(3)])
+    seeds, units = (of("scd", "digits, α=1", PM) for of in (store.by_seed, store.scores))
     assert (len(seeds), sorted(units)) == (9, ["0", "1", "2"])
     assert units["1"] == pytest.approx(np.mean([seeds[f"{seed}/1"] for seed in range(3)]))
-    table = accuracy.main_table(store, "validation")
+    table = accuracy.main_table(store)
     assert "3 partitions, each the mean of up to 3 seeds" in table.caption
     assert _row(table, "scd")[1].spread == pytest.approx(np.std(list(units.values()), ddof=1))
-    differences = accuracy.comparison_table(store, "validation")
+    differences = accuracy.comparison_table(store)
     assert {entries[2].value for _, entries in differences.rows} == {3}
 
 
@@ -122,38 +106,38 @@ def test_a_task_without_validation_data_beside_one_that_has_some(store_writer, t
     figures = store.figures
     without = (figures["task"] == "digits, α=0.1") & (figures["selection"] == "validation")
     mixed = replace(store, figures=figures[~without])
-    table = accuracy.main_table(mixed, accuracy.selection(mixed))
+    table = accuracy.main_table(mixed)
     assert "the last round on digits, α=0.1: no validation data" in table.how
-    assert "no validation data" not in accuracy.main_table(mixed, "validation", tasks=["digits, α=1"]).how
+    assert "no validation data" not in accuracy.main_table(mixed, tasks=["digits, α=1"]).how
     last = mixed.scores("scd", "digits, α=0.1", PM, "last")
     assert _row(table, "scd")[3].value == pytest.approx(np.mean(list(last.values())))
-    assert len(accuracy.aggregate_table(mixed, "validation").rows) == 5
+    assert len(accuracy.aggregate_table(mixed).rows) == 5
 
 
 def test_equal_methods_are_both_best(store_writer, tmp_path):
     store = load([store_writer(tmp_path, alphas=(1.0,))])
     ditto = store.figures[store.figures["row"] == "ditto"]
     twins = replace(store, figures=pd.concat([ditto, ditto.assign(row="scd")]))
-    table = accuracy.main_table(twins, "validation")
+    table = accuracy.main_table(twins)
     assert [_row(table, name)[1].mark for name in ("ditto", "scd")] == ["best", "best"]
     assert _row(table, "scd")[1].note == "(= ditto)"
 
 
 def test_caption_says_which_figure_it_is(store):
-    table = accuracy.main_table(store, "validation")
+    table = accuracy.main_table(store)
     caption = f"{table.caption} {table.how}"
     for words in ("over 3 seeds", "weighted by training size", "Protocol: honest", "chosen on validation data"):
         assert words in caption
-    equal = accuracy.main_table(store, "last", (PM_EQUAL,))
+    equal = accuracy.main_table(replace(store, choice="last"), (PM_EQUAL,))
     assert "every client counting the same" in equal.caption
     assert "the last round" in equal.how
 
 
 def test_comparisons_are_paired_by_seed(store):
-    table = accuracy.comparison_table(store, "validation")
+    table = accuracy.comparison_table(store)
     label, entries = next(row for row in table.rows if row[0] == "scd" and row[1][1].note == "PM")
     task = "digits, α=1"
-    scores = {row: store.scores(row, task, PM, "validation") for row in ("scd", "fedavg")}
+    scores = {row: store.scores(row, task, PM) for row in ("scd", "fedavg")}
     expected = inference.paired(scores["scd"], scores["fedavg"])
     assert (label, entries[0].note) == ("scd", task)
     assert [entry.value for entry in entries[3:6]] == [expected.difference, expected.low, expected.high]
@@ -161,7 +145,7 @@ def test_comparisons_are_paired_by_seed(store):
 
 
 def test_aggregates_leave_out_methods_with_gaps(store):
-    table = accuracy.aggregate_table(store, "validation")
+    table = accuracy.aggregate_table(store)
     assert [label for label, _ in table.rows] == ["fedavg", "local", "ditto"]
     ranks = {label: entries[0].value for label, entries in table.rows}
     assert ranks["local"] is None  # its generic model is derived
@@ -170,9 +154,10 @@ def test_aggregates_leave_out_methods_with_gaps(store):
 
 def test_the_protocol_says_which_round_is_reported(store, store_writer, tmp_path):
     paper = load([store_writer(tmp_path / "paper", seeds=1, methods=("local",), protocol="paper")])
-    assert (accuracy.selection(store), accuracy.selection(paper)) == ("validation", "best")
+    assert (store.chosen, paper.chosen) == ("validation", "best")
+    assert replace(store, choice="tail").chosen == "tail"
     unvalidated = replace(store, figures=store.figures[store.figures["selection"] == "last"])
-    assert accuracy.selection(unvalidated) == "last"
+    assert unvalidated.chosen == "last"
 
 
 def _row(table, label):
@@ -181,7 +166,7 @@ def _row(table, label):
 
 def test_only_what_was_tuned_for_is_marked(store):
     """A column that nobody tuned for has no winner: the other figure's settings decide it."""
-    free, tuned = (accuracy.main_table(store, "validation", tuned=metrics) for metrics in ((), ("pm",)))
+    free, tuned = (accuracy.main_table(store, tuned=metrics) for metrics in ((), ("pm",)))
     for k, column in enumerate(free.columns):
         marks, kept = ([entries[k].mark for _, entries in table.rows] for table in (free, tuned))
         assert "best" in marks

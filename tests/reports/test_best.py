@@ -11,7 +11,7 @@ from scipy import special, stats
 from bench.rng import generator
 from reports.reading.load import HEADLINE, PM, load
 from reports.statistics import best
-from reports.tables import accuracy, standings
+from reports.tables import standings
 from tools.simulation import simulate
 
 
@@ -86,7 +86,7 @@ def test_erratic_is_who_diverged_in_some_seeds_of_a_task(store_writer, tmp_path)
     """Who diverged in all of them guesses there, which is a figure like another."""
     states = {("ditto", 1.0, 1): "diverged", **{("scd", 0.1, seed): "diverged" for seed in range(3)}}
     store = load([store_writer(tmp_path, states=states)])
-    group = standings.family(store, store.tasks, PM, accuracy.selection(store))
+    group = standings.family(store, store.tasks, PM)
     assert group.erratic == {"ditto"}
     tasks = [np.array(rows) for rows in zip(*group.scores.values(), strict=True)]
     flags = [row == "ditto" for row in group.scores]
@@ -141,7 +141,7 @@ def test_the_margin_of_equivalence_is_the_readers(store_writer, tmp_path):
     """With fifty points every method is equivalent to the best; the captions say the margin."""
     store = load([store_writer(tmp_path, alphas=(1.0,), methods=("fedavg", "ditto", "scd"))])
     wide = replace(store, margin=50.0)
-    tables = [standings.standings_table(one, "validation", HEADLINE) for one in (store, wide)]
+    tables = [standings.standings_table(one, HEADLINE) for one in (store, wide)]
     verdicts = [{entries[0].note for _, entries in table.rows} for table in tables]
     assert "worse" in verdicts[0]
     assert verdicts[1] <= {"better", "equivalent"}

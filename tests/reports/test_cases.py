@@ -37,9 +37,6 @@ def drawn(monkeypatch):
     return canvases
 
 
-PLACE = (PM, "validation")
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     return _shaken(load(write_cases(tmp_path_factory.mktemp("cases"))))
@@ -62,16 +59,16 @@ def test_cases_are_columns_by_their_names_and_their_settings_make_no_rows(store,
     assert "3 methods, 1 task in 3 cases, 36 cells" in _summary(store)
     assert two_tasks.tasks[:3] == ["digits, α=1, plain", "digits, α=0.1, plain", "digits, α=1, attacked"]
     assert "3 methods, 2 tasks in 3 cases, 72 cells" in _summary(two_tasks)
-    note = accuracy.main_table(store, "validation").notes[1]
+    note = accuracy.main_table(store).notes[1]
     assert note.startswith("Cases. plain: none of these; attacked: sign_flip share=0.2 factor=1; robust: ")
 
 
 def test_methods_are_compared_within_each_case(store):
-    rows = standings_table(store, "validation", (PM,)).rows
+    rows = standings_table(store, (PM,)).rows
     assert [(row, entries[0].note) for row, entries in rows] == [(row, case) for case in NAMES for row in CASE_METHODS]
     verdicts = {entries[1].note for row, entries in rows if row in ("fedper", "ditto")}
     assert verdicts <= {"better", "worse", "undecided", "equivalent"}
-    compared = accuracy.comparison_table(store, "validation").rows
+    compared = accuracy.comparison_table(store).rows
     assert {entries[0].note for _, entries in compared} == set(NAMES)
 
 
@@ -97,9 +94,9 @@ def test_a_case_is_compared_with_the_reference_and_with_the_case_that_it_adds_to
 
 
 def test_what_a_case_costs_is_student_s_interval_of_the_differences_by_seed(store):
-    found = {(e.row, e.case, e.against): e.difference for e in cases.effects(store, *PLACE)}
+    found = {(e.row, e.case, e.against): e.difference for e in cases.effects(store, PM)}
     for (row, case, against), difference in found.items():
-        of_case, reference = (store.by_seed(row, name, *PLACE) for name in (case, against))
+        of_case, reference = (store.by_seed(row, name, PM) for name in (case, against))
         differences = np.array([of_case[seed] - reference[seed] for seed in sorted(of_case)])
         low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
         assert (difference.n, difference.mean) == (4, pytest.approx(differences.mean()))
@@ -108,9 +105,9 @@ def test_what_a_case_costs_is_student_s_interval_of_the_differences_by_seed(stor
 
 
 def test_over_several_tasks_it_is_that_of_the_seeds_mean_differences(two_tasks):
-    effect = next(e for e in cases.effects(two_tasks, *PLACE) if (e.row, e.case) == ("ditto", "attacked"))
+    effect = next(e for e in cases.effects(two_tasks, PM) if (e.row, e.case) == ("ditto", "attacked"))
     by_task = [
-        [two_tasks.by_seed("ditto", f"digits, α={alpha}, {case}", *PLACE)[str(seed)] for seed in range(4)]
+        [two_tasks.by_seed("ditto", f"digits, α={alpha}, {case}", PM)[str(seed)] for seed in range(4)]
         for alpha in ("1", "0.1")
         for case in ("attacked", "plain")
     ]
@@ -135,7 +132,7 @@ def test_a_known_cost_is_found_with_its_sign_under_skewed_and_heavy_noise(store)
         noise = np.where(ditto, 0.004, 0.012) * (rng.exponential(size=rows) - 1 + 0.3 * rng.standard_t(4, size=rows))
         changed = replace(part, figures=figures.assign(value=shared - 0.03 * (ditto & attacked) + noise))
         found = {
-            e.row: e.difference for e in cases.effects(changed, *PLACE) if (e.case, e.against) == ("attacked", "plain")
+            e.row: e.difference for e in cases.effects(changed, PM) if (e.case, e.against) == ("attacked", "plain")
         }
         sound += found["ditto"].high < 0
         covered["ditto"] += found["ditto"].low <= -3 <= found["ditto"].high
@@ -168,7 +165,7 @@ def test_a_cell_of_two_cases_stands_in_both(tmp_path):
     )
     store = load([run])
     assert store.tasks == ["one", "two"]
-    scores = [store.scores("fedavg", task, *PLACE) for task in store.tasks]
+    scores = [store.scores("fedavg", task, PM) for task in store.tasks]
     assert len(scores[0]) == 2
     assert scores[0] == scores[1]
 
@@ -186,7 +183,7 @@ def test_parts_by_name_have_short_names_in_rows_and_stand_in_full_below(tmp_path
         "fedavg, trimmed mean 0.2, no channel",
         "fedavg, no server rule, clip 1 + gaussian",
     ]
-    rows = next(note for note in accuracy.main_table(store, "validation").notes if note.startswith("Rows."))
+    rows = next(note for note in accuracy.main_table(store).notes if note.startswith("Rows."))
     assert "clip norm=1 + gaussian noise=2 on=each delta=1e-05" in rows
 
 
@@ -224,10 +221,10 @@ def test_a_reference_that_is_no_case_is_refused():
 
 
 def test_the_heat_map_has_each_mean_with_its_interval_and_a_frame_for_the_best(store, drawn):
-    [picture] = maps.heat_maps(store, "validation", {})
+    [picture] = maps.heat_maps(store, {})
     texts = {text.get_text() for axis in drawn[0].axes for text in axis.texts}
     for row in store.rows:
-        units = list(store.scores(row, "attacked", *PLACE).values())
+        units = list(store.scores(row, "attacked", PM).values())
         share = np.array(units).mean() / 100
         half = stats.sem(units) * stats.t.ppf(0.975, len(units) - 1) / 100 / (share * (1 - share))
         low, high = 100 * special.expit(special.logit(share) + np.array([-half, half]))
@@ -238,24 +235,24 @@ def test_the_heat_map_has_each_mean_with_its_interval_and_a_frame_for_the_best(s
 
 def test_cases_without_an_attack_have_no_column_of_its_success(store, drawn):
     success = {("ditto", "attacked", "pm"): {"0": 40.0, "1": 60.0}}
-    names = [picture.name for picture in maps.heat_maps(store, "validation", success)]
+    names = [picture.name for picture in maps.heat_maps(store, success)]
     assert names == ["cases", "success"]
     assert [label.get_text() for label in drawn[1].axes[0].get_xticklabels()] == ["attacked"]
 
 
 def test_accuracy_is_drawn_against_the_share_of_attackers_only_where_three_shares_are(store, tmp_path, drawn):
-    assert list(trends.trends(store, "validation", {})) == []
+    assert list(trends.trends(store, {})) == []
     shares = {f"{share}": {"attack": {"name": "sign_flip", "share": share, "factor": 1.0}} for share in (0.4, 0.1)}
     several = load(write_cases(tmp_path, seeds=2, settings={"plain": {}, **shares}))
-    [picture] = trends.trends(several, "validation", {("ditto", "0.4", "pm"): {"0": 50.0}})
+    [picture] = trends.trends(several, {("ditto", "0.4", "pm"): {"0": 50.0}})
     assert picture.name == "share_sign_flip"
     assert len(drawn[0].axes) == 3  # two accuracies and the success
     ditto = drawn[0].axes[1].lines[2]
     assert list(ditto.get_xdata()) == [0.0, 0.1, 0.4]
-    expected = [np.mean(list(several.scores("ditto", case, *PLACE).values())) for case in ("plain", "0.1", "0.4")]
+    expected = [np.mean(list(several.scores("ditto", case, PM).values())) for case in ("plain", "0.1", "0.4")]
     assert list(ditto.get_ydata()) == pytest.approx(expected)
     without = tuple(cell for cell in several.cells if (cell.row, cell.case) != ("fedper", "0.1"))
-    assert len(list(trends.trends(replace(several, cells=without), "validation", {}))) == 1
+    assert len(list(trends.trends(replace(several, cells=without), {}))) == 1
     assert len(drawn[1].axes[0].lines) == 2, "FedPer has two shares only"
 
 
@@ -265,8 +262,8 @@ def test_accuracy_is_drawn_against_epsilon_with_what_has_no_noise_at_the_end(tmp
         write_cases(tmp_path, seeds=1, settings={"none": {}, "1": {"channel": noise[0]}, "2": {"channel": noise[1]}})
     )
     worth = store.figures["task"].map({"none": np.nan, "1": 8.0, "2": 2.0})
-    [picture] = trends.trends(replace(store, figures=store.figures.assign(epsilon_client=worth)), "validation", {})
+    [picture] = trends.trends(replace(store, figures=store.figures.assign(epsilon_client=worth)), {})
     assert picture.name == "epsilon_client"
     assert [label.get_text() for label in drawn[0].axes[0].get_xticklabels()] == ["2", "8", "none"]
-    expected = [np.mean(list(store.scores("ditto", case, *PLACE).values())) for case in ("2", "1", "none")]
+    expected = [np.mean(list(store.scores("ditto", case, PM).values())) for case in ("2", "1", "none")]
     assert list(drawn[0].axes[1].lines[2].get_ydata()) == pytest.approx(expected)

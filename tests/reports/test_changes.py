@@ -1,7 +1,5 @@
 """Changes of the data in a report: every figure by hand, and the curves."""
 
-import json
-
 import pandas as pd
 import pytest
 
@@ -11,7 +9,7 @@ from reports.page.changes import change_curves, change_table, changes, curves
 from reports.page.page import write_report
 from reports.reading.load import load
 from reports.reading.names import setting_text
-from tests.reports.conftest import cell_id, copy_settings
+from tests.reports.conftest import cell_id, change_run, change_status
 
 ENDS = (4, 8, 12)
 TIMELINE = [{"round": 4, "shifts": [{"name": "concept_shift", "clusters": 2}]}, {"round": 8, "add_classes": 1}]
@@ -25,11 +23,7 @@ CURVE = [0.5, 0.6, 0.7, 0.8, 0.5, 0.75, 0.76, 0.7, 0.3, 0.4, 0.5, 0.65]
 def changing(store_writer, tmp_path):
     """A run of two seeds; in the second one every accuracy is 0.1 lower."""
     run = store_writer(tmp_path, seeds=2, methods=("fedavg",), alphas=(1.0,))
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    for cell in info["cells"]:
-        cell["settings"]["timeline"] = TIMELINE
-    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
-    copy_settings(run)
+    change_run(run, lambda _: {"timeline": TIMELINE})
     for seed in (0, 1):
         folder = run / cell_id(f"fedavg-1-{seed}")
         place = ("pm", "local", "train_size", "test", "accuracy")
@@ -46,8 +40,7 @@ def changing(store_writer, tmp_path):
 
 def test_a_diverged_cell_guesses_and_never_recovers(changing):
     """One of ten classes; in the table's means, and not left out of them."""
-    path = changing / cell_id("fedavg-1-1") / "status.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "state": "diverged"}), encoding="utf-8")
+    change_status(changing / cell_id("fedavg-1-1"), state="diverged")
     store = load([changing])
     entries = dict(change_table(store, changes(store)).rows)["fedavg"]
     assert [entry.value for entry in entries[:2]] == pytest.approx([(80 + 10) / 2, (40 + 10) / 2])

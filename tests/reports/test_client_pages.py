@@ -13,9 +13,8 @@ from bench.results.results import load_run
 from bench.runs.cell_options import Options
 from reports.page.client_pages import _folders, write_client_pages
 from reports.reading.load import load
-from reports.tables.accuracy import selection
 from reports.tables.fairness import client_accuracies
-from tests.reports.conftest import copy_settings
+from tests.reports.conftest import change_run
 from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
 from tests.runs.helpers import make_run
 
@@ -62,13 +61,8 @@ def test_a_seed_that_diverged_counts_at_chance_level(store_writer: Callable[...,
     """As in all tables: else a client's mean is that of the seeds that went well."""
     states = {("ditto", 1.0, 1): "diverged"}
     run = store_writer(tmp_path / "run", seeds=2, alphas=(1.0,), methods=("ditto", "local"), states=states)
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    for cell in info["cells"]:
-        cell["settings"]["partition_seed"] = 0
-    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
-    copy_settings(run)
-    store = load([run])
-    accuracies = client_accuracies(store, selection(store))
+    store = load([change_run(run, lambda _: {"partition_seed": 0})])
+    accuracies = client_accuracies(store)
     (first,) = accuracies[(accuracies["row"] == "ditto") & (accuracies["client"] == 0)]["accuracy"]
     page = next(path for path in write_client_pages(store, tmp_path / "report") if path.parent.name == "client-0")
     scores = pd.read_csv(page.parent / "tables" / "scores.csv").set_index(["row", "column"])

@@ -1,11 +1,9 @@
 """Two runs of one grid."""
 
-import json
-
 import pytest
 
 from reports.tables.compare import compare_runs
-from tests.reports.conftest import cell_id, copy_settings
+from tests.reports.conftest import cell_id, cells_of, change_run
 from tests.warm import PATIENCE
 
 
@@ -49,11 +47,7 @@ def test_runs_of_different_sizes_match_by_their_cells(store_writer, tmp_path):
 def test_settings_that_changed_are_named(store_writer, tmp_path):
     """A cell with another learning rate has another id; it is matched by label, task and seed."""
     before, after = (store_writer(tmp_path / name, seeds=1, methods=("scd",), alphas=(1.0,)) for name in "ab")
-    path = after / "run.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["cells"][0]["settings"]["lr"] = 0.5
-    path.write_text(json.dumps(content), encoding="utf-8")
-    copy_settings(after)
+    change_run(after, lambda _: {"lr": 0.5})
     _new_id(after, cell_id("scd-1-0"))
     ((_, entries),) = compare_runs(before, after).rows
     assert entries[3].note == "lr=0.01 → 0.5"
@@ -71,12 +65,8 @@ def _raise_gm(path, gain):
 
 
 def _new_id(run, old):
-    path = run / "run.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    for cell in content["cells"]:
-        if cell["id"] == old:
-            cell["id"] = cell_id("another")
-    path.write_text(json.dumps(content), encoding="utf-8")
+    other = [cell | {"id": cell_id("another")} if cell["id"] == old else cell for cell in cells_of(run)]
+    change_run(run, cells=other)
     (run / old).rename(run / cell_id("another"))
 
 

@@ -12,14 +12,8 @@ from reports.tables import cost
 from tests.reports.conftest import cell_id
 
 
-@pytest.fixture(scope="module")
-def curve_and_costs(store):
+def test_costs_add_up_over_rounds(store):
     costs = cost.totals(store)
-    return store, cost.curves(store.table("metrics"), costs, PM), costs
-
-
-def test_costs_add_up_over_rounds(curve_and_costs):
-    _, _, costs = curve_and_costs
     one = costs[(costs["row"] == "fedavg") & (costs["seed"] == "0")].groupby("round").first()
     assert one["megabytes"].to_numpy() == pytest.approx([0.8 * k for k in one.index])
     assert one["seconds"].to_numpy() == pytest.approx([1.5 * k for k in one.index])
@@ -66,11 +60,11 @@ def test_a_run_that_misses_the_target_is_not_dropped(store):
     """Expected running time: rounds 2 and 3 of those that arrive and 4 of the one that does not, by two arrivals."""
     task = store.tasks[0]
     curve = curve_of({("scd", "0"): [1, 90, 90, 1], ("scd", "1"): [1, 1, 90, 90], ("scd", "2"): [1, 90, 1, 1]}, task)
-    table = cost.cost_table(store, curve, cost.totals(store), {task: 90.0})
+    table = cost.cost_table(store, curve, {task: 90.0})
     entries = dict(table.rows)["scd"]
     assert [entry.value for entry in entries[3:]] == [4.5, 9.0, 13.5]
     assert {entry.note for entry in entries[3:]} == {"(2/3)"}
-    missed = dict(cost.cost_table(store, curve, cost.totals(store), {task: 95.0}).rows)["scd"]
+    missed = dict(cost.cost_table(store, curve, {task: 95.0}).rows)["scd"]
     assert [entry.note for entry in missed[3:]] == ["– (0/3)"] * 3
 
 
@@ -81,15 +75,14 @@ def test_traffic_is_shared_by_the_clients_that_train(store_writer, tmp_path):
     partition = json.loads(path.read_text())
     path.write_text(json.dumps({**partition, "n_train": [0, *partition["n_train"][1:]]}))
     store = load([run])
-    costs = cost.totals(store)
-    table = cost.cost_table(store, cost.curves(store.table("metrics"), costs, PM), costs, {})
+    table = cost.cost_table(store, cost.curves(store)["PM"], {})
     whole = 0.8 * 12
     assert table.rows[0][1][1].value == pytest.approx((whole / 15 + whole / 16) / 2)
 
 
-def test_rounds_bytes_and_seconds_to_the_target(curve_and_costs):
-    store, curve, costs = curve_and_costs
-    table = cost.cost_table(store, curve, costs, cost.targets(curve, "fedavg", {}))
+def test_rounds_bytes_and_seconds_to_the_target(store):
+    curve = cost.curves(store)["PM"]
+    table = cost.cost_table(store, curve, cost.targets(curve, "fedavg", {}))
     entries = next(entries for label, entries in table.rows if label == "ditto")
     chosen = curve[(curve["row"] == "ditto") & (curve["task"] == "digits, α=1")]
     first = chosen[chosen["accuracy"] >= entries[2].value].groupby("seed")["round"].min()
@@ -106,12 +99,12 @@ def test_what_a_round_takes_stands_beside_the_accuracies(store_writer, tmp_path)
         columns = ["round", "steps", "samples", "server_steps", "server_samples"]
         pd.DataFrame(work, columns=columns).to_csv(run / cell_id(f"ditto-1-{seed}") / "work.csv", index=False)
     store = load([run])
-    table = cost.budget_table(store, "validation", cost.totals(store))
+    table = cost.budget_table(store)
     old, new = (dict(zip([c.name for c in table.columns], entries, strict=True)) for _, entries in table.rows)
     assert [label for label, _ in table.rows] == ["fedavg", "ditto"]
     assert (new["steps"].value, new["samples"].value, new["server steps"].value) == (65.5, 650, 3)
     assert new["MB"].value == pytest.approx(0.8)
-    scores = store.scores("ditto", "digits, α=1", PM, "validation")
+    scores = store.scores("ditto", "digits, α=1", PM)
     assert new["PM"].value == pytest.approx(sum(scores.values()) / 2)
     assert [old[name].note for name in ("steps", "samples", "server steps")] == ["–"] * 3
     assert old["MB"].value == pytest.approx(0.8)

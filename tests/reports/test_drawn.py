@@ -46,11 +46,6 @@ def named(store: Store, count: int, label: str) -> Store:
     return replace(store, cells=tuple(cells), figures=pd.concat(parts, ignore_index=True))
 
 
-def _curves(store: Store) -> dict[str, pd.DataFrame]:
-    metrics, costs = store.table("metrics"), cost.totals(store)
-    return {figure.name: cost.curves(metrics, costs, figure) for figure in HEADLINE}
-
-
 def _ranks(store: Store) -> object:
     scores = np.random.default_rng(0).normal(size=(12, len(store.rows))) + np.arange(len(store.rows))
     return figures.critical_difference(inference.critical_difference(store.rows, scores), PM)
@@ -86,12 +81,11 @@ def _as_tasks(store: Store) -> Store:
 
 
 def _portraits(store: Store) -> object:
-    tasks = _as_tasks(store)
-    return list(method_portraits.portraits(tasks, _curves(tasks), fairness.client_accuracies(tasks, "validation")))
+    return list(method_portraits.portraits(_as_tasks(store)))
 
 
 def _gains(store: Store) -> object:
-    clients = fairness.client_accuracies(store, "validation")
+    clients = fairness.client_accuracies(store)
     return figures.gain_by_size(store, fairness.gains(clients, store))
 
 
@@ -120,8 +114,7 @@ def _trends(store: Store) -> object:
     lines = [(task, row, x, row, task) for row in store.rows for task in store.tasks for x in (0.7, 3.0, 80.0, np.inf)]
     points = pd.DataFrame(lines, columns=["panel", "curve", "x", "row", "task"])
     measures = {
-        f"{figure.name} accuracy (%)": (lambda row, task, of=figure: store.scores(row, task, of, "validation"))
-        for figure in HEADLINE
+        f"{figure.name} accuracy (%)": (lambda row, task, of=figure: store.scores(row, task, of)) for figure in HEADLINE
     }
     return trends._trend(store, "epsilon", "Accuracy against ε", "ε of a sample", "", points, measures)
 
@@ -145,7 +138,7 @@ def _wins(store: Store) -> object:
 
 def _trials(store: Store) -> object:
     values = 50 + np.add.outer(np.arange(len(store.rows)), np.arange(16)) / 2
-    return trials.trials_picture(store, pd.DataFrame(values, index=store.rows, columns=range(1, 17)), "validation")
+    return trials.trials_picture(store, pd.DataFrame(values, index=store.rows, columns=range(1, 17)))
 
 
 def _task_by_task(store: Store) -> object:
@@ -154,7 +147,7 @@ def _task_by_task(store: Store) -> object:
     cells = tuple(replace(cell, row=row) for row in rows for cell in tasks.cells)
     whole = replace(tasks, cells=cells, figures=pd.concat([tasks.figures.assign(row=row) for row in rows]))
     compared: Any = SimpleNamespace(clones={}, scores=dict.fromkeys(rows), left_out={})
-    return method._picture(whole, compared, "ditto", PM, "validation")
+    return method._picture(whole, compared, "ditto", PM)
 
 
 def _decision(store: Store) -> object:
@@ -222,20 +215,20 @@ def _in_cases(store: Store) -> Store:
 
 
 FIGURES: dict[str, Callable[[Store], object]] = {
-    "headline": lambda store: headline.headline(store, "validation"),
-    "convergence": lambda store: figures.convergence(store, _curves(store)),
-    "megabytes": lambda store: figures.convergence(store, _curves(store), "megabytes"),
-    "tradeoff": lambda store: tradeoff.tradeoff(store, cost.totals(store), "validation"),
-    "profiles": lambda store: profiles.performance_profiles(store, "validation"),
-    "map of cases": lambda store: list(cases.heat_maps(_in_cases(store), "validation", {})),
-    "clients": lambda store: figures.distribution(store, fairness.client_accuracies(store, "validation")),
+    "headline": lambda store: headline.headline(store),
+    "convergence": lambda store: figures.convergence(store, cost.curves(store)),
+    "megabytes": lambda store: figures.convergence(store, cost.curves(store), "megabytes"),
+    "tradeoff": lambda store: tradeoff.tradeoff(store),
+    "profiles": lambda store: profiles.performance_profiles(store),
+    "map of cases": lambda store: list(cases.heat_maps(_in_cases(store), {})),
+    "clients": lambda store: figures.distribution(store, fairness.client_accuracies(store)),
     "partitions": figures.partitions,
     "ranks": _ranks,
     "new clients": _newcomers,
     "further tests": _further,
     "data page": _sites,
-    "convergence of tasks": lambda store: figures.convergence(_as_tasks(store), _curves(_as_tasks(store))),
-    "headline of tasks": lambda store: headline.headline(_as_tasks(store), "validation"),
+    "convergence of tasks": lambda store: figures.convergence(_as_tasks(store), cost.curves(_as_tasks(store))),
+    "headline of tasks": lambda store: headline.headline(_as_tasks(store)),
     "partitions of tasks": lambda store: figures.partitions(_as_tasks(store)),
     "timeline": timeline.timelines,
     "portraits": _portraits,

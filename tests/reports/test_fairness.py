@@ -12,7 +12,7 @@ from reports.tables import fairness
 
 @pytest.fixture(scope="module")
 def clients(store):
-    return fairness.client_accuracies(store, "validation")
+    return fairness.client_accuracies(store)
 
 
 def test_worst_clients_by_hand():

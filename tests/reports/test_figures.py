@@ -13,14 +13,13 @@ from reports.page import further_tests, method_portraits
 from reports.pictures import canvas, figures, headline, profiles, tradeoff, trends
 from reports.pictures.canvas import Picture
 from reports.reading.load import HEADLINE, PM, load
-from reports.tables import cost, fairness
+from reports.tables import cost
 from tests.reports.conftest import cell_id
 
 
 @pytest.fixture(scope="module")
 def curves(store):
-    metrics, costs = store.table("metrics"), cost.totals(store)
-    return {figure.name: cost.curves(metrics, costs, figure) for figure in HEADLINE}
+    return cost.curves(store)
 
 
 @pytest.mark.long
@@ -53,25 +52,23 @@ def test_methods_are_told_apart_by_colour_and_style():
 def test_sensitivity_is_drawn_for_settings_with_three_values(store_writer, tmp_path, drawn):
     two = load([store_writer(tmp_path / "two", seeds=1, methods=("scd",))])
     three = load([store_writer(tmp_path / "three", seeds=1, methods=("scd",), alphas=(1.0, 0.5, 0.1))])
-    assert list(trends.sensitivity(two, "validation")) == []
-    [picture] = trends.sensitivity(three, "validation")
+    assert list(trends.sensitivity(two)) == []
+    [picture] = trends.sensitivity(three)
     assert picture.name == "sensitivity_alpha"
     curves = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in drawn[0].axes[1].lines]
-    means = [three.scores("scd", f"digits, α={alpha}", PM, "validation")["0"] for alpha in ("0.1", "0.5", "1")]
+    means = [three.scores("scd", f"digits, α={alpha}", PM)["0"] for alpha in ("0.1", "0.5", "1")]
     assert curves == [([0.1, 0.5, 1.0], means)]
 
 
 def test_sensitivity_counts_the_clients_of_a_setting_by_client(store_writer, tmp_path, drawn):
     """Figure 2 of the SPFL paper: accuracy against the number of stragglers."""
+    common = {"seeds": 1, "alphas": (1.0,), "methods": ("scd",)}
     runs = [
-        store_writer(tmp_path / str(len(late)), seeds=1, alphas=(1.0,), methods=("scd",), stragglers=late, case=case)
+        store_writer(tmp_path / case, stragglers=late, case=case, prefix=case, **common)
         for case, late in (("a", {}), ("b", {0: 1, 3: 2}), ("c", {0: 1, 3: 2, 4: 3}))
     ]
-    for k, run in enumerate(runs):  # the writer does not know of stragglers: give every run cells of its own
-        (run / cell_id("scd-1-0")).rename(run / cell_id(f"scd-{k}"))
-        (run / "run.json").write_text((run / "run.json").read_text().replace(cell_id("scd-1-0"), cell_id(f"scd-{k}")))
     store = load(runs)
-    assert len(list(trends.sensitivity(store, "validation"))) == 1
+    assert len(list(trends.sensitivity(store))) == 1
     axis = drawn[0].axes[0]
     assert (axis.get_title(), axis.get_xlabel()) == ("digits, α=1", "stragglers")
     assert [line.get_xdata().tolist() for line in axis.lines] == [[0, 2, 3]]
@@ -93,9 +90,8 @@ def drawn(monkeypatch):
 
 
 @pytest.mark.long
-def test_rounds_of_a_method_are_whole_numbers(store, curves, drawn):
-    clients = fairness.client_accuracies(store, "validation")
-    list(method_portraits.portraits(store, curves, clients))
+def test_rounds_of_a_method_are_whole_numbers(store, drawn):
+    list(method_portraits.portraits(store))
     rounds = [axis for canvas in drawn for axis in canvas.axes if axis.get_xlabel() == "rounds"]
     ticks = [axis.get_xticks() for axis in rounds]
     assert rounds
@@ -151,7 +147,7 @@ def thirty(store):
 
 def test_points_and_bars_of_one_colour_differ_otherwise(thirty, drawn):
     """Twelve methods have seven colours; a point has no dash to tell it by."""
-    tradeoff.tradeoff(thirty, cost.totals(thirty), "validation")
+    tradeoff.tradeoff(thirty)
     markers = [style["marker"] for label, style in drawn[0].key.items() if not label.endswith("others")]
     assert len(set(markers)) == len(markers) == canvas.MOST_COLOURED
     bars = [style for style in canvas.bar_styles(thirty).values() if style["facecolor"] != canvas.QUIET]
@@ -171,7 +167,7 @@ def test_equal_accuracies_of_all_seeds_have_a_point_without_a_bar(store, drawn):
 def test_with_one_seed_the_headline_shows_all_trained_models(store_writer, tmp_path, drawn):
     """A standard deviation of one seed is nan: the axis ended at 100 and began there, and every dot was an arrow."""
     store = load([store_writer(tmp_path, seeds=1, alphas=(1.0,))])
-    headline.headline(store, "validation")
+    headline.headline(store)
     personal = drawn[0].axes[1]
     low, high = personal.get_xlim()
     dots = [line.get_xdata()[0] for line in personal.lines if line.get_marker() == "o"]
@@ -181,11 +177,11 @@ def test_with_one_seed_the_headline_shows_all_trained_models(store_writer, tmp_p
 
 
 def test_the_headline_has_every_method_once_a_panel_and_the_best_on_top(store, drawn):
-    headline.headline(store, "validation")
+    headline.headline(store)
     for axis, figure in zip(drawn[0].axes, HEADLINE, strict=True):
         names = [label.get_text() for label in axis.get_yticklabels()]
         means = [[np.mean(list(scores.values())) for task in store.tasks
-                  if (scores := store.scores(row, task, figure, "validation"))]
+                  if (scores := store.scores(row, task, figure))]
                  for row in names]  # fmt: skip
         assert sorted(names) == sorted(store.rows)
         places = [(len(of_row) == len(store.tasks), np.mean(of_row)) for of_row in means]
@@ -217,7 +213,7 @@ def test_bytes_and_steps_have_a_point_per_method(store_writer, tmp_path, drawn):
         work = pd.DataFrame([(k, steps, 100, 0, 0) for k in range(1, 13)], columns=columns)
         work.to_csv(run / cell_id(f"{method}-1-0") / "work.csv", index=False)
     store = load([run])
-    tradeoff.tradeoff(store, cost.totals(store), "validation")
+    tradeoff.tradeoff(store)
     steps = [line.get_xdata()[0] for axis in drawn[0].axes if "steps" in axis.get_xlabel() for line in axis.lines]
     sent = [line.get_xdata()[0] for axis in drawn[0].axes if "mega" in axis.get_xlabel() for line in axis.lines]
     assert steps == [10, 20, 20]  # GM of both; FedAvg trains no personalized model of its own

@@ -9,14 +9,11 @@ from scipy import stats
 from reports.page.first_screen import answers
 from reports.page.page import write_report
 from reports.reading.load import PM, load
-from reports.tables import cost
 from tests.reports.conftest import write_cases, write_store
-
-PLACE = (PM, "validation")
 
 
 def said(store, tuned=()):
-    return answers(store, "validation", cost.totals(store), tuned)
+    return answers(store, tuned)
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +36,10 @@ def test_each_question_has_one_sentence_in_this_order(whole):
 
 def test_the_best_is_the_row_with_the_highest_mean_and_its_gain_is_student_s_interval_over_seeds(whole):
     who, _, gains = said(whole)[:3]
-    means = {
-        row: np.mean([list(whole.scores(row, task, *PLACE).values()) for task in whole.tasks]) for row in whole.rows
-    }
+    means = {row: np.mean([list(whole.scores(row, task, PM).values()) for task in whole.tasks]) for row in whole.rows}
     leader = max(means, key=means.get)
     assert f"`{leader}`" in who
-    scores = [[whole.by_seed(row, task, *PLACE) for task in whole.tasks] for row in (leader, "fedavg")]
+    scores = [[whole.by_seed(row, task, PM) for task in whole.tasks] for row in (leader, "fedavg")]
     by_seed = [[np.mean([task[str(seed)] for task in of_row]) for seed in range(3)] for of_row in scores]
     differences = np.subtract(*by_seed)
     low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)

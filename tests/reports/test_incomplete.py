@@ -14,7 +14,6 @@ from reports.page.page import write_report
 from reports.pictures.headline import _measured
 from reports.reading.load import PM, load
 from reports.tables import cost, fairness
-from reports.tables.accuracy import selection
 from tests.reports.conftest import cell_id
 
 Writer = Callable[..., Path]
@@ -24,11 +23,11 @@ def test_a_method_that_lacks_a_task_is_not_ordered_by_the_others(store_writer: W
     """SCD has the highest accuracies, and on the task that it lacks all are lower."""
     missing = {("scd", 1.0, seed): "missing" for seed in range(2)}
     store = load([store_writer(tmp_path / "run", seeds=2, states=missing)])
-    rows = list(_measured(store, PM, selection(store)))
+    rows = list(_measured(store, PM))
     assert rows[0] == "scd"
     assert rows[-1] == "ditto"
     whole = load([store_writer(tmp_path / "whole", seeds=2)])
-    assert list(_measured(whole, PM, selection(whole)))[-1] == "scd"
+    assert list(_measured(whole, PM))[-1] == "scd"
 
 
 @pytest.mark.parametrize(
@@ -46,8 +45,7 @@ def test_a_report_of_methods_that_lack_tasks_is_made(
 def test_diverged_seeds_are_counted_among_those_that_miss_a_target(store_writer: Writer, tmp_path: Path) -> None:
     states = {("ditto", 1.0, 0): "diverged", **{("scd", 1.0, seed): "diverged" for seed in range(3)}}
     store = load([store_writer(tmp_path / "run", alphas=(1.0,), states=states)])
-    costs = cost.totals(store)
-    table = cost.cost_table(store, cost.curves(store.table("metrics"), costs, PM), costs, {store.tasks[0]: 40.0})
+    table = cost.cost_table(store, cost.curves(store)["PM"], {store.tasks[0]: 40.0})
     rows = dict(table.rows)
     assert {entry.note for entry in rows["ditto"][3:]} == {"(2/3)"}
     assert {entry.note for entry in rows["fedper"][3:]} == {""}
@@ -56,7 +54,7 @@ def test_diverged_seeds_are_counted_among_those_that_miss_a_target(store_writer:
 
 def test_client_by_client_says_of_how_many_seeds(store_writer: Writer, tmp_path: Path) -> None:
     store = load([store_writer(tmp_path / "run", alphas=(1.0,), states={("ditto", 1.0, 0): "diverged"})])
-    rows = dict(fairness.fairness_table(store, fairness.client_accuracies(store, selection(store))).rows)
+    rows = dict(fairness.fairness_table(store, fairness.client_accuracies(store)).rows)
     assert rows["ditto"][1].note == "(n=2 of 3)"
     assert rows["scd"][1].note == ""
 
@@ -76,12 +74,10 @@ def test_own_tests_are_of_the_seeds_that_have_further_ones(store_writer: Writer,
     for seed in (0, 2):
         _with_others(run / cell_id(f"ditto-1-{seed}"))
     store = load([run])
-    tested = further_tests(store, selection(store))
+    tested = further_tests(store)
     own = by_unit(tested, "ditto", store.tasks[0], "pm", OWN)
     assert own.keys() == by_unit(tested, "ditto", store.tasks[0], "pm", "others").keys() == {"0", "2"}
-    assert own == pytest.approx(
-        {unit: store.scores("ditto", store.tasks[0], PM, selection(store))[unit] for unit in own}
-    )
+    assert own == pytest.approx({unit: store.scores("ditto", store.tasks[0], PM)[unit] for unit in own})
 
 
 def test_a_diverged_cell_guesses_in_further_tests(store_writer: Writer, tmp_path: Path) -> None:
@@ -91,7 +87,7 @@ def test_a_diverged_cell_guesses_in_further_tests(store_writer: Writer, tmp_path
     for cell in ("ditto-1-0", "scd-1-0", "scd-1-1"):
         _with_others(run / cell_id(cell))
     store = load([run])
-    tested = further_tests(store, selection(store))
+    tested = further_tests(store)
     assert by_unit(tested, "ditto", store.tasks[0], "pm", "others") == pytest.approx({"0": 50, "1": 10})
     assert by_unit(tested, "ditto", store.tasks[0], "pm", OWN)["1"] == pytest.approx(10)
 
@@ -122,6 +118,6 @@ def test_seeds_without_the_chosen_round_are_not_averaged_with_those_that_have_it
     ((title, table),) = summary(tidy(load_run(run)))
     assert "round: validation (1 cells without it are left out), mean" in title
     store = load([run])
-    scores = store.scores("ditto", store.tasks[0], PM, "validation")
+    scores = store.scores("ditto", store.tasks[0], PM)
     assert scores.keys() == {"1", "2"}
     assert table.loc["ditto", "digits α=1 PM"].startswith(f"{sum(scores.values()) / 2:.2f} ± ")

@@ -11,7 +11,7 @@ from tests.warm import PATIENCE
 
 @pytest.fixture(scope="module")
 def main(store):
-    return accuracy.main_table(store, "validation")
+    return accuracy.main_table(store)
 
 
 def test_one_figure_has_one_column_a_task_and_no_other_in_the_caption(main):
@@ -47,7 +47,7 @@ def test_the_caption_names_data_clients_alpha_model_and_rounds(store_writer, tmp
     from reports.reading.load import load
 
     one = load([store_writer(tmp_path, seeds=2, alphas=(0.1,), methods=("fedavg", "scd"), model="mlp")])
-    table = accuracy.main_table(one, "validation")
+    table = accuracy.main_table(one)
     assert "digits, dirichlet α=0.1, 20 clients, model mlp, 12 rounds, 2 seeds" in table.how
     assert table.columns[0].group == "digits, α=0.1"
     assert r"$\alpha$=0.1" in to_latex(table)

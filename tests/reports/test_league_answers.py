@@ -17,11 +17,10 @@ from reports.league.page import write_league
 from reports.league.rule import by_case
 from reports.reading.load import PM, Store, load
 from reports.statistics.inference import Summary
-from reports.tables.accuracy import selection
 from reports.tables.standings import Family
 from reports.tables.table import Table
 from tests.reports import conftest
-from tests.reports.conftest import cell_id, name_cases, write_store
+from tests.reports.conftest import cell_id, cells_of, change_run, change_status, name_cases, write_store
 
 METHODS = ("finetune", "ditto", "scd", "fedavg")
 DRAWS = [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -30,9 +29,7 @@ DRAWS = [[0, 1], [2, 3], [4, 5], [6, 7]]
 def write(folder: Path, methods: tuple[str, ...] = METHODS, draws: list[list[int]] | None = None) -> Path:
     run = write_store(folder, seeds=8, methods=methods, alphas=(1.0, 0.1))
     name_cases(run)
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    (run / "run.json").write_text(json.dumps(info | ({"draws": draws} if draws else {})), encoding="utf-8")
-    return run
+    return change_run(run, **({"draws": draws} if draws else {}))
 
 
 @pytest.fixture
@@ -42,7 +39,7 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def table(section_of: Store, name: str, defaults: Store | None = None) -> Table:
-    section = answers(section_of, selection(section_of), defaults)
+    section = answers(section_of, defaults)
     return next(table for table in section.tables if table.id == name)
 
 
@@ -56,9 +53,7 @@ def clone(run: Path, row: str, name: str, *, trains: bool | None = None) -> Path
             copied = {"id": cell_id(name + cell["id"]), "label": name, "settings": settings}
             shutil.copytree(run / cell["id"], folder / copied["id"])
             (folder / copied["id"] / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
-            status = json.loads((run / cell["id"] / "status.json").read_text(encoding="utf-8"))
-            status["derived"] = status["derived"] if trains is None else [] if trains else ["pm"]
-            (folder / copied["id"] / "status.json").write_text(json.dumps(status), encoding="utf-8")
+            change_status(folder / copied["id"], **({} if trains is None else {"derived": [] if trains else ["pm"]}))
             cells.append(copied)
     (folder / "run.json").write_text(json.dumps(info | {"cells": cells}), encoding="utf-8")
     return folder
@@ -78,14 +73,13 @@ def test_a_method_beats_fine_tuning_where_its_interval_says_so(tuned: Path) -> N
     store = by_case(load([tuned]))
     mean, low, high = values(table(store, "beats"), "scd")
     expected = [
-        sum(store.scores("scd", task, PM, selection(store)).values()) / 4
-        - sum(store.scores("finetune", task, PM, selection(store)).values()) / 4
+        sum(store.scores("scd", task, PM).values()) / 4 - sum(store.scores("finetune", task, PM).values()) / 4
         for task in store.tasks
     ]
     assert mean == pytest.approx(sum(expected) / len(expected))
     assert low < mean < high
     assert mean - low == pytest.approx(high - mean)
-    sentence, *carried = answers(store, selection(store)).points
+    sentence, *carried = answers(store).points
     sure = [row for row in ("ditto", "scd") if values(table(store, "beats"), row)[1] > 0]
     assert sentence.startswith(f"{len(sure)} of 2 methods surely beat fine-tuning over all tasks")
     assert sorted(text.split()[0] for text in carried) == sure
@@ -97,7 +91,7 @@ def test_who_leads_on_a_task_is_shown_with_its_distance(tuned: Path) -> None:
     shown = table(store, "for_which")
     assert [task for task, _ in shown.rows] == store.tasks
     for task, (first, *_) in shown.rows:
-        means = {row: sum(store.scores(row, task, PM, selection(store)).values()) for row in ("ditto", "scd")}
+        means = {row: sum(store.scores(row, task, PM).values()) for row in ("ditto", "scd")}
         assert first.note == max(means, key=lambda row: means[row])
 
 
@@ -133,7 +127,7 @@ def test_a_generic_model_under_several_names_counts_once(tuned: Path) -> None:
 def test_who_answers_with_the_generic_model_is_no_personalized_one(tuned: Path) -> None:
     """As CFL where it splits no cluster: on one of the tasks all clients of SCD have its generic model."""
     before = shown(table(by_case(load([tuned])), "needed"))
-    for cell in json.loads((tuned / "run.json").read_text(encoding="utf-8"))["cells"]:
+    for cell in cells_of(tuned):
         if (cell["label"], cell["settings"]["alpha"]) == ("scd", 0.1):
             for name in ("metrics", "clients"):
                 path = tuned / cell["id"] / f"{name}.csv"
@@ -154,7 +148,7 @@ def test_fine_tuning_under_another_name_is_fine_tuning(tuned: Path, first: bool)
     store = by_case(load(runs[::-1] if first else runs))
     for name in ("beats", "for_which"):
         assert shown(table(store, name)) == shown(table(before, name))
-    expected, comparison = gains(before, selection(before)), gains(store, selection(store))
+    expected, comparison = gains(before), gains(store)
     assert expected is not None
     assert comparison is not None
     assert comparison.gain.corrected == expected.gain.corrected
@@ -165,13 +159,13 @@ def test_tuning_is_worth_what_it_brings_methods(tuned: Path, tmp_path: Path, mon
     for row, level in (("ditto", 0.7), ("scd", 0.8)):
         monkeypatch.setitem(conftest.LEVELS, row, (0.7, level))
     defaults = write(tmp_path / "default")
-    before = answers(by_case(load([tuned])), "validation", by_case(load([defaults])))
+    before = answers(by_case(load([tuned])), by_case(load([defaults])))
     monkeypatch.setitem(conftest.LEVELS, "centralized", (0.9, 0.95))
     bound = write(tmp_path / "bound", methods=("centralized",), draws=DRAWS)
     monkeypatch.setitem(conftest.LEVELS, "centralized", (0.5, 0.55))
     runs = [tuned, clone(tuned, "scd", "apfl"), bound]
     plain = [defaults, clone(defaults, "scd", "apfl"), write(tmp_path / "other", methods=("centralized",))]
-    after = answers(by_case(load(runs)), "validation", by_case(load(plain)))
+    after = answers(by_case(load(runs)), by_case(load(plain)))
     worth = [next(shown(table) for table in section.tables if table.id == "worth") for section in (before, after)]
     assert worth[0] == worth[1]
     assert before.points[-1] == after.points[-1]
@@ -196,15 +190,9 @@ def test_the_page_of_a_league_of_draws_says_what_its_units_are(tuned: Path, tmp_
 def test_a_task_without_a_case_has_the_name_of_its_data(tmp_path: Path) -> None:
     """And tasks that would have one name keep their whole ones."""
     run = write(tmp_path / "run", methods=("ditto",))
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    for cell in info["cells"]:
-        cell["settings"]["case"] = cell["settings"]["case"] if cell["settings"]["dataset"] == "digits" else ""
-    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    change_run(run, lambda cell: {} if cell["settings"]["dataset"] == "digits" else {"case": ""})
     assert by_case(load([run])).tasks == ["synthetic", "case 0.1"]
-    for cell in info["cells"]:
-        cell["settings"] |= {"case": "", "dataset": "digits"}
-    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
-    store = load([run])
+    store = load([change_run(run, lambda _: {"case": "", "dataset": "digits"})])
     assert by_case(store).tasks == store.tasks
 
 

@@ -1,8 +1,8 @@
 """A league's page whose draws of tuning chose different settings, from made-up leagues."""
 
-import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from scipy import stats
 
 from reports.league.answers import _compared, answers
 from reports.league.compare import compare_leagues
-from reports.league.gain import by_seed, gain_section, gains
+from reports.league.gain import gain_section, gains
 from reports.league.page import _clients, write_league
 from reports.league.rule import _family, by_case, ranked, task_weights
 from reports.league.trials import best_by_trials
@@ -18,11 +18,11 @@ from reports.pictures.trends import sensitivity
 from reports.reading.load import PM, load
 from reports.statistics.inference import LEVEL
 from reports.statistics.reference import differences
-from reports.tables.accuracy import main_table, selection
+from reports.tables.accuracy import main_table
 from reports.tables.fairness import client_accuracies
 from sweeps.study_reader import load_study
 from tests.reports import conftest
-from tests.reports.conftest import copy_settings, name_cases, write_store
+from tests.reports.conftest import cell_id, cells_of, change_run, change_status, name_cases, write_store
 
 DRAWS = [[0, 1], [2, 3], [4, 5], [6, 7]]
 METHODS = ("finetune", "ditto", "scd", "fedavg", "local")
@@ -34,14 +34,8 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setitem(conftest.LEVELS, "finetune", conftest.LEVELS["fedavg"])
     run = write_store(tmp_path / "tuned", seeds=8, methods=METHODS)
     name_cases(run)
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    for cell in info["cells"]:
-        draw = next(at for at, seeds in enumerate(DRAWS) if cell["settings"]["seed"] in seeds)
-        cell["settings"]["lr"] = [0.05, 0.1, 0.2, 0.4][draw]
-    (run / "run.json").write_text(json.dumps(info | {"draws": DRAWS}), encoding="utf-8")
     (run / "tuning.csv").write_text("row,column,value,note\n", encoding="utf-8")
-    copy_settings(run)
-    return run
+    return change_run(run, lambda cell: {"lr": [0.05, 0.1, 0.2, 0.4][cell["settings"]["seed"] // 2]}, draws=DRAWS)
 
 
 def test_the_settings_of_all_draws_are_one_row(tuned: Path) -> None:
@@ -49,19 +43,14 @@ def test_the_settings_of_all_draws_are_one_row(tuned: Path) -> None:
     store = by_case(load([tuned]))
     assert store.rows == list(METHODS)
     assert {cell.unit for cell in store.cells} == {"draw 1", "draw 2", "draw 3", "draw 4"}
-    compared, places = ranked(store, PM, selection(store))
+    compared, places = ranked(store, PM)
     assert set(places) == {"finetune", "ditto", "scd", "local"}
     assert {len(units) for tasks in compared.scores.values() for units in tasks} == {4}
-    assert list(sensitivity(load([tuned]), "validation")) == []  # no curve over settings that are of one row
+    assert list(sensitivity(load([tuned]))) == []  # no curve over settings that are of one row
 
 
 def test_two_settings_within_a_draw_are_two_rows(tuned: Path) -> None:
-    info = json.loads((tuned / "run.json").read_text(encoding="utf-8"))
-    for cell in info["cells"]:
-        if cell["settings"]["seed"] == 3:
-            cell["settings"]["lr"] = 0.7
-    (tuned / "run.json").write_text(json.dumps(info), encoding="utf-8")
-    copy_settings(tuned)
+    change_run(tuned, lambda cell: {"lr": 0.7} if cell["settings"]["seed"] == 3 else {})
     assert "ditto, lr=0.7" in load([tuned]).rows
 
 
@@ -91,47 +80,35 @@ def test_who_loses_counts_the_clients_of_diverged_cells(tmp_path: Path) -> None:
     run = write_store(tmp_path / "run", seeds=4, methods=("ditto", "local"), states=states)
     name_cases(run)
     store = by_case(load([run]))
-    clients = client_accuracies(store, "validation").query("task == 'case 0.1'").set_index(["row", "seed", "client"])
+    clients = client_accuracies(store).query("task == 'case 0.1'").set_index(["row", "seed", "client"])
     alone = clients["accuracy"]["local"]
     losing = [
         clients["accuracy"]["ditto", "3", client] < accuracy if seed == "3" else accuracy > 10
         for (seed, client), accuracy in alone.items()
     ]
-    [section] = _clients(store, "validation")
+    [section] = _clients(store)
     [(row, entries)] = section.tables[0].rows
     at = [column.name for column in section.tables[0].columns].index("case 0.1")
     assert row == "ditto"
     assert entries[at].value == pytest.approx(100 * sum(losing) / len(losing))
 
 
-def _diverge(run: Path, row: str, seed: int) -> None:
-    """Let one cell of a row diverge."""
-    for cell in json.loads((run / "run.json").read_text(encoding="utf-8"))["cells"]:
-        if (cell["label"], cell["settings"]["seed"], cell["settings"]["alpha"]) == (row, seed, 0.1):
-            path = run / cell["id"] / "status.json"
-            status = json.loads(path.read_text(encoding="utf-8"))
-            path.write_text(json.dumps(status | {"state": "diverged"}), encoding="utf-8")
-
-
 def test_a_method_that_diverges_in_a_draw_widens_no_other_interval(tuned: Path) -> None:
     """Of differences from fine-tuning and of gains: as if it had no entry, but for corrections."""
-    _diverge(tuned, "scd", 3)
+    change_status(tuned / cell_id("scd-0.1-3"), state="diverged")
     with_it = by_case(load([tuned]))
-    info = json.loads((tuned / "run.json").read_text(encoding="utf-8"))
-    part = [cell for cell in info["cells"] if cell["label"] != "scd"]
-    (tuned / "run.json").write_text(json.dumps(info | {"cells": part}), encoding="utf-8")
-    without = by_case(load([tuned]))
+    without = by_case(load([change_run(tuned, cells=cells_of(tuned, without="scd"))]))
     errors = []
     for store in (with_it, without):
-        compared = _compared(store, selection(store))
+        compared = _compared(store)
         assert compared is not None
         at = compared.rows.index("ditto")
-        errors.append([compared.over_tasks().error[at], *(compared.on(task).error[at] for task in (0, 1))])
+        errors.append([compared.on().error[at], *(compared.on(task).error[at] for task in (0, 1))])
     assert errors[0] == pytest.approx(errors[1])
-    assert ranked(with_it, PM, selection(with_it))[0].erratic == {"scd"}
-    comparison = gains(with_it, selection(with_it))
+    assert ranked(with_it, PM)[0].erratic == {"scd"}
+    comparison = gains(with_it)
     assert comparison is not None
-    above = {row: by_seed(with_it, row, PM, "validation") for row in ("ditto", "finetune", "local")}
+    above = {row: with_it.units(row, PM) for row in ("ditto", "finetune", "local")}
     best = {task: max(("local", "finetune"), key=lambda row: above[row][task].mean()) for task in with_it.tasks}
     tables = [(above["ditto"][task] - above[best[task]][task]).to_numpy()[None] for task in with_it.tasks]
     alone = differences(tables, [np.zeros(4) for _ in tables], task_weights(with_it, with_it.tasks))
@@ -142,24 +119,22 @@ def test_a_method_that_diverges_in_a_draw_widens_no_other_interval(tuned: Path) 
 def test_nothing_is_said_of_gains_without_both_references(tuned: Path) -> None:
     """Above FedAvg with fine-tuning alone a method may gain that training alone would beat."""
     whole = by_case(load([tuned]))
-    assert gains(whole, selection(whole)) is not None
+    assert gains(whole) is not None
+    cells = cells_of(tuned)
     for missing in ("local", "finetune"):
-        info = json.loads((tuned / "run.json").read_text(encoding="utf-8"))
-        part = [cell for cell in info["cells"] if cell["label"] != missing]
-        (tuned / "run.json").write_text(json.dumps(info | {"cells": part}), encoding="utf-8")
-        store = by_case(load([tuned]))
-        assert gains(store, selection(store)) is None
-        (tuned / "run.json").write_text(json.dumps(info), encoding="utf-8")
+        change_run(tuned, cells=cells)
+        store = by_case(load([change_run(tuned, cells=cells_of(tuned, without=missing))]))
+        assert gains(store) is None
 
 
 def test_what_is_said_of_gains_is_what_was_done(tuned: Path) -> None:
     """A row in brackets has Student's interval, and a division without tables of tuning no budget."""
     store = by_case(load([tuned]))
-    comparison = gains(store, selection(store))
+    comparison = gains(store)
     assert comparison is not None
-    assert "4 draws of tuning, each the mean of up to" in main_table(store, selection(store)).caption
+    assert "4 draws of tuning, each the mean of up to" in main_table(store).caption
     weights = task_weights(store, store.tasks)
-    units = {row: by_seed(store, row, PM, selection(store)) for row in ("fedavg", "local", "finetune")}
+    units = {row: store.units(row, PM) for row in ("fedavg", "local", "finetune")}
     best = {task: max(("local", "finetune"), key=lambda row: units[row][task].mean()) for task in store.tasks}
     above = sum(w * (units["fedavg"][t] - units[best[t]][t]) for t, w in zip(store.tasks, weights, strict=True))
     expected = stats.ttest_1samp(above, 0).confidence_interval()
@@ -184,7 +159,7 @@ def test_without_room_below_the_bound_a_sentence_stands_for_the_table(
         run = write_store(tmp_path / str(level), methods=(*METHODS, "centralized"))
         name_cases(run)
         store = by_case(load([run]))
-        section = gain_section(store, gains(store, selection(store)))
+        section = gain_section(store, gains(store))
         assert [table.id for table in section.tables] == tables
         assert ("no personalization score" in section.text) == ("score" not in tables)
 
@@ -210,13 +185,11 @@ def test_families_are_named_as_data_are(tuned: Path) -> None:
     """Two files of arrays are two families, though both are data sets `npz`."""
     from reports.league.rule import data_families
 
-    info = json.loads((tuned / "run.json").read_text(encoding="utf-8"))
-    for cell in info["cells"]:
+    def of_a_file(cell: dict[str, Any]) -> dict[str, Any]:
         name = "photographs" if cell["settings"]["dataset"] == "digits" else "writing"
-        cell["settings"] |= {"dataset": "npz", "dataset_options": {"name": name, "path": "x.npz"}}
-    (tuned / "run.json").write_text(json.dumps(info), encoding="utf-8")
-    copy_settings(tuned)
-    store = by_case(load([tuned]))
+        return {"dataset": "npz", "dataset_options": {"name": name, "path": "x.npz"}}
+
+    store = by_case(load([change_run(tuned, of_a_file)]))
     assert sorted(data_families(store, store.tasks)) == ["photographs", "writing"]
 
 
@@ -237,7 +210,7 @@ def test_the_answers_do_not_call_another_one_highest_where_fine_tuning_is(
     run = write_store(tmp_path / "run", seeds=4, methods=METHODS)
     name_cases(run)
     store = by_case(load([run]))
-    section = answers(store, selection(store))
+    section = answers(store)
     assert "The highest mean of them has" in section.points[0]
     caption = next(table.caption for table in section.tables if table.id == "for_which")
     assert "below 0, fine-tuning leads" in caption

@@ -1,6 +1,5 @@
 """One method of a league against all others, and the matrix of wins."""
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -14,7 +13,7 @@ from reports.league.wins import counted, win_matrix, wins
 from reports.reading.load import GM, PM, Store, load
 from reports.statistics.best import outcomes
 from tests.reports import conftest
-from tests.reports.conftest import name_cases, write_store
+from tests.reports.conftest import cells_of, change_run, name_cases, write_store
 
 WEIGHTS = {"case 1.0": 0.5, "case 0.5": 0.25, "case 0.1": 0.25}
 METHODS = ("fedavg", "local", "finetune", "ditto", "scd", "weak")
@@ -27,24 +26,22 @@ def league(tmp_path_factory: pytest.TempPathFactory) -> Store:
         patch.setitem(conftest.LEVELS, "finetune", (0.85, 0.89))
         patch.setitem(conftest.LEVELS, "weak", (0.3, 0.3))
         run = write_store(tmp_path_factory.mktemp("league"), methods=METHODS, alphas=(1.0, 0.5, 0.1), seeds=5)
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    again = [cell for cell in info["cells"] if cell["label"] == "ditto"]
-    info["cells"] += [{**one, "label": "again", "settings": {**one["settings"], "label": "again"}} for one in again]
-    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
-    name_cases(run)
+    twins = [cell for cell in cells_of(run) if cell["label"] == "ditto"]
+    again = [{**cell, "label": "again", "settings": {**cell["settings"], "label": "again"}} for cell in twins]
+    name_cases(change_run(run, cells=cells_of(run) + again))
     return by_case(load([run]))
 
 
 def by_seed(store: Store, row: str) -> list[float]:
     """Each seed's own mean over tasks."""
-    found = {task: store.scores(row, task, PM, "validation") for task in WEIGHTS}
+    found = {task: store.scores(row, task, PM) for task in WEIGHTS}
     return [sum(weight * found[task][seed] for task, weight in WEIGHTS.items()) for seed in "01234"]
 
 
 @pytest.mark.long
 def test_differences_are_student_s_over_the_means_of_seeds(league: Store) -> None:
     """By SciPy; the smallest of four p values is multiplied by four, and a clone of the method is only named."""
-    [pm, _] = method_section(league, "ditto", "validation").tables
+    [pm, _] = method_section(league, "ditto").tables
     rows = dict(pm.rows)
     tests = {row: stats.ttest_rel(by_seed(league, "ditto"), by_seed(league, row)) for row in METHODS if row in rows}
     assert set(tests) == {"local", "finetune", "scd", "weak"}
@@ -60,14 +57,14 @@ def test_differences_are_student_s_over_the_means_of_seeds(league: Store) -> Non
 
 
 def test_outcomes_of_all_tasks_are_counted(league: Store) -> None:
-    [pm, _] = method_section(league, "ditto", "validation").tables
+    [pm, _] = method_section(league, "ditto").tables
     found = {row: [entry.value for entry in entries[4:]] for row, entries in pm.rows if row != "again"}
     assert found["weak"] == [3, 0, 0, 0]
     assert all(sum(values) == 3 for values in found.values())
 
 
 def test_a_loss_is_the_other_s_win(league: Store) -> None:
-    compared, _ = ranked(league, PM, "validation")
+    compared, _ = ranked(league, PM)
     swapped = {"win": "loss", "loss": "win"}
     for one in compared.scores:
         for other, outcome in counted(compared, one, 0.5).items():
@@ -77,7 +74,7 @@ def test_a_loss_is_the_other_s_win(league: Store) -> None:
 
 def test_what_is_not_trained_is_not_compared(league: Store) -> None:
     """FedAvg has no personalized models: a table and a picture of its generic one, beside those that train one."""
-    section = method_section(league, "fedavg", "validation")
+    section = method_section(league, "fedavg")
     assert section.points[0] == "PM: not compared (derived)."
     assert [table.id for table in section.tables] == ["method_gm"]
     assert {row for row, _ in section.tables[0].rows} == {"finetune", "ditto", "again", "scd", "weak"}
@@ -88,25 +85,25 @@ def test_what_is_not_trained_is_not_compared(league: Store) -> None:
 
 @pytest.mark.long
 def test_the_picture_has_the_references_and_the_best_of_the_others(league: Store) -> None:
-    picture = method_section(league, "scd", "validation").pictures[0].svg.decode()
+    picture = method_section(league, "scd").pictures[0].svg.decode()
     assert all(f">{name}<" in picture for name in ("scd", "local", "finetune", "[fedavg]"))
-    means = {row: np.mean(list(league.scores(row, "case 0.1", PM, "validation").values())) for row in METHODS}
+    means = {row: np.mean(list(league.scores(row, "case 0.1", PM).values())) for row in METHODS}
     best = max((row for row in METHODS if row not in ("scd", "fedavg")), key=lambda row: means[row])
     assert f"case 0.1 ({best})" in picture
 
 
 def test_the_matrix_counts_wins_of_the_leading_methods(league: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the ranks, and the method asked for beside them; a clone stands where its first one does."""
-    everyone = wins(league, PM, "validation")
-    _, places = ranked(league, PM, "validation")
+    everyone = wins(league, PM)
+    _, places = ranked(league, PM)
     assert list(everyone.index) == sorted(everyone.index, key=lambda row: -places[row].mean)
     assert everyone.loc[["local", "scd"], "weak"].tolist() == [3, 3]
     assert everyone.loc["weak"].sum() == 0
     monkeypatch.setattr(league_wins, "_LEADING", 2)
-    assert len(wins(league, PM, "validation")) == 2
-    assert list(wins(league, PM, "validation", "weak").index) == [*everyone.index[:2], "weak"]
-    assert "again" not in wins(league, GM, "validation", "again").index
-    picture = win_matrix(league, wins(league, PM, "validation", "weak"), PM)
+    assert len(wins(league, PM)) == 2
+    assert list(wins(league, PM, "weak").index) == [*everyone.index[:2], "weak"]
+    assert "again" not in wins(league, GM, "again").index
+    picture = win_matrix(league, wins(league, PM, "weak"), PM)
     assert "first 2 by rank, and the one asked for" in picture.caption
 
 

@@ -67,7 +67,7 @@ def test_trials_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 
 
 def test_the_caption_counts_the_entries_without_tables(league: Store) -> None:
-    picture = trials_picture(league, best_by_trials(league), "validation")
+    picture = trials_picture(league, best_by_trials(league))
     assert "of the 2 entries with tables of their trials (1 without them are left out)" in picture.caption
     text = picture.svg.decode()
     assert ">[fedavg]<" in text

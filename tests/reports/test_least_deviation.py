@@ -15,7 +15,7 @@ from reports.statistics.best import against_best, outcomes
 from reports.statistics.inference import Bounded, bootstrap, iqm, least_deviation, p_value, paired, summarise
 from reports.statistics.ranking import rank
 from reports.statistics.reference import differences
-from reports.tables.accuracy import aggregate_table, all_figures_table, comparison_table, selection
+from reports.tables.accuracy import aggregate_table, all_figures_table, comparison_table
 from reports.tables.standings import family
 from reports.tables.table import Table
 from tests.reports.conftest import cell_id, write_store
@@ -130,8 +130,7 @@ def widths(table: Table, low: str, high: str) -> list[float]:
 
 
 def test_no_table_has_an_interval_of_no_width(repeating: Store) -> None:
-    chosen = selection(repeating)
-    tables = (all_figures_table(repeating), comparison_table(repeating, chosen), aggregate_table(repeating, chosen))
+    tables = (all_figures_table(repeating), comparison_table(repeating), aggregate_table(repeating))
     for table in tables:
         of_table = widths(table, "95 % low", "95 % high")
         assert len(of_table) > 2
@@ -139,7 +138,7 @@ def test_no_table_has_an_interval_of_no_width(repeating: Store) -> None:
     compared = tables[1]
     effects = [entries[-3].value for _, entries in compared.rows]
     assert all(effect is not None and abs(effect) < 1e4 for effect in effects)
-    group = family(repeating, repeating.tasks, PM, chosen)
+    group = family(repeating, repeating.tasks, PM)
     assert all(standing.high > standing.low for standing in group.standings(0.5).values())
 
 

@@ -1,6 +1,5 @@
 """Names of rows and columns, and merging of runs."""
 
-import json
 import shutil
 from dataclasses import replace
 
@@ -10,33 +9,29 @@ import pytest
 from bench.errors import UserError
 from bench.results.results import load_run, tidy
 from reports.reading.load import GM, load, remembered
-from tests.reports.conftest import cell_id, copy_settings, write_store
+from tests.reports.conftest import cell_id, cells_of, change_run, write_store
 
 
 def test_settings_that_vary_within_a_method_and_task_make_rows(run, tmp_path):
-    store = load([_changed(run, tmp_path / "a", lambda one: one["hp"].update(tau=0.1 * one["seed"]), "scd")])
+    store = load([_changed(run, tmp_path / "a", _with_hp(tau=lambda one: 0.1 * one["seed"]))])
     assert "scd, tau=0.1" in store.rows
     assert store.tasks == ["digits, α=1", "digits, α=0.1"]
 
 
 def test_settings_that_belong_to_the_task_make_columns_and_no_rows(run, tmp_path):
-    def change(one):
-        one.update(clients=50, lr=0.003) if one["alpha"] < 0.5 else None
-
-    store = load([_changed(run, tmp_path / "a", change)])
+    harder = {"clients": 50, "lr": 0.003}
+    store = load([_changed(run, tmp_path / "a", lambda cell: harder if cell["settings"]["alpha"] < 0.5 else {})])
     assert store.tasks == ["digits, α=1, clients=20", "digits, α=0.1, clients=50"]
     assert store.rows == ["fedavg", "local", "fedper", "ditto", "scd"]
 
 
 def test_data_go_by_the_name_they_were_given(run, tmp_path):
-    def change(one):
-        one.update(dataset="npz", dataset_options={"path": "data/some.npz", "name": "cifar10-jpeg"})
-
-    assert load([_changed(run, tmp_path / "a", change)]).tasks == ["cifar10-jpeg, α=1", "cifar10-jpeg, α=0.1"]
+    named = {"dataset": "npz", "dataset_options": {"path": "data/some.npz", "name": "cifar10-jpeg"}}
+    assert load([_changed(run, tmp_path / "a", lambda _: named)]).tasks == ["cifar10-jpeg, α=1", "cifar10-jpeg, α=0.1"]
 
 
 def test_a_method_s_own_alpha_is_not_the_partition_s(run, tmp_path):
-    store = load([_changed(run, tmp_path / "a", lambda one: one["hp"].update(alpha=0.1 + one["seed"]), "scd")])
+    store = load([_changed(run, tmp_path / "a", _with_hp(alpha=lambda one: 0.1 + one["seed"]))])
     assert "scd, alpha=1.1" in store.rows
     assert store.tasks == ["digits, α=1", "digits, α=0.1"]
 
@@ -48,20 +43,16 @@ def test_merged_runs_have_every_cell_once_and_the_finished_copy(store_writer, tm
     alone, merged = load([whole]), load([half, whole])
     assert len(merged.cells) == len(alone.cells) == 20
     assert {cell.state for cell in merged.cells} == {"done"}
-    key = ("scd", "digits, α=1", GM, "validation")
+    key = ("scd", "digits, α=1", GM)
     assert merged.scores(*key) == alone.scores(*key)
 
 
 def test_one_cell_under_two_labels_is_in_both_rows(run, tmp_path):
     """FedProx at its default beside FedProx at that very value: one folder, two rows."""
-
-    def twice(content):
-        fedavg = [cell for cell in content["cells"] if cell["settings"]["method"] == "fedavg"]
-        content["cells"] += [{**cell, "label": "fedavg again"} for cell in fedavg]
-
-    store = load([_rewritten(run, tmp_path / "a", twice)])
+    again = [{**cell, "label": "fedavg again"} for cell in cells_of(run) if cell["label"] == "fedavg"]
+    store = load([_changed(run, tmp_path / "a", cells=cells_of(run) + again)])
     assert store.rows[-1] == "fedavg again"
-    keys = [(row, "digits, α=1", GM, "validation") for row in ("fedavg", "fedavg again")]
+    keys = [(row, "digits, α=1", GM) for row in ("fedavg", "fedavg again")]
     first, again = (store.scores(*key) for key in keys)
     assert len(first) == 3
     assert first == again
@@ -80,14 +71,9 @@ def test_a_cell_that_ended_badly_is_not_missing_because_another_run_never_began_
 
 def test_one_seed_under_two_ids_is_refused(run, tmp_path):
     """After an edit of a method its cells have other ids: their seeds must not count twice."""
-
-    def edited(content):
-        for cell in content["cells"]:
-            if cell["settings"]["method"] == "scd":
-                cell["id"] = cell_id(f"{cell['id']}-edited")
-
+    edited = [cell | {"id": cell_id(cell["id"])} if cell["label"] == "scd" else cell for cell in cells_of(run)]
     with pytest.raises(UserError, match=r"scd \(digits, α=1, seed 0, protocol honest\).*bench compare"):
-        load([run, _rewritten(run, tmp_path / "a", edited)])
+        load([run, _changed(run, tmp_path / "a", cells=edited)])
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
@@ -95,25 +81,20 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
         load([tmp_path])
 
 
-def _changed(run, copy, change, method=None):
+def _changed(run, copy, *change, **info):
     """A copy of a run with settings changed."""
-
-    def rewrite(content):
-        for cell in content["cells"]:
-            if method in (None, cell["settings"]["method"]):
-                change(cell["settings"])
-
-    return _rewritten(run, copy, rewrite)
+    return change_run(shutil.copytree(run, copy, ignore=shutil.ignore_patterns("report")), *change, **info)
 
 
-def _rewritten(run, copy, rewrite):
-    """A copy of a run with another `run.json`."""
-    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("report"))
-    content = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    rewrite(content)
-    (copy / "run.json").write_text(json.dumps(content), encoding="utf-8")
-    copy_settings(copy)
-    return copy
+def _with_hp(**hp):
+    """The change of SCD's hyperparameters by these functions of its settings."""
+
+    def change(cell):
+        settings, method = cell["settings"], cell["settings"]["method"]
+        own = settings["hp"] | {name: of(settings) for name, of in hp.items()}
+        return {"hp": own} if method == "scd" else {}
+
+    return change
 
 
 def test_tasks_are_called_by_the_options_in_which_cells_of_a_data_set_differ(store_writer, tmp_path):

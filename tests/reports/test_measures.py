@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from reports.published.comparison import PublishedTable, comparison
-from reports.published.measures import MEASURES, Ours, Place, measured
+from reports.published.measures import MEASURES, Place, measured
 from reports.reading.load import PM_EQUAL, load
-from tests.reports.conftest import cell_id
+from tests.reports.conftest import cell_id, change_status
 
 CURVES = {  # mean personalized accuracy after rounds 2, 4 and 6, by seed
     "local": ([0.2, 0.3, 0.4], [0.2, 0.3, 0.4]),
@@ -43,6 +43,11 @@ def cells(store_writer, tmp_path):
             (folder / "clients.csv").write_text(
                 "\n".join(["round,metric,client,split,correct,samples", *clients]) + "\n"
             )
+    return read(run)
+
+
+def read(run):
+    """The store of a run, and its cells by method."""
     store = load([run])
     return store, {method: [cell for cell in store.cells if cell.view.label == method] for method in CURVES}
 
@@ -51,7 +56,7 @@ def ask(cells, metric, method, **axes):
     """One measure, with FedAvg as the table's first method."""
     store, by_method = cells
     place = Place(axes, by_method[method], by_method["fedavg"], [[], *map(by_method.get, ("fedavg", "ditto", "scd"))])
-    return measured(Ours(store, "best"), metric, place)
+    return measured(store, metric, place)
 
 
 def test_rounds_to_a_target(cells):
@@ -84,10 +89,8 @@ def test_a_client_by_its_number(cells):
 def test_a_diverged_seed_is_no_seed_less(cells):
     """Ditto's second seed diverges: one of ten classes is guessed, no target is reached, as in the main table."""
     run = cells[0].cells[0].view.folder.parent
-    path = run / cell_id("ditto-1-1") / "status.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "state": "diverged"}), encoding="utf-8")
-    store = load([run])
-    again = store, {method: [cell for cell in store.cells if cell.view.label == method] for method in CURVES}
+    change_status(run / cell_id("ditto-1-1"), state="diverged")
+    again = read(run)
     assert ask(again, "PM", "ditto").value == pytest.approx((80 + 10) / 2)
     assert ask(again, "PM_last_10", "ditto").value == pytest.approx((100 * (0.7 + 0.8 + 0.8) / 3 + 10) / 2)
     assert ask(again, "individual_gain", "ditto").value == pytest.approx((20 + (10 - 40)) / 2)
@@ -104,8 +107,7 @@ def test_a_client_without_tests_does_not_move_the_others(cells):
         clients = pd.read_csv(file)
         clients.loc[clients["client"] == 0, ["correct", "samples"]] = 0
         clients.to_csv(file, index=False)
-    again = load([by_method["ditto"][0].view.folder.parent])
-    later = again, {method: [cell for cell in again.cells if cell.view.label == method] for method in CURVES}
+    later = read(by_method["ditto"][0].view.folder.parent)
     assert ask(later, "client", "ditto", client_id="c1").note == "–"
     assert ask(later, "client", "ditto", client_id="c2").value == pytest.approx(70)
 
@@ -130,7 +132,7 @@ def test_speed_counts_the_clients_that_a_round_takes(store_writer, tmp_path):
     partition = json.loads(path.read_text())
     path.write_text(json.dumps({**partition, "n_train": [0, *[40] * 19]}))
     store = load([run])
-    entry = measured(Ours(store, "best"), "images_per_s", Place({}, list(store.cells), [], []))
+    entry = measured(store, "images_per_s", Place({}, list(store.cells), [], []))
     assert entry.value == pytest.approx(3 * 40 * store.cells[0].view.settings.epochs * 12 / 3.25)
 
 
@@ -147,8 +149,7 @@ def test_clients_are_those_of_the_round_that_the_accuracies_are_of(cells):
         (cell.view.folder / "clients.csv").write_text(
             "\n".join(["round,metric,client,split,correct,samples", *rows]) + "\n"
         )
-    reread = load([store.cells[0].view.folder.parent])
-    again = reread, {method: [cell for cell in reread.cells if cell.view.label == method] for method in CURVES}
+    again = read(store.cells[0].view.folder.parent)
     assert ask(again, "acc", "ditto").value == pytest.approx(90)
     assert ask(again, "client", "ditto", client_id="c1").value == pytest.approx(100)
     assert ask(again, "individual_gain", "ditto").value == pytest.approx(50)  # 80 and 20 points
@@ -165,7 +166,7 @@ def test_what_clients_have(cells):
 
 
 def test_nothing_is_measured_where_no_cell_is_done():
-    assert measured(Ours(None, "best"), "acc", Place({}, [], [], [])).note == "missing"
+    assert measured(None, "acc", Place({}, [], [], [])).note == "missing"
 
 
 def table(rows, **fields):

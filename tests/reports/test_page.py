@@ -3,7 +3,6 @@
 import hashlib
 import html
 import io
-import json
 import re
 import shutil
 
@@ -20,7 +19,7 @@ from reports.published.comparison import comparison, published_tables
 from reports.reading.load import load
 from reports.tables.table import to_csv, to_latex
 from tests.reports.browser import assert_alive, look, needs_browser
-from tests.reports.conftest import cell_id, copy_settings
+from tests.reports.conftest import cell_id, cells_of, change_run
 
 pytestmark = pytest.mark.long
 
@@ -74,11 +73,8 @@ def test_it_ends_with_what_to_cite(run, report):
 def test_settings_that_only_some_methods_have_share_a_column(store_writer, tmp_path):
     """A column each would be a hundred of them for the league's methods, most of their entries empty."""
     run = store_writer(tmp_path / "run", seeds=1, methods=("fedavg", "ditto", "scd"), alphas=(1.0,))
-    content = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    for cell, own in zip(content["cells"], ({}, {"lam": 0.5}, {"tau": 2.0, "mu": 1}), strict=True):
-        cell["settings"]["hp"] = own
-    (run / "run.json").write_text(json.dumps(content), encoding="utf-8")
-    copy_settings(run)
+    own = {"fedavg": {}, "ditto": {"lam": 0.5}, "scd": {"tau": 2.0, "mu": 1}}
+    change_run(run, lambda cell: {"hp": own[cell["label"]]})
     (written,) = (table for table in cells_section(load([run])).more if table.id == "settings")
     table = pd.read_csv(io.StringIO(to_csv(written)))
     shared = table[table["column"] == "hyperparameters"]
@@ -101,8 +97,9 @@ def test_the_paper_s_table_stands_beside_ours(store_writer, tmp_path):
 @pytest.mark.long
 def test_the_two_protocols_are_never_mixed(store_writer, tmp_path):
     honest = store_writer(tmp_path / "honest", seeds=1, methods=("fedavg", "local"), alphas=(1.0,))
-    paper = store_writer(tmp_path / "paper", seeds=1, methods=("fedavg", "local"), alphas=(1.0,), protocol="paper")
-    _rename_cells(paper)
+    paper = store_writer(
+        tmp_path / "paper", seeds=1, methods=("fedavg", "local"), alphas=(1.0,), protocol="paper", prefix="paper"
+    )
     folder = write_report([honest, paper]).parent
     assert "Protocol: honest" in (folder / "main.md").read_text(encoding="utf-8")
     assert "Protocol: paper" in (folder / "main_paper.md").read_text(encoding="utf-8")
@@ -137,11 +134,8 @@ def test_in_a_browser(report, tmp_path, size):
 @needs_browser
 def test_a_phone_shows_long_names_without_scrolling_sideways(store_writer, tmp_path):
     run = store_writer(tmp_path / "run", seeds=1, methods=("fedavg", "local"), alphas=(1.0,))
-    content = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    for cell in content["cells"]:
-        cell["label"] = cell["settings"]["label"] = f"{cell['settings']['method']}_{'long' * 13}"
-    (run / "run.json").write_text(json.dumps(content), encoding="utf-8")
-    copy_settings(run)
+    cells = [cell | {"label": f"{cell['label']}_{'long' * 13}"} for cell in cells_of(run)]
+    change_run(run, lambda cell: {"label": cell["label"]}, cells=cells)
     found = look(write_report([run]), tmp_path, "400,800", table="figures", typed="fedavg")
     assert found["width"]
     assert found["images"]
@@ -151,16 +145,6 @@ def test_a_phone_shows_long_names_without_scrolling_sideways(store_writer, tmp_p
 def _digests(folder):
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-def _rename_cells(run):
-    """Cells of another protocol have other ids."""
-    path = run / "run.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    for cell in content["cells"]:
-        (run / cell["id"]).rename(run / cell_id(f"paper-{cell['id']}"))
-        cell["id"] = cell_id(f"paper-{cell['id']}")
-    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def test_a_run_of_one_seed_and_one_method_without_a_generic_model(store_writer, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,7 +15,7 @@ from reports.published.comparison import _position, agrees, comparison, publishe
 from reports.published.protocol import FOLDER, STANDINGS, frozen_cells, protocol, protocols
 from reports.reading.load import load
 from tests.conftest import ROOT
-from tests.reports.conftest import copy_settings
+from tests.reports.conftest import change_run, change_status
 
 AXES = {"name", "published", "methods", "cases", "set"}
 NAMES = list(protocols())
@@ -76,16 +77,13 @@ def run_with(
     cells = {(cell.method, cell.seed): cell for cell in frozen}
     seeds = len({cell.seed for cell in frozen})
     run = store_writer(folder, seeds=seeds, alphas=(0.1,), methods=methods, published=published)
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    for cell in info["cells"]:
-        settings = cells[cell["settings"]["method"], cell["settings"]["seed"]]
-        cell["settings"] = settings.model_dump(mode="json") | changes
-        status = run / cell["id"] / "status.json"
-        rounds = {"rounds": cell["settings"]["rounds"], "total": cell["settings"]["rounds"]}
-        status.write_text(json.dumps(json.loads(status.read_text(encoding="utf-8")) | rounds), encoding="utf-8")
-    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
-    copy_settings(run)
-    return run
+
+    def frozen_settings(cell: dict[str, Any]) -> dict[str, Any]:
+        settings = cells[cell["settings"]["method"], cell["settings"]["seed"]].model_dump(mode="json") | changes
+        change_status(run / cell["id"], rounds=settings["rounds"], total=settings["rounds"])
+        return settings
+
+    return change_run(run, frozen_settings)
 
 
 def entries_of(run: Path, label: str) -> dict[str, object]:

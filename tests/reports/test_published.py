@@ -33,7 +33,7 @@ def test_ours_beside_theirs_and_the_difference(store):
     group = [k for k, column in enumerate(table.columns) if column.group == "α=0.1, GM"]
     rows = dict(table.rows)
     theirs, ours, difference = (rows["FedAvg"][k] for k in group)
-    scores = store.scores("fedavg", "digits, α=0.1", GM, "validation").values()
+    scores = store.scores("fedavg", "digits, α=0.1", GM).values()
     assert (theirs.value, theirs.spread) == (73.51, 0.17)
     assert ours.value == pytest.approx(sum(scores) / 3)
     assert difference.value == pytest.approx(ours.value - 73.51)
@@ -46,7 +46,7 @@ def test_a_difference_has_an_interval_where_the_paper_says_n_and_spread(store):
     printed = published_table("scd_t1")
     table = comparison(store, printed)
     at = next(k for k, column in enumerate(table.columns) if (column.group, column.name) == ("α=0.1, GM", "Δ"))
-    scores = list(store.scores("fedavg", "digits, α=0.1", GM, "validation").values())
+    scores = list(store.scores("fedavg", "digits, α=0.1", GM).values())
     gap, half = np.mean(scores) - 73.51, 4.302653 * np.sqrt((np.var(scores, ddof=1) + 0.17**2) / 3)  # t of 2 degrees
     assert dict(table.rows)["FedAvg"][at].note == f"({gap - half:+.2f}, {gap + half:+.2f})"
     assert "of 3 runs;" in table.caption
@@ -65,15 +65,8 @@ def test_a_setting_that_is_not_the_paper_s_is_said(store):
 
 def test_cells_that_differ_in_what_no_axis_names_are_not_pooled(store_writer, tmp_path):
     """Two learning rates of one method: neither is the paper's number, and no more so is their mean."""
-    runs = [
-        store_writer(tmp_path / f"{lr}", seeds=2, alphas=(0.1,), methods=("fedavg", "scd"), lr=lr) for lr in (0.01, 0.1)
-    ]
-    for path in runs:
-        content = json.loads((path / "run.json").read_text(encoding="utf-8"))
-        for cell in content["cells"]:
-            (path / cell["id"]).rename(path / cell_id(f"{path.name}-{cell['id']}"))
-            cell["id"] = cell_id(f"{path.name}-{cell['id']}")
-        (path / "run.json").write_text(json.dumps(content), encoding="utf-8")
+    common = {"seeds": 2, "alphas": (0.1,), "methods": ("fedavg", "scd")}
+    runs = [store_writer(tmp_path / f"{lr}", lr=lr, prefix=f"{lr}", **common) for lr in (0.01, 0.1)]
     table = comparison(load(runs), published_table("scd_t1"))
     at = next(k for k, column in enumerate(table.columns) if (column.group, column.name) == ("α=0.1, GM", "ours"))
     ours, difference = dict(table.rows)["FedAvg"][at : at + 2]

@@ -21,19 +21,20 @@ def simulated(levels: np.ndarray, tasks: int, seeds: int, noise: float, draw: in
     return [100 * expit(task) for task in scores]
 
 
-def test_far_apart_methods_have_exact_ranks_and_tiers_of_their_own() -> None:
-    found = rank(simulated(np.array([0.0, 2.0, 1.0]), 4, 3, 0.01, 0), ["a"] * 4)
-    assert [(one.first, one.last, one.tier) for one in found] == [(3, 3, 3), (1, 1, 1), (2, 2, 2)]
-
-
-def test_equal_methods_are_one_tier() -> None:
-    found = rank(simulated(np.zeros(6), 4, 3, 0.3, 1), ["a"] * 4)
-    assert {(one.first, one.last, one.tier) for one in found} == {(1, 6, 1)}
-
-
-def test_a_noisy_pair_shares_a_tier_above_a_poor_method() -> None:
-    found = rank(simulated(np.array([1.0, 1.0, -2.0]), 5, 3, 0.1, 2), ["a"] * 5)
-    assert [(one.first, one.last, one.tier) for one in found] == [(1, 2, 1), (1, 2, 1), (3, 3, 2)]
+@pytest.mark.parametrize(
+    ("levels", "noise", "places"),
+    [
+        ([0.0, 2.0, 1.0], 0.01, [(3, 3, 3), (1, 1, 1), (2, 2, 2)]),
+        ([0.0] * 6, 0.3, [(1, 6, 1)] * 6),
+        ([1.0, 1.0, -2.0], 0.1, [(1, 2, 1), (1, 2, 1), (3, 3, 2)]),
+    ],
+    ids=["far apart", "all equal", "a pair above a poor one"],
+)
+def test_ranks_and_tiers_are_exact_where_the_data_speak(
+    levels: list[float], noise: float, places: list[object]
+) -> None:
+    found = rank(simulated(np.array(levels), 4, 3, noise, 1), ["a"] * 4)
+    assert [(one.first, one.last, one.tier) for one in found] == places
 
 
 def test_every_data_family_counts_the_same() -> None:

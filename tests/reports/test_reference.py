@@ -1,6 +1,5 @@
 """Differences of many methods from one reference, and the coverage of what a league of draws prints."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,8 @@ from reports.league.rule import by_case
 from reports.reading.load import load
 from reports.statistics.best import pairs_of
 from reports.statistics.reference import differences
-from reports.tables.accuracy import selection
 from tests.reports import conftest
-from tests.reports.conftest import name_cases, write_store
+from tests.reports.conftest import change_run, name_cases, write_store
 from tests.reports.parts import parts
 from tools.simulation.components import components
 from tools.simulation.coverage import coverage, equal, resampled, with_guests
@@ -86,11 +84,9 @@ def test_a_league_of_draws_corrects_the_leader_s_gain(tmp_path: Path, monkeypatc
     run = write_store(tmp_path / "run", seeds=8, methods=("local", "finetune", "ditto", "scd"), alphas=(1.0, 0.1))
     name_cases(run)
     plain = load([run])
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    (run / "run.json").write_text(json.dumps(info | {"draws": [[0, 1], [2, 3], [4, 5], [6, 7]]}), encoding="utf-8")
-    store = by_case(load([run]))
-    measured = gains(store, selection(store))
-    seeds = gains(by_case(plain), selection(plain))
+    store = by_case(load([change_run(run, draws=[[0, 1], [2, 3], [4, 5], [6, 7]])]))
+    measured = gains(store)
+    seeds = gains(by_case(plain))
     assert measured is not None
     assert seeds is not None
     for row, corrected in measured.gain.corrected.items():

@@ -28,7 +28,7 @@ from bench.store import store
 from bench.store.store import Status
 from bench.store.tables import Tables
 from reports.reading.load import GM, PM, load
-from reports.tables.accuracy import main_table, selection
+from reports.tables.accuracy import main_table
 from tests.runs.helpers import make_run
 
 CELL = "c0ffee0000000000"
@@ -399,7 +399,7 @@ def test_one_lost_seed_makes_a_derived_figure_a_dash(arrays: Path, tmp_path: Pat
         loss = view.cells[-1].table("metrics").query("metric == 'gm' and split == 'test' and quantity == 'loss'")
         ((_, table),) = summary(tidy(view))
         report = load([view])
-        entry, personal = dict(main_table(report, selection(report), (GM, PM), "both", "Both").rows)["fedgc"]
+        entry, personal = dict(main_table(report, (GM, PM), "both", "Both").rows)["fedgc"]
         assert personal.value is not None
         seen[len(seeds)] = loss["value"].min() > 1e4, table.iloc[0, 0], entry.value, entry.note
     assert seen[2] == (True, "-", None, "–"), "what is stored stays, and the mean is not that of the lucky seed"

@@ -79,7 +79,7 @@ def test_summary_report_and_checks_know_benign_clients(made: Path, tmp_path: Pat
     ]  # fmt: skip
     store = load([view])
     title = "Benign clients under attack"
-    benign = accuracy.main_table(store, accuracy.selection(store), BENIGN, "benign", title)
+    benign = accuracy.main_table(store, BENIGN, "benign", title)
     cell = view.cells[1]
     rows = cell.table("clients")
     chosen = next(

@@ -69,15 +69,13 @@ def fit(study: str) -> dict[str, object]:
     from reports.league.rule import by_case, data_families, ranked
     from reports.league.shipped import shipped
     from reports.reading.load import load
-    from reports.tables.accuracy import selection
 
     with tempfile.TemporaryDirectory() as scratch:
         runs = [Path(scratch, file.name) for file in shipped(study)]
         for file, run in zip(shipped(study), runs, strict=True):
             unpack(file, run)
         store = by_case(load(runs))
-        chosen = selection(store)
-        compared, _ = ranked(store, PM, chosen)
+        compared, _ = ranked(store, PM)
         rows = list(compared.scores)
         logits = np.array([best.logits(np.array(task)) for task in zip(*compared.scores.values(), strict=True)])
         cells = {row: [store.of(row, task) for task in store.tasks] for row in rows}
@@ -91,17 +89,17 @@ def fit(study: str) -> dict[str, object]:
             "families": data_families(store, store.tasks),
             "levels": logits.mean(axis=2).round(_DIGITS).tolist(),
             "draws": _deviations(logits).round(_DIGITS).tolist(),
-            "noise": [_noise(store, rows, task, chosen) for task in store.tasks],
+            "noise": [_noise(store, rows, task) for task in store.tasks],
             "seconds": np.round(np.array(seconds).T, _DIGITS).tolist(),
             "trials": [[values.round(_DIGITS).tolist() for values in task] for task in zip(*trials, strict=True)],
         }
 
 
-def _noise(store: Store, rows: list[str], task: str, chosen: str) -> list[float]:
+def _noise(store: Store, rows: list[str], task: str) -> list[float]:
     """Standard deviations over the seeds of a draw of tuning, of the residuals from the draw's mean."""
 
     units = {cell.seed: cell.unit for cell in store.cells if cell.task == task}
-    by_row = [store.by_seed(row, task, PM, chosen) for row in rows]
+    by_row = [store.by_seed(row, task, PM) for row in rows]
     seeds = sorted(units)
     logits = best.logits(np.array([[accuracies[seed] for seed in seeds] for accuracies in by_row]))
     groups = [[at for at, seed in enumerate(seeds) if units[seed] == unit] for unit in sorted(set(units.values()))]

@@ -72,7 +72,7 @@ def single(seeds: int, repeats: int) -> dict[str, float]:
     for k in range(repeats):
         x, y = rng.normal(90, 1, seeds), rng.normal(90, 1, seeds)
         summary = inference.summarise(x)
-        note("mean (t on logits)", *inference.within_percent(summary.mean, (summary.high - summary.low) / 2), 90)
+        note("mean (t on logits)", *summary.percent, 90)
         method, reference = ({str(seed): value for seed, value in enumerate(values)} for values in (x + 1, y))
         paired = inference.paired(method, reference)
         note("paired difference (t)", paired.low, paired.high, 1)
