@@ -85,7 +85,7 @@ def write_cases(folder, *, seeds=4, alphas=(1.0,), settings=CASES, **info):
     """Runs of one grid with named cases, a run folder for each case."""
     common = {"seeds": seeds, "alphas": alphas, "methods": CASE_METHODS}
     runs = [write_store(folder / name, prefix=name, case=name, **common, **of) for name, of in settings.items()]
-    return [change_run(run, cases=list(settings), **info) for run in runs]
+    return [change_run(run, **{"cases": list(settings)} | info) for run in runs]
 
 
 def name_cases(run: Path) -> None:
