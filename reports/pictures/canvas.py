@@ -121,7 +121,8 @@ class Canvas(MatplotlibFigure):
     """A figure that knows its panels, so that they can be laid out twice.
 
     Attributes:
-        blocks, panel, shared: arguments of `drawing`.
+        blocks: the panels, a block after the other (`drawing`).
+        panel, shared: about the inches of a panel's width and height, and whether those of a block have one y axis.
         key: styles of the legend's entries, by label (`legend`).
         named: texts in panels that have names in them (`name`).
         least: inches that it must have, on a phone too: there it is scaled down.
@@ -129,15 +130,15 @@ class Canvas(MatplotlibFigure):
         cut: whole names, by what stands for them where they had to be cut in the last layout.
     """
 
-    blocks: list[list["Axes"]]
-    panel: tuple[float, float]
-    shared: bool
-    key: dict[str, dict[str, Any]]
-    named: list[tuple["Text", str, tuple[str, ...], float]]
-    least: float
-    foot: float
-    bar: float
-    cut: dict[str, str]
+    def __init__(self, panel: tuple[float, float] = PANEL, *, shared: bool = True) -> None:
+        super().__init__(layout="constrained")
+        self.panel, self.shared, self.least = panel, shared, 0.6 * panel[0]
+        self.blocks: list[list[Axes]] = []
+        self.key: dict[str, dict[str, Any]] = {}
+        self.named: list[tuple[Text, str, tuple[str, ...], float]] = []
+        self.cut: dict[str, str] = {}
+        self.foot = self.bar = 0.0
+        self._given: list[tuple[Axes, str, str, str, list[str], list[str]]] = []
 
     def name(self, text: "Text", pattern: str, names: Iterable[str], share: float) -> None:
         """Have names written into a panel that are cut where they would be wider than a share of it.
@@ -161,7 +162,7 @@ class Canvas(MatplotlibFigure):
 
     def arrange(self, width: float, across: int, *, beside: bool) -> None:
         """Lay the panels out, `across` side by side at most, on `width` inches at most, and put the legend there."""
-        if not hasattr(self, "_given"):
+        if not self._given:
             self._begin()
         self.set_layout_engine("constrained")
         width = max(width, self.least)
@@ -410,10 +411,7 @@ def drawing(
         share: whether the panels of a block have the same y axis.
     """
     with style_context():
-        canvas = Canvas(layout="constrained")
-        canvas.panel, canvas.shared, canvas.least = panel, share, 0.6 * panel[0]
-        canvas.key, canvas.blocks, canvas.named, canvas.cut = {}, [], [], {}
-        canvas.foot = canvas.bar = 0.0
+        canvas = Canvas(panel, shared=share)
         places = iter(range(1, 1 + blocks * len(panels)))
         for _ in range(blocks):
             block: list[Axes] = []

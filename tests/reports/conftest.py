@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,24 @@ def report(run) -> Path:
     from reports.page.page import write_report
 
     return write_report([run])
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What is drawn, laid out, as every module hands it to `finish`; no files are made of it."""
+    from reports.pictures import canvas
+
+    found = []
+
+    def keep(page, name, title, caption, how=""):
+        page.arrange(11, 4, beside=True)
+        found.append(page)
+        return canvas.Picture(name, title, caption, b"", b"")
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "finish", None) is canvas.finish and module is not canvas:
+            monkeypatch.setattr(module, "finish", keep)
+    return found
 
 
 @pytest.fixture

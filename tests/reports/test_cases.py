@@ -14,27 +14,12 @@ from bench.runs.run_folder import write_run
 from reports.page.page import _summary
 from reports.pictures import cases as maps
 from reports.pictures import trends
-from reports.pictures.canvas import finish
 from reports.reading.load import PM, load
 from reports.tables import accuracy, cases
 from reports.tables.standings import standings_table
 from tests.reports.conftest import CASE_METHODS, write_cases, write_store
 
 NAMES = ["plain", "attacked", "robust"]
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """What is drawn, laid out, beside the pictures themselves."""
-    canvases = []
-
-    def keep(canvas, *words):
-        canvases.append(canvas)
-        return finish(canvas, *words)
-
-    for module in (maps, trends):
-        monkeypatch.setattr(module, "finish", keep)
-    return canvases
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import pytest
 
 from reports.page import further_tests, method_portraits
 from reports.pictures import canvas, figures, headline, profiles, tradeoff, trends
-from reports.pictures.canvas import Picture
 from reports.reading.load import HEADLINE, PM, load
 from reports.tables import cost
 from tests.reports.conftest import cell_id
@@ -74,21 +73,6 @@ def test_sensitivity_counts_the_clients_of_a_setting_by_client(store_writer, tmp
     assert [line.get_xdata().tolist() for line in axis.lines] == [[0, 2, 3]]
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """What is drawn, laid out, as it is handed to `finish`."""
-    found = []
-
-    def keep(canvas, name, title, caption, how=""):
-        canvas.arrange(11, 4, beside=True)
-        found.append(canvas)
-        return Picture(name, title, caption, b"", b"")
-
-    for module in (figures, method_portraits, headline, tradeoff, trends, further_tests):
-        monkeypatch.setattr(module, "finish", keep)
-    return found
-
-
 @pytest.mark.long
 def test_rounds_of_a_method_are_whole_numbers(store, drawn):
     list(method_portraits.portraits(store))
@@ -145,13 +129,11 @@ def thirty(store):
     return replace(store, cells=cells, figures=pd.concat(renamed, ignore_index=True))
 
 
-def test_points_and_bars_of_one_colour_differ_otherwise(thirty, drawn):
+def test_points_of_one_colour_differ_otherwise(thirty, drawn):
     """Twelve methods have seven colours; a point has no dash to tell it by."""
     tradeoff.tradeoff(thirty)
     markers = [style["marker"] for label, style in drawn[0].key.items() if not label.endswith("others")]
     assert len(set(markers)) == len(markers) == canvas.MOST_COLOURED
-    bars = [style for style in canvas.bar_styles(thirty).values() if style["facecolor"] != canvas.QUIET]
-    assert len({(style["facecolor"], style["hatch"]) for style in bars}) == len(bars) == canvas.MOST_COLOURED
 
 
 def test_equal_accuracies_of_all_seeds_have_a_point_without_a_bar(store, drawn):

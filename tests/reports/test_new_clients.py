@@ -5,7 +5,6 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from reports.pictures import new_clients
 from reports.pictures.new_clients import newcomer_bars, newcomer_table, newcomers
 from reports.reading.load import load
 from tests.reports.conftest import cell_id
@@ -49,13 +48,10 @@ def test_a_diverged_cell_has_the_accuracy_of_guessing(store_writer, tmp_path):
     assert [entry.value for entry in entries] == pytest.approx([(60 + 10) / 2, (65 + 10) / 2])
 
 
-def test_bars_of_one_colour_differ_in_their_hatches(held_out, monkeypatch):
+def test_bars_of_one_colour_differ_in_their_hatches(held_out, drawn):
     """Seven colours are not enough for twelve methods, and the legend shows what the bars have."""
-    drawn = []
-    monkeypatch.setattr(new_clients, "finish", lambda canvas, *_: drawn.append(canvas))
     twelve = replace(held_out, cells=tuple(replace(c, row=f"{c.row} {k}") for k in range(6) for c in held_out.cells))
     newcomer_bars(twelve, newcomers(twelve))
-    drawn[0].arrange(11.0, 4, beside=True)
     looks = [[(bar.get_facecolor(), bar.get_hatch()) for bar in drawn[0].axes[0].patches[at::2]] for at in (0, 1)]
     assert looks[0] == looks[1] == [(bar.get_facecolor(), bar.get_hatch()) for bar in drawn[0].legends[0].get_patches()]
     assert len(set(looks[0])) == 12
