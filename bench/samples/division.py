@@ -158,16 +158,14 @@ def _check_list(place: str, indices: Indices, n: int) -> None:
 
 def _complete(dataset: Dataset, split: Split, seed: int, validation_share: float, *, floor: bool) -> Partition:
     train, validation = split.train, split.validation
+    whole = train if validation is None else [np.concatenate(both) for both in zip(train, validation, strict=True)]
+    test = local_tests(dataset, whole, seed, floor) if split.test is None else split.test
     if validation is None:
-        test = local_tests(dataset, train, seed, floor) if split.test is None else split.test
         if dataset.subjects is None:
             cut = [split_validation(dataset.y, indices, validation_share, seed, i) for i, indices in enumerate(train)]
         else:
             cut = split_off_validation(dataset.y, dataset.subjects, train, validation_share, seed)
         train, validation = [rest for rest, _ in cut], [held for _, held in cut]
-    else:
-        whole = [np.concatenate(both) for both in zip(train, validation, strict=True)]
-        test = local_tests(dataset, whole, seed, floor) if split.test is None else split.test
     official = np.arange(dataset.n_train, len(dataset.y))
     return Partition(
         train=tuple(train),

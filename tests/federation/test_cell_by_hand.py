@@ -1,7 +1,6 @@
 """One cell by hand, `Federation.of(settings)`: its numbers are those of the same cell under `bench.run`."""
 
 import inspect
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from bench.runs.cell import run_cell
 from bench.runs.cell_options import Options
 from bench.store.store import COLUMNS
 from bench.store.tables import read_table
-from tests.conftest import ROOT
-from tests.warm import Python
 
 GRID: dict[str, Any] = {
     "datasets": ["digits"], "alphas": [0.1], "seeds": [1], "clients": 5, "rounds": 2, "model": "mlp",
@@ -81,16 +78,6 @@ def test_no_part_of_a_cell_is_left_out_by_default() -> None:
     for part in ("dataset", "partition", "public"):
         assert parameters[part].kind is inspect.Parameter.KEYWORD_ONLY
         assert parameters[part].default is inspect.Parameter.empty
-
-
-@pytest.mark.long
-def test_the_cell_by_hand_of_the_docs_runs(tmp_path: Path, python: Python) -> None:
-    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-    block = re.search(r"## One cell by hand\n\n```python\n(.*?)```", text, re.DOTALL)
-    assert block is not None
-    (tmp_path / "mine.py").write_text(block[1], encoding="utf-8")
-    done = python("mine.py", folder=tmp_path)
-    assert [line[0] for line in done.stdout.splitlines()] == ["1", "2", "3"]
 
 
 def test_a_cell_by_hand_has_one_thread_of_torch_s_as_in_a_worker() -> None:

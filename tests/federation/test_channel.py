@@ -159,10 +159,3 @@ def _weights(base: Params, value: Params) -> torch.Tensor:
     start = origin(base, value)
     assert start is not None
     return start
-
-
-def test_without_a_channel_nothing_is_in_the_way() -> None:
-    federation = toy("fedavg")
-    federation.advance()
-    assert federation.channel is None
-    assert all(STATE not in state for state in federation.clients.states().values())

@@ -15,7 +15,6 @@ from bench.data import Array, Dataset, Partition
 from bench.engine.device_data import Pool
 from bench.errors import UserError
 from bench.federation.cell_data import file_samples, load_all
-from bench.runs.plan import plan
 from bench.samples import normalising
 from bench.settings import Settings
 from datasets.assemble import assemble
@@ -144,6 +143,7 @@ def test_missing_numbers_become_the_mean_of_the_same_samples(how: Any) -> None:
 
 
 def test_a_client_without_training_samples_and_one_with_a_single_one() -> None:
+    """A site of one row has it for tests, of which some numbers may be missing."""
     data, partition = problem(np.random.default_rng(3).normal(size=(36, 2)).astype(np.float32))
     train = (partition.train[0], partition.train[1][:1], _NONE)
     changed, lists = normalising.apply(data, replace(partition, train=train), "per_client", [0, 1])
@@ -152,6 +152,9 @@ def test_a_client_without_training_samples_and_one_with_a_single_one() -> None:
     pooled, _ = normalising.apply(data, replace(partition, train=train), "pooled", [0, 1])
     at = np.concatenate(train)
     np.testing.assert_allclose(pooled.mean, data.x[at].mean(0, dtype=np.float64), rtol=1e-12)
+    gaps = replace(data, x=np.where(np.random.default_rng(4).random(data.x.shape) < 0.3, np.nan, data.x))
+    changed, lists = normalising.apply(gaps, replace(partition, train=train), "per_client", [0, 1])
+    assert not seen(changed)[lists.test[2]].any()
 
 
 def cell(path: Path, **changes: Any) -> dict[str, Any]:
@@ -185,13 +188,6 @@ def test_the_cell_records_it_and_a_kept_model_takes_raw_samples(tmp_path: Path) 
         torch.testing.assert_close(logits, expected)
 
 
-def test_it_makes_other_cells(tmp_path: Path) -> None:
-    path = tmp_path / "sites.npz"
-    grids = [bench.load_grid(cell(path, **({"normalise": how} if how else {}))) for how in ("", "pooled", "per_client")]
-    ids = [plan(grid.cells, tmp_path, download=False)[0].id for grid in grids]
-    assert len(set(ids)) == 3
-
-
 def test_tokens_have_no_units(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tokens"):
         load_all(Settings(method="fedavg", dataset="markov", partition="iid", normalise="pooled"))
@@ -209,12 +205,3 @@ def test_samples_of_nobody_are_refused_also_later(tmp_path: Path) -> None:
     data, _, _ = load_all(bench.load_grid(grid).cells[0])
     with pytest.raises(UserError, match="are no client's, and under `normalise: per_client`"):
         file_samples(str(tmp_path / "sites.npz"), data)
-
-
-def test_a_client_without_training_samples_whose_tests_have_gaps() -> None:
-    """A site of one row, which is kept for tests."""
-    data, partition = problem(np.random.default_rng(3).normal(size=(36, 2)).astype(np.float32))
-    gaps = replace(data, x=np.where(np.random.default_rng(4).random(data.x.shape) < 0.3, np.nan, data.x))
-    train = (partition.train[0], partition.train[1], _NONE)
-    changed, lists = normalising.apply(gaps, replace(partition, train=train), "per_client", [0, 1])
-    assert not seen(changed)[lists.test[2]].any()

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
@@ -89,16 +88,9 @@ def test_a_site_without_tests_or_without_training_is_noted() -> None:
 
 def test_a_grid_names_the_column(tmp_path: Path) -> None:
     frame().to_csv(tmp_path / "t.csv", index=False)
-
-    def cell(**options: Any) -> Settings:
-        columns = {"path": str(tmp_path / "t.csv"), "label_column": "ill", "site_column": "site", **options}
-        return Settings(method="local", dataset="csv", dataset_options=columns, partition="natural", clients=2)
-
-    ids = [
-        cell_id(settings, declared_checksum(settings)) for settings in (cell(part_column=""), cell(part_column="part"))
-    ]
-    assert ids[0] != ids[1]
-    settings = cell(part_column="part", leave_out=["year"])
+    columns = {"path": str(tmp_path / "t.csv"), "label_column": "ill", "site_column": "site", "part_column": "part"}
+    options = {**columns, "leave_out": ["year"]}
+    settings = Settings(method="local", dataset="csv", dataset_options=options, partition="natural", clients=2)
     dataset = load_dataset(settings, tmp_path)
     tests = [dataset.rows[at].tolist() for at in load_partition(settings, dataset).test if dataset.rows is not None]
     rows = frame()

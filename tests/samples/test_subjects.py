@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset, Indices, Partition
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
@@ -22,7 +21,6 @@ from bench.samples import normalising
 from bench.samples.division import make_partition
 from bench.samples.subjects import most_frequent, split_off_validation
 from bench.settings import Settings
-from datasets.assemble import held_out_order
 from datasets.tables import table
 
 
@@ -364,24 +362,12 @@ def test_other_names_are_not(tmp_path: Path, arguments: dict[str, Any]) -> None:
     assert not any("if they say of whom" in note for note in folder(tmp_path, **arguments).notes)
 
 
-def test_with_subjects_the_cell_is_another(tmp_path: Path) -> None:
-    rows = frame()
-    rows.to_csv(tmp_path / "t.csv", index=False)
-
-    def cell(**options: Any) -> Settings:
-        columns = {"path": str(tmp_path / "t.csv"), "label_column": "outcome", "site_column": "site", **options}
-        return Settings(method="local", dataset="csv", dataset_options=columns, partition="natural", clients=3)
-
-    ids = {
-        name: cell_id(settings, declared_checksum(settings))
-        for name, settings in {
-            "none": cell(leave_out=["patient"], subject_column=""),
-            "subjects": cell(subject_column="patient"),
-        }.items()
-    }
-    assert ids["none"] != ids["subjects"]
-    dataset = load_dataset(cell(subject_column="patient"), tmp_path)
-    trained, validated, tested = sides(dataset, load_partition(cell(subject_column="patient"), dataset))
+def test_a_grid_names_the_column(tmp_path: Path) -> None:
+    frame().to_csv(tmp_path / "t.csv", index=False)
+    columns = {
+        "path": str(tmp_path / "t.csv"), "label_column": "outcome", "site_column": "site", "subject_column": "patient",
+    }  # fmt: skip
+    cell = Settings(method="local", dataset="csv", dataset_options=columns, partition="natural", clients=3)
+    dataset = load_dataset(cell, tmp_path)
+    trained, validated, tested = sides(dataset, load_partition(cell, dataset))
     assert len(trained | validated | tested) == 90
-    labels = np.repeat([0, 1], 50)
-    assert held_out_order(labels)[0].tolist() == held_out_order(labels, None)[0].tolist()
