@@ -111,7 +111,11 @@ def poison(settings: Settings, dataset: Dataset, partition: Partition) -> Datase
 
 
 class Forger:
-    """Puts the updates of malicious clients in the place of their honest ones."""
+    """Puts the updates of malicious clients in the place of their honest ones.
+
+    Attributes:
+        sent: record of what clients sent, of which the attack is on model values.
+    """
 
     def __init__(self, settings: Settings, attack: Attack, malicious: list[int], method: Method) -> None:
         """Refuse a method for which the attack makes no sense.
@@ -124,8 +128,12 @@ class Forger:
         self._malicious = set(malicious)
         self._seed = settings.seed
         self._method = settings.method
-        self._sent = SentValues()
         self._name = str(settings.attack and settings.attack.name)
+        self.sent = SentValues(
+            f"attack {self._name!r}: method {self._method!r}",
+            "malicious clients send them honestly",
+            f"which it would leave as it is; {_BY_DATA}",
+        )
         if method.bound:
             raise UserError(f"attack {self._name!r}: the method {self._method!r} sends no messages; {_BY_DATA}")
         if attack.colludes and not isinstance(method.trigger, Everyone):
@@ -133,7 +141,6 @@ class Forger:
                 f"attack {self._name!r} needs the updates of a round's clients, and the server of {settings.name!r} "
                 "takes them as they come; take sign_flip, scale, noise or an attack by data"
             )
-
         noise = noise_of(settings.channel)
         if noise is not None and noise["on"] == "sum":
             raise UserError(
@@ -176,7 +183,7 @@ class Forger:
         groups: dict[tuple[str, Spec], dict[int, Params]] = {}
         for i, of_client in sorted(values.items()):
             for name, value in of_client.items():
-                if self._sent.add(name, value):
+                if self.sent.add(name, value):
                     groups.setdefault((name, value.spec), {})[i] = value
         for (name, _), honest in groups.items():
             if not honest.keys().isdisjoint(forged):
@@ -190,7 +197,7 @@ class Forger:
         """Lies in the place of one honest value, by malicious client."""
         bases = {i: origin(downs[i].get(name), value) for i, value in honest.items()}
         if None in bases.values():
-            self._sent.note(
+            self.sent.note(
                 f"attack: method {self._method!r} downloads no {name!r}, so the attack is on its numbers and not on "
                 "their change"
             )
@@ -203,27 +210,6 @@ class Forger:
         if lies is planned:
             return {}
         return {i: honest[i].with_weights(_sum(lie, bases[i])) for i, lie in zip(malicious, lies, strict=True)}
-
-    @property
-    def notices(self) -> list[str]:
-        """Messages to the user about what happened so far, one line each."""
-        return self._sent.notices
-
-    def note_rest(self) -> None:
-        """Tell the user how much of what was sent the attack leaves alone."""
-        self._sent.note_rest(f"attack {self._name!r}: method {self._method!r}:", "malicious clients send them honestly")
-
-    def check(self) -> None:
-        """Refuse a method none of whose messages so far had a model value.
-
-        Raises:
-            UserError: there is such a method.
-        """
-        if sends := self._sent.without_models:
-            raise UserError(
-                f"attack {self._name!r}: method {self._method!r} sends {sends}, which it would leave as it is; "
-                f"{_BY_DATA}"
-            )
 
 
 def _downs(computed: Sequence[ComputedRound]) -> dict[int, dict[str, Any]]:

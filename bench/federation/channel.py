@@ -39,6 +39,7 @@ class Channel:
         settings: settings of the cell; without operations, what clients send is recorded and not changed.
 
     Attributes:
+        sent: record of what clients sent, of which model values go through the operations.
         releases: what was released with noise; None without noise.
         sums: whether the noise is on the sum of a round's updates; all clients count alike then (`NoisyMean`).
     """
@@ -47,7 +48,12 @@ class Channel:
         self._operations = [(part.name, _operation(part)) for part in settings.channel]
         self._seed = settings.seed
         self._method = settings.method
-        self._sent = SentValues()  # model values go through the operations
+        names = ", ".join(name for name, _ in self._operations)
+        self.sent = SentValues(
+            f"channel: method {self._method!r}" if names else "",
+            "travel as they are",
+            f"so {names} would change nothing; take out `channel`, or take a method that sends models",
+        )
         self._moving = False  # whether running statistics were sent
         self._shared: dict[str, dict[str, Any]] = {}  # what servers tell all clients, by operation and value
         self._answers: dict[str, list[float]] = {}  # of this version
@@ -86,9 +92,9 @@ class Channel:
         def send(values: dict[str, Any], weight: float | None) -> Sent:
             message, arriving, sent = next(numbers), dict(values), 0
             weight = 1.0 if self.sums else weight
-            self._sent.add_message(message, values, weight)
+            self.sent.add_message(message, values, weight)
             for name, value in values.items():
-                encodes = self._sent.add(name, value) and self._operations
+                encodes = self.sent.add(name, value) and self._operations
                 self._moving |= any(isinstance(p, Params) and p.buffers.numel() > 0 for p in parts(value))
                 if encodes:
                     arriving[name], size = self._encode(client, name, value, down.get(name), (version, message))
@@ -103,7 +109,7 @@ class Channel:
         """Send one model value; what arrives, and its bytes."""
         start = origin(base, value)
         if start is None:
-            self._sent.note(
+            self.sent.note(
                 f"channel: method {self._method!r} downloads no {name!r}, so the operations see its numbers and not "
                 "their change"
             )
@@ -192,49 +198,25 @@ class Channel:
             self.releases.close(self._clients, rate)
 
     @property
-    def notices(self) -> list[str]:
-        """Messages to the user about what happened so far, one line each."""
-        return self._sent.notices
-
-    @property
     def unprotected(self) -> list[str]:
         """All that travelled without going through the operations, in words."""
-        return self._sent.beside_models + (["running statistics of normalisation layers"] if self._moving else [])
+        return self.sent.beside_models + (["running statistics of normalisation layers"] if self._moving else [])
 
     def state(self) -> dict[str, Any]:
         """All that a later `restore` needs beside the states of clients, in plain values."""
         released = {} if self.releases is None else self.releases.state()
         return {
-            **self._sent.state(), "moving": self._moving, "shared": self._shared, "answers": self._answers,
+            **self.sent.state(), "moving": self._moving, "shared": self._shared, "answers": self._answers,
             "released": released,
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
-        self._sent.restore(state)
+        self.sent.restore(state)
         self._moving = state["moving"]
         self._shared, self._answers = dict(state["shared"]), dict(state["answers"])
         if self.releases is not None:
             self.releases.restore(state["released"])
-
-    def note_rest(self) -> None:
-        """Tell the user how much of what was sent does not go through the operations, if there are some."""
-        if not self._operations:
-            return
-        self._sent.note_rest(f"channel: method {self._method!r}:", "travel as they are")
-
-    def check(self) -> None:
-        """Refuse a method none of whose messages so far had anything for the operations.
-
-        Raises:
-            UserError: there is such a method.
-        """
-        if self._operations and (sends := self._sent.without_models):
-            names = ", ".join(name for name, _ in self._operations)
-            raise UserError(
-                f"channel: method {self._method!r} sends {sends}, so {names} would change nothing; take out `channel`, "
-                "or take a method that sends models"
-            )
 
 
 class NoisyMean(ServerRule):
@@ -259,12 +241,18 @@ def _operation(part: OperationPart) -> ChannelOperation:
 class SentValues:
     """A record of what was sent so far, for messages to the user.
 
+    Args:
+        source: the first words of messages: what acts on model values, and the method; empty if nothing does.
+        rest: what becomes of other numbers, after "and".
+        refused: why a method without model values is refused, and what to do instead.
+
     Attributes:
         models: by name of a value, whether it was a model value.
         notices: messages about what happened, one line each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: str = "", rest: str = "", refused: str = "") -> None:
+        self._source, self._rest, self._refused = source, rest, refused
         self.models: dict[str, bool] = {}
         self.notices: list[str] = []
         self._weights: set[str] = set()  # what clients sent as weights, in words
@@ -311,32 +299,28 @@ class SentValues:
         self.models = dict(state["sent"])
         self._weights, self._names = set(state["weights"]), dict(state["names"])
 
-    def note_rest(self, beginning: str, end: str) -> None:
+    def check(self) -> None:
         """Tell the user, once and after the first messages, how much of what was sent is beside model values.
 
-        Args:
-            beginning: the first words of the message.
-            end: what becomes of these numbers.
+        Raises:
+            UserError: nothing that was sent is a model value.
         """
+        if not self._source:
+            return
+        if not any(self.models.values()):
+            sends = f"no model value, only {', '.join(map(repr, self.models))}" if self.models else "nothing"
+            raise UserError(f"{self._source} sends {sends}, {self._refused}")
         share = self._numbers[False] / max(1, self._numbers.total())
         if share >= _WORTH_A_NOTICE and not self._counted:
             names = ", ".join(repr(name) for name, is_model in self.models.items() if not is_model)
-            self.note(
-                f"{beginning} {share:.0%} of the numbers that clients send are no model values ({names}), and {end}"
-            )
+            numbers = f"{share:.0%} of the numbers that clients send are no model values ({names})"
+            self.note(f"{self._source}: {numbers}, and {self._rest}")
         self._counted = self._counted or self._numbers.total() > 0
 
     def note(self, text: str) -> None:
         """Tell the user something once."""
         if text not in self.notices:
             self.notices.append(text)
-
-    @property
-    def without_models(self) -> str:
-        """Words for what was sent, if no model value was among it; else empty."""
-        if any(self.models.values()):
-            return ""
-        return f"no model value, only {', '.join(map(repr, self.models))}" if self.models else "nothing"
 
 
 def origin(base: Any, value: Params) -> Tensor | None:

@@ -123,8 +123,7 @@ class ClientRounds:
             cell.forger.forge_uploads(computed, version)
         for part in (cell.channel, cell.forger):
             if part is not None and computed:
-                part.check()
-                part.note_rest()
+                part.sent.check()
         for round_ in computed:
             if round_.program.result is not None:
                 as_model(round_.program.result, f"{type(cell.method).__name__}.client_round")

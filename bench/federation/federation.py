@@ -249,7 +249,7 @@ class Federation(CellContext):
         self.warnings += self.engine.notices
         for part in (self.channel, self.forger):
             if part is not None:
-                self.warnings += [notice for notice in part.notices if notice not in self.warnings]
+                self.warnings += [notice for notice in part.sent.notices if notice not in self.warnings]
         self.engine.notices.clear()
 
     # -- looking at it ------------------------------------------------------------------------------------------------
