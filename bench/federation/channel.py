@@ -117,16 +117,7 @@ class Channel:
         update = replace(Update.of(plain), clients=self._started)
         states = dict(client.state.get(STATE, {}))
         version, message = at
-        for label, operation in self._operations:
-            key = f"{label} {name}"
-            rng = generator("channel", self._seed, version, client.id, message, name, label)
-            shared = self._shared.get(key, {})
-            update, state = operation.send(replace(update, shared=shared), states.get(key, {}), rng)
-            if update.answer is not None:
-                self._answers.setdefault(key, []).append(update.answer)
-                update = replace(update, answer=None)
-            if state or key in states:
-                states[key] = state
+        update = self._operated(update, name, states, version, client.id, message)
         if states:
             client.state[STATE] = states
         if self.releases is not None and not self.sums:
@@ -135,6 +126,23 @@ class Channel:
             return value, update.bytes
         decoded = update.decoded()
         return value.with_weights(decoded if start is None else start + decoded), update.bytes
+
+    def _operated(self, update: Update, name: str, states: dict[str, Any], *at: int) -> Update:
+        """An update of a value after all operations, which draw at an address and renew a client's states.
+
+        Answers of nobody (`SERVER`) do not count, but move what follows from answers in a round without clients, too.
+        """
+        for label, operation in self._operations:
+            key = f"{label} {name}"
+            rng = generator("channel", self._seed, *at, name, label)
+            shared = self._shared.get(key, {})
+            update, state = operation.send(replace(update, shared=shared), states.get(key, {}), rng)
+            if update.answer is not None:
+                self._answers.setdefault(key, []).extend([update.answer] if SERVER not in at else [])
+                update = replace(update, answer=None)
+            if state or key in states:
+                states[key] = state
+        return update
 
     def noisy_mean(self, old: Params, messages: Sequence[Message], name: str) -> Params:
         """The new value of a name: the old one plus the noisy sum of its updates over the number of clients that a
@@ -172,15 +180,7 @@ class Channel:
     def _noise_of_nobody(self, name: str, weights: Tensor) -> Tensor:
         """All the noise on a sum of updates of the shape of `weights`, as it is on the one update of nobody, which is
         0."""
-        update = Update.of(torch.zeros_like(weights))
-        for label, operation in self._operations:
-            key = f"{label} {name}"
-            rng = generator("channel", self._seed, self._version, SERVER, name, label)
-            update, _ = operation.send(replace(update, shared=self._shared.get(key, {})), {}, rng)
-            if update.answer is not None:
-                self._answers.setdefault(key, [])  # so that a round without clients moves what follows from them, too
-                update = replace(update, answer=None)
-        return update.decoded()
+        return self._operated(Update.of(torch.zeros_like(weights)), name, {}, self._version, SERVER).decoded()
 
     def close(self, rate: float) -> None:
         """End a version: what the server tells all clients of the next one, and what this one has released.
