@@ -69,14 +69,13 @@ class Evaluator:
             by_client: by name of the metric, models of clients, each scored on its client's samples.
             scorer: of these outputs.
         """
-        tasks = [] if generic is None else [(generic, scorer.needed)]
-        tasks += [(models[i], scorer.own[i]) for models in by_client.values() for i in sorted(models)]
+        clients = {name: sorted(models) for name, models in by_client.items()}
+        tasks = [] if generic is None else [(SERVER, generic, scorer.needed)]
+        tasks += [(i, by_client[name][i], scorer.own[i]) for name, ids in clients.items() for i in ids]
         if not tasks:
             return []
-        owners = [] if generic is None else [SERVER]
-        owners += [i for models in by_client.values() for i in sorted(models)]
-        logits = torch.cat(self._engine.outputs("train", tasks, owners=owners))
-        clients = {name: sorted(models) for name, models in by_client.items()}
+        owners = [owner for owner, _, _ in tasks]
+        logits = torch.cat(self._engine.outputs("train", [(w, at) for _, w, at in tasks], owners=owners))
         return [Outputs(() if generic is None else names, clients, logits)]
 
     def personal(self, version: int, ids: list[int] | None = None) -> dict[int, Params]:

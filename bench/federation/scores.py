@@ -241,7 +241,8 @@ class Scorer:
     def _score_globally(self, hit: Floats, loss: Floats, into: Evaluation) -> None:
         for split, at in self._global_at.items():
             if len(at):
-                _add(into, "gm", "global", "", split, float(hit[at].mean()), float(loss[at].mean()))
+                values = {"accuracy": float(hit[at].mean()), "loss": float(loss[at].mean())}
+                into.metrics += _rows("gm", "global", "", split, values)
                 if split == "test":
                     into.hits.append({"metric": "gm", "on": "global", "bits": packed(hit[at])})
 
@@ -285,10 +286,10 @@ class Scorer:
             accuracy, cost = correct / clients.samples, clients.sums(loss) / clients.samples
             if split == "test" and names[0] in ("gm", "pm"):
                 into.hits.append({"metric": names[0], "on": "local", "bits": packed(hit[clients.at])})
-            means = [(mean, float(share @ accuracy), float(share @ cost)) for mean, share in clients.shares.items()]
             for name in names:
-                for mean, right, lost in means:
-                    _add(into, name, "local", mean, split, right, lost)
+                for mean, share in clients.shares.items():
+                    values = {"accuracy": float(share @ accuracy), "loss": float(share @ cost)}
+                    into.metrics += _rows(name, "local", mean, split, values)
                 into.clients += [
                     {"metric": name, "client": i, "split": split, "correct": int(right), "samples": n}
                     for i, right, n in zip(clients.clients, correct.tolist(), clients.samples.tolist(), strict=True)
@@ -298,9 +299,8 @@ class Scorer:
         """Add further scores of the generic model on all samples of a split together."""
         for split, at in self._global_at.items():
             if len(at):
-                row = {"metric": "gm", "on": "global", "mean": "", "split": split}
                 values = self.further.values(labels[at], logits[at], f"all {split} samples")
-                into.scores += [{**row, "quantity": name, "value": value} for name, value in values.items()]
+                into.scores += _rows("gm", "global", "", split, values)
 
     def _score_clients_further(
         self,
@@ -399,7 +399,6 @@ def packed(hits: Floats) -> str:
     return base64.b64encode(np.packbits(hits.astype(np.bool_)).tobytes()).decode()
 
 
-def _add(into: Evaluation, metric: str, on: str, mean: str, split: str, accuracy: float, loss: float) -> None:
+def _rows(metric: str, on: str, mean: str, split: str, values: Mapping[str, float]) -> list[dict[str, Any]]:
     row = {"metric": metric, "on": on, "mean": mean, "split": split}
-    into.metrics.append({**row, "quantity": "accuracy", "value": accuracy})
-    into.metrics.append({**row, "quantity": "loss", "value": loss})
+    return [{**row, "quantity": quantity, "value": value} for quantity, value in values.items()]
