@@ -131,10 +131,8 @@ def test_cases_with_other_clients_are_other_tasks_by_their_names(tmp_path):
     store = load(write_cases(tmp_path, seeds=1, settings=of_clients))
     assert store.tasks == ["few", "half"]
     assert store.cases == {}
-    assert list(load(write_cases(tmp_path / "b", seeds=1, settings=of_clients, reference="half")).cases) == [
-        "few",
-        "half",
-    ]
+    asked = load(write_cases(tmp_path / "b", seeds=1, settings=of_clients, reference="half"))
+    assert list(asked.cases) == ["few", "half"]
 
 
 def test_a_cell_of_two_cases_stands_in_both(tmp_path):
@@ -172,15 +170,8 @@ def test_parts_by_name_have_short_names_in_rows_and_stand_in_full_below(tmp_path
     assert "clip norm=1 + gaussian noise=2 on=each delta=1e-05" in rows
 
 
-GRID = {
-    "methods": ["fedavg", "ditto"],
-    "alpha": 1.0,
-    "cases": [
-        {"name": "a, b"},
-        {"name": "b", "lr": 0.2},
-        {"epochs": 2, "server": {"name": "trimmed_mean", "share": 0.2}},
-    ],
-}
+NAMELESS = {"epochs": 2, "server": {"name": "trimmed_mean", "share": 0.2}}
+GRID = {"methods": ["fedavg", "ditto"], "alpha": 1.0, "cases": [{"name": "a, b"}, {"name": "b", "lr": 0.2}, NAMELESS]}
 
 
 def test_a_grid_names_its_cases_and_its_reference_and_a_run_keeps_both(tmp_path):
@@ -192,12 +183,7 @@ def test_a_grid_names_its_cases_and_its_reference_and_a_run_keeps_both(tmp_path)
     assert (content["cases"], content["reference"]) == (list(grid.cases), "b")
     store = load([tmp_path])
     assert list(store.cases) == list(grid.cases)
-    assert store.rows == [
-        "fedavg, batch_size=5",
-        "ditto, batch_size=5",
-        "fedavg, batch_size=10",
-        "ditto, batch_size=10",
-    ]
+    assert store.rows == [f"{method}, batch_size={size}" for size in (5, 10) for method in ("fedavg", "ditto")]
 
 
 def test_a_reference_that_is_no_case_is_refused():

@@ -92,14 +92,18 @@ def test_a_diverged_cell_guesses_in_further_tests(store_writer: Writer, tmp_path
     assert by_unit(tested, "ditto", store.tasks[0], "pm", OWN)["1"] == pytest.approx(10)
 
 
+def _leave_tests_alone(folder: Path) -> None:
+    """Take the scores on validation samples out of a cell's tables."""
+    for name in ("metrics", "clients"):
+        table = pd.read_csv(folder / f"{name}.csv")
+        table[table["split"] == "test"].to_csv(folder / f"{name}.csv", index=False)
+
+
 def test_a_task_without_validation_data_stands_beside_one_that_has_some(store_writer: Writer, tmp_path: Path) -> None:
     """In `bench results`: the second task reports its last round, and the title says so."""
     run = store_writer(tmp_path / "run", methods=("ditto",))
     for seed in range(3):
-        folder = run / cell_id(f"ditto-0.1-{seed}")
-        for name in ("metrics", "clients"):
-            table = pd.read_csv(folder / f"{name}.csv")
-            table[table["split"] == "test"].to_csv(folder / f"{name}.csv", index=False)
+        _leave_tests_alone(run / cell_id(f"ditto-0.1-{seed}"))
     ((title, table),) = summary(tidy(load_run(run)))
     assert "round: validation, on tasks without it the last, mean" in title
     assert [column for column in table.columns if column.endswith("PM")] == ["digits α=1 PM", "digits α=0.1 PM"]
@@ -111,10 +115,7 @@ def test_seeds_without_the_chosen_round_are_not_averaged_with_those_that_have_it
 ) -> None:
     """As in the report, where the task reports the chosen round; the title counts them."""
     run = store_writer(tmp_path / "run", methods=("ditto",), alphas=(1.0,))
-    folder = run / cell_id("ditto-1-0")
-    for name in ("metrics", "clients"):
-        table = pd.read_csv(folder / f"{name}.csv")
-        table[table["split"] == "test"].to_csv(folder / f"{name}.csv", index=False)
+    _leave_tests_alone(run / cell_id("ditto-1-0"))
     ((title, table),) = summary(tidy(load_run(run)))
     assert "round: validation (1 cells without it are left out), mean" in title
     store = load([run])

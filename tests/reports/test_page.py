@@ -78,11 +78,7 @@ def test_settings_that_only_some_methods_have_share_a_column(store_writer, tmp_p
     (written,) = (table for table in cells_section(load([run])).more if table.id == "settings")
     table = pd.read_csv(io.StringIO(to_csv(written)))
     shared = table[table["column"] == "hyperparameters"]
-    assert list(zip(shared["row"], shared["note"], strict=True)) == [
-        ("fedavg", "–"),
-        ("ditto", "lam=0.5"),
-        ("scd", "tau=2, mu=1"),
-    ]
+    assert shared.set_index("row")["note"].to_dict() == {"fedavg": "–", "ditto": "lam=0.5", "scd": "tau=2, mu=1"}
     assert not {"lam", "tau", "mu"} & set(table["column"])
 
 
