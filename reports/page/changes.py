@@ -10,6 +10,7 @@ import pandas as pd
 
 from reports.page.section import Section
 from reports.pictures.canvas import Picture, drawing, finish, legend, styles
+from reports.pictures.figures import band
 from reports.reading.load import PM, Cell, Store, remembered
 from reports.tables.table import Column, Table, TableEntry, mean_entry, words
 
@@ -84,14 +85,14 @@ def _of_diverged(store: Store, cell: Cell) -> list[dict[str, Any]]:
 
 @remembered
 def curves(store: Store) -> pd.DataFrame:
-    """Accuracy in percent by round of cells whose data change: row, task, seed, `round`, `after` and `value`.
+    """Accuracy in percent by round of cells whose data change: row, task, seed, `round`, `after` and `accuracy`.
 
     The round of a change is there twice: on the tests before it, and after it (`after` is 1), in this order.
 
     Args:
         store: cells of one protocol.
     """
-    parts = []
+    parts, columns = [], ["row", "task", "seed", "round", "after", "accuracy"]
     for cell in store.cells:
         if cell.state != "done" or not cell.view.settings.timeline:
             continue
@@ -100,9 +101,7 @@ def curves(store: Store) -> pd.DataFrame:
         stages = {change.round: number for number, change in enumerate(cell.view.settings.timeline, start=1)}
         later = compared[compared["stage"] == compared["round"].map(stages)].assign(after=1)
         whole = pd.concat([curve, later]).sort_values(["round", "after"], kind="stable")
-        named = whole.assign(row=cell.row, task=cell.task, seed=cell.seed)
-        parts.append(named[["row", "task", "seed", "round", "after", "value"]])
-    columns = ["row", "task", "seed", "round", "after", "value"]
+        parts.append(whole.assign(row=cell.row, task=cell.task, seed=cell.seed, accuracy=whole["value"])[columns])
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
@@ -168,13 +167,7 @@ def change_curves(store: Store, curves: pd.DataFrame) -> Picture:
         for axis, task in zip(axes, tasks, strict=True):
             part = curves[curves["task"] == task]
             for row in store.rows:
-                by_place = part[part["row"] == row].groupby(["round", "after"])["value"]
-                mean, std = by_place.mean(), by_place.std(ddof=1)
-                rounds = mean.index.get_level_values("round")
-                axis.plot(rounds, mean, **lines[row])
-                if std.notna().any():
-                    colour = lines[row]["color"]
-                    axis.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
+                band(axis, part[part["row"] == row], "round", lines[row], "after")
             for number in sorted(set(part[part["after"] == 1]["round"])):
                 axis.axvline(number, color="#888888", linewidth=0.8, linestyle=":", zorder=0)
             axis.locator_params("x", integer=True)

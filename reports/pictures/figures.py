@@ -191,14 +191,14 @@ def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
         return finish(canvas, f"ranks_{figure.name.lower()}", f"Ranks, {figure.name}", caption, how)
 
 
-def band(axis: "Axes", curve: pd.DataFrame, x: str, line: dict[str, Any]) -> None:
-    """Mean and standard deviation over seeds, where all seeds were evaluated."""
+def band(axis: "Axes", curve: pd.DataFrame, x: str, line: dict[str, Any], *further: str) -> None:
+    """Mean and standard deviation over seeds, where all seeds were evaluated: by round, and `further` columns."""
     if curve.empty or curve[x].isna().all():
         return
-    by_round = curve.groupby("round")
-    whole = by_round.size() == curve["seed"].nunique()
-    across = by_round[x].mean()[whole] if x != "round" else by_round.size()[whole].index
-    mean, std = by_round["accuracy"].mean()[whole], by_round["accuracy"].std(ddof=1)[whole]
+    by_place = curve.groupby(["round", *further])
+    whole = by_place.size() == curve["seed"].nunique()
+    across = by_place[x].mean()[whole]
+    mean, std = by_place["accuracy"].mean()[whole], by_place["accuracy"].std(ddof=1)[whole]
     axis.plot(across, mean, **line)
     if std.notna().any():
         axis.fill_between(across, mean - std, mean + std, color=line["color"], alpha=0.18, linewidth=0)

@@ -78,8 +78,8 @@ def test_curves_have_the_round_of_a_change_twice(changing):
     drawn = curves(load([changing]))
     one = drawn[drawn["seed"] == "0"]
     assert one["round"].tolist() == [1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9, 10, 11, 12]
-    assert one[one["round"] == 4]["value"].tolist() == pytest.approx([80, 40])
-    assert one[one["round"] == 8]["value"].tolist() == pytest.approx([70, 60])
+    assert one[one["round"] == 4]["accuracy"].tolist() == pytest.approx([80, 40])
+    assert one[one["round"] == 8]["accuracy"].tolist() == pytest.approx([70, 60])
     assert change_curves(load([changing]), drawn).png.startswith(b"\x89PNG")
 
 

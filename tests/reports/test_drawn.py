@@ -107,7 +107,8 @@ def _changing(store: Store) -> object:
             store.rows, store.tasks, "01", ((1, 0), (4, 0), (4, 1), (9, 0))
         )
     ]
-    return changes.change_curves(store, pd.DataFrame(lines, columns=["row", "task", "seed", "round", "after", "value"]))
+    columns = ["row", "task", "seed", "round", "after", "accuracy"]
+    return changes.change_curves(store, pd.DataFrame(lines, columns=columns))
 
 
 def _trends(store: Store) -> object:
