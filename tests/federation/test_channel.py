@@ -111,7 +111,7 @@ def test_every_method_sends_less_or_is_refused(method: str) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "says"),
-    zip(BOTH, ["channel: {}, so the operations see", "attack: {}, so the attack is on"], strict=True),
+    list(zip(BOTH, ["channel: {}, so the operations see", "attack: {}, so the attack is on"], strict=True)),
 )
 def test_an_upload_without_a_download_of_its_name_is_said(settings: dict[str, Any], says: str) -> None:
     federation = toy("fedadmm", **settings)

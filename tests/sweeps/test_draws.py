@@ -148,8 +148,8 @@ def test_a_draw_is_one_unit_with_the_mean_of_its_seeds(tmp_path: Path) -> None:
     """Four seeds in two draws: two units, each the mean of two seeds; without draws each seed is one."""
     run = write_store(tmp_path / "run", seeds=4, alphas=(1.0,), methods=("ditto", "scd"))
     (task,) = (before := load([run])).tasks
-    [seeds] = by_unit(before, "ditto", [task], PM, "validation")
-    [units] = by_unit(load([with_draws(run, [[0, 2], [1, 3]])]), "ditto", [task], PM, "validation")
+    [seeds] = by_unit(before, "ditto", [task], PM)
+    [units] = by_unit(load([with_draws(run, [[0, 2], [1, 3]])]), "ditto", [task], PM)
     assert units == pytest.approx([np.mean(seeds[[0, 2]]), np.mean(seeds[[1, 3]])])
     assert len(set(np.round(seeds, 9))) == 4
 
