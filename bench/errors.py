@@ -70,7 +70,8 @@ def in_words(error: BaseException, file: str | None) -> str:
     if place is None or file is None:
         return f"{type(error).__name__}: {error}"
     line = f"{Path(file).name}, line {place.tb_lineno}"
-    return f"{type(error).__name__}: {_missing_name(error, place) or error} ({line})"
+    call = ": write `model(w, x)` with a model value, such as values['w']" if " Forward." in f" {error}" else ""
+    return f"{type(error).__name__}: {_missing_name(error, place) or error}{call} ({line})"
 
 
 def _place(error: BaseException, file: str | None) -> TracebackType | None:
@@ -95,11 +96,22 @@ def _missing_name(error: BaseException, place: TracebackType) -> str:
     names = [] if not _is_plain(node.value) else _names(_value(node.value, place))
     if word in names:  # the error is from within, of another name
         return ""
+    remedy = f": {_REMEDIES[owner]}" if owner in _REMEDIES else ""
     listed = f" {owner} has: {', '.join(names)}" if 0 < len(names) <= LISTED_NAMES else ""
     if isinstance(error, KeyError) and not names and _is_plain(node.value):
         listed = f" {owner} is empty"
     nobody = f" {owner} is None" if isinstance(error, AttributeError) and error.obj is None else ""
-    return f"there is no {ast.unparse(node)}.{did_you_mean(word, names)}{listed}{nobody}"
+    return f"there is no {ast.unparse(node)}{remedy}.{did_you_mean(word, names)}{listed}{nobody}"
+
+
+_REMEDIES = {
+    "ctx": "give it to the loss by `context=` of `Train`",
+    "ctx.hp": "declare it in the method's class `Hyper`",
+    "down": "`mean_of` or `broadcast` says what a client receives",
+    "client.state": "fill it in `init_client`",
+    "server.state": "fill it in `init`",
+}
+"""What to do about a name that is not there, by what has no such name."""
 
 
 def _node(place: TracebackType) -> ast.expr | None:

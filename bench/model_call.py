@@ -186,8 +186,11 @@ class Forward:
         """Call the network's method of that name on `args` with the tensors of `w`.
 
         Raises:
+            TypeError: `w` is no model value.
             ValueError: the whole network is called, and `w` is a part of it.
         """
+        if not isinstance(w, Params):
+            raise TypeError(f"Forward.{method} of a {type(w).__name__}")
         if method == "forward" and (layers := w.spec.partial):
             raise ValueError(f"a part of a model ({layers}) is called as a whole: `join(body, head)` makes one")
         training = stats == "batch" and not self._frozen

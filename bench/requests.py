@@ -345,7 +345,7 @@ def _wrong_value(kind: str, values: Mapping[str, Any]) -> str:
             return f"{kind}({{{name!r}: ...}}) holds the answer to Train: take a part of it, such as trained['w']"
         if isinstance(value, Params) and value.weights.shape != (value.spec.d,):
             sizes = f"{list(value.weights.shape)} where its network has [{value.spec.d}]"
-            return f"{kind}({{{name!r}: ...}}) holds a model value with weights {sizes}"
+            return f"{kind}({{{name!r}: ...}}) holds a model value with weights {sizes}: `with_weights` takes as many"
     return ""
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import PositiveInt
@@ -23,6 +23,9 @@ from datasets.copies import with_copies
 from datasets.image_folder import natural
 from datasets.pictures import EncodedPicture, read_pictures, survey
 from datasets.table_rows import dataset_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ENDINGS = (".parquet", ".arrow")
 _PART = "part of its file"  # column of a table that is made here
@@ -73,15 +76,14 @@ def load(
     files, skipped = shards(folder)
     if not files:
         raise UserError(f"{folder} has no files that end in {' or '.join(_ENDINGS)}, as a download of Hugging Face has")
-    columns, parts, pictures, classes = _read(folder, files, (label_column, site_column, subject_column), leave_out)
+    columns, parts, pictures, classes = read_shards(
+        folder, files, (label_column, site_column, subject_column), leave_out
+    )
     name = name or (folder.stem if folder.is_file() else folder.resolve().name)
     if not pictures:
-        import pandas as pd
-
         if size or mean or std:
             raise UserError(f"{folder} has no column of pictures, which `size`, `mean` and `std` are for")
-        part = _PART if "test" in parts else ""
-        frame = pd.DataFrame(columns | ({_PART: parts} if part else {}))
+        frame, part = frame_of(columns, parts)
         data = dataset_of(
             frame, source=path, name=name, label=label_column, site=site_column, subject=subject_column, part=part,
             categories=categories,
@@ -152,7 +154,15 @@ def _part(file: Path) -> str:
     return next((PARTS[word] for word in words if word in PARTS), "")
 
 
-def _read(
+def frame_of(columns: dict[str, list[Any]], parts: list[str]) -> tuple["pd.DataFrame", str]:
+    """A table of values by column, and its column of parts, if there are tests."""
+    import pandas as pd
+
+    part = _PART if "test" in parts else ""
+    return pd.DataFrame(columns | ({_PART: parts} if part else {})), part
+
+
+def read_shards(
     folder: Path, files: dict[Path, str], needed: Sequence[str], leave_out: Sequence[str]
 ) -> tuple[dict[str, list[Any]], list[str], str, list[str]]:
     """Values by column, the part of each row, the column of pictures, if there is one, and the schema's classes of the

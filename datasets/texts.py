@@ -15,6 +15,8 @@ from bench.errors import UserError, did_you_mean, optional
 from bench.places import check_file
 from bench.plugin import DATASETS
 from datasets.columns import Columns
+from datasets.hugging_face import frame_of, is_download, read_shards, shards
+from datasets.table_rows import dataset_of
 from datasets.tables import read_dataset
 
 _REMEDY = "set the option `tokenizer` to a file tokenizer.json, as `save_pretrained` of a tokenizer writes it"
@@ -46,7 +48,8 @@ def load(
 
     Args:
         data_root, download: not used; the files are the user's own.
-        path: the table, or a folder with one for each site.
+        path: the table, a folder with one for each site, or a folder of Hugging Face with texts, as of the data set
+            `hugging_face`.
         text_column: column of the texts.
         label_column, site_column, subject_column, part_column: as of `csv`.
         tokenizer: a file `tokenizer.json`, of which the vocabulary is.
@@ -69,10 +72,16 @@ def load(
         cut.extend(longer)
         return x, {"vocabulary": vocabulary, "padding": reader.padding["pad_id"]}
 
-    data = read_dataset(
-        path, name, label=label_column, site=site_column, subject=subject_column, part=part_column, text=text_column,
-        encode=tokens,
-    )  # fmt: skip
+    columns: dict[str, Any] = {
+        "label": label_column, "site": site_column, "subject": subject_column, "part": part_column, "text": text_column,
+    }  # fmt: skip
+    folder = Path(path)
+    if folder.is_dir() and is_download(folder):
+        frame, part = frame_of(*read_shards(folder, shards(folder)[0], list(columns.values()), ())[:2])
+        columns["part"] = part_column or part
+        data = dataset_of(frame, source=path, name=name or folder.resolve().name, **columns, encode=tokens)
+    else:
+        data = read_dataset(path, name, **columns, encode=tokens)
     long = f"{data.name}: {len(cut)} of {len(data.y)} texts have more than {length} tokens and are cut; see `length`"
     content = hashlib.blake2b(data.checksum.encode() + file.read_bytes(), digest_size=16)
     return replace(data, checksum=content.hexdigest(), notes=(*data.notes, *([long] if cut else [])))

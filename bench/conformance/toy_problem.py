@@ -2,9 +2,9 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from bench.requests import Exchange, Request, Upload
 from bench.rng import generator
 from bench.settings import Settings
 
+T = TypeVar("T")
 SIZES = (5, 3, 1, 0, 4, 2)  # training samples by client: unequal, one of one sample, one of none
 FEATURES, CLASSES, TESTS, PUBLIC = 4, 3, 20, 12
 ROUNDS = 3
@@ -117,7 +118,11 @@ class Log:
             except StopIteration as stop:
                 return stop.value
             self._note(request, down)
-            answer = yield request
+            try:
+                answer = yield request
+            except Exception as error:
+                program.throw(error)  # at its own `yield`, which the traceback then shows
+                raise
             if self.untrained and isinstance(request, Train):
                 answer = replace(answer, values={**answer.values, **request.values})
 
@@ -144,7 +149,7 @@ class Observed(Method):
         log.downloads.append(down)
         log.remember(down, "down")
         log.remember(client.state, "client.state")
-        return (yield from log.relay(super().client_round(client, down), down))
+        return self._relayed(super().client_round(client, down), down)
 
     def reply(self, server: Server, messages: list[Message]) -> dict[int, State]:
         replies = super().reply(server, messages)
@@ -152,16 +157,17 @@ class Observed(Method):
         return replies
 
     def aggregate(self, server: Server, messages: list[Message]) -> Program | None:
-        program = super().aggregate(server, messages)
-        return program if program is None else self._bench_log.relay(program, {})
+        return self._relayed(super().aggregate(server, messages), {})
 
     def generic(self, server: Server) -> Program | Params | None:
-        model = super().generic(server)
-        return model if model is None or isinstance(model, Params) else self._bench_log.relay(model, {})
+        return self._relayed(super().generic(server), {})
 
     def personal(self, server: Server, client: Client, down: State) -> Program | Params | None:
-        model = super().personal(server, client, down)
-        return model if model is None or isinstance(model, Params) else self._bench_log.relay(model, {})
+        return self._relayed(super().personal(server, client, down), {})
+
+    def _relayed(self, answer: T, down: State) -> T:
+        """A program that is recorded; what is none stays as it is."""
+        return self._bench_log.relay(answer, down) if isinstance(answer, Generator) else answer  # type: ignore[return-value]
 
 
 class Isolated(Method):
@@ -204,7 +210,7 @@ def isolate(federation: Federation, stranger: Federation) -> None:
 
 def _replace_class(federation: Federation, kind: type[Method], **attributes: Any) -> None:
     method: Any = federation.method
-    method.__class__ = type(kind.__name__, (kind, type(method)), {})
+    method.__class__ = type(type(method).__name__, (kind, type(method)), {})  # messages name the method's class
     vars(method).update(attributes)
 
 

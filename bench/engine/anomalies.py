@@ -1,4 +1,7 @@
-"""Values that are not finite: the error that ends a cell and, for `--executor debug`, where they first appeared."""
+"""Values that are not finite: the error that ends a cell and, for `--executor debug`, where they first appeared.
+
+`debug` also refuses losses that other executors compute in silence: without a gradient, or changing weights in place.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -76,12 +79,33 @@ class Watch:
         self.first = ""
         self._request = request
         self._step = 0
+        self._function = request.recipe.name
         self._kinds, self._slices = dict(request.recipe.parts), dict(request.recipe.slices)
         self._note([f"weight {name}" for name in self._bad(flatten(request.request.values))])
 
     def differentiate(self, objective: Objective, trained: Flat) -> tuple[Flat, tuple[Tensor, Flat]]:
-        """Return what `differentiate_alone` returns, and note what of it is not finite."""
-        gradients, (loss, buffers) = differentiate_alone(objective, trained)
+        """Return what `differentiate_alone` returns, and note what of it is not finite.
+
+        Raises:
+            TypeError: the loss changes a part in place, or depends on none.
+        """
+        kept = {name: tensor.clone() for name, tensor in trained.items()}
+
+        def watched(leaves: Flat) -> tuple[Tensor, tuple[Tensor, Flat]]:
+            value, rest = objective(leaves)
+            if changed := [name for name, before in kept.items() if not _same(before, leaves[name])]:
+                raise TypeError(
+                    f"the loss of {self._function} changes the weights of {changed[0]!r} in place: return the loss, "
+                    "and the engine takes the step"
+                )
+            if not value.requires_grad:
+                raise TypeError(
+                    f"the loss of {self._function} has no gradient: `torch.no_grad`, `.detach()` and `argmax` cut it "
+                    "off from the weights"
+                )
+            return value, rest
+
+        gradients, (loss, buffers) = differentiate_alone(watched, trained)
         problems = [] if _is_finite(loss) else [f"the loss ({float(loss)})"]
         whole = {name: self._whole(name, gradient) for name, gradient in gradients.items()}
         self._note(problems + [f"gradient of {name}" for name in self._bad(whole)], self._step + 1)
@@ -94,10 +118,9 @@ class Watch:
 
     def _note(self, names: list[str], step: int = 0) -> None:
         if names and not self.first:
-            function = self._request.recipe.step or self._request.recipe.loss
             place = f"at step {step} of {self._request.steps}" if step else "before its first step"
             more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-            self.first = f"{place} ({getattr(function, '__qualname__', function)}): {', '.join(names[:_NAMED] + more)}"
+            self.first = f"{place} ({self._function}): {', '.join(names[:_NAMED] + more)}"
 
     def _whole(self, name: str, gradient: Tensor) -> Tensor:
         """The gradient of a part with zeros where it is frozen."""
@@ -116,6 +139,10 @@ class Watch:
                 yield from (f"{layer} in {name!r}" for layer, tensor in named.items() if not _is_finite(tensor))
             else:
                 yield repr(name)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -21,7 +21,7 @@ from bench.engine.lane_schedule import lanes_for
 from bench.engine.predict import ForwardRequest, Task, answer_forwards, choose_samples_per_lane, outputs
 from bench.engine.prepare import Prepared, Preparer, gradient_of
 from bench.engine.private import OWN, PrivateSteps
-from bench.engine.programs import Budget, ProgramRun, Reply, Work, advance, limit_to_budget
+from bench.engine.programs import Budget, ProgramRun, Reply, Work, advance, limit_to_budget, show_where
 from bench.engine.recorded_steps import GraphCache
 from bench.engine.sizes import lanes_on
 from bench.engine.step import Recipe
@@ -148,7 +148,11 @@ class Engine:
             work = [p for p in open_ if not isinstance(p.waiting, Exchange)]
             if at_budget:  # the others continue until all have reached that point
                 work = [p for p in work if id(p) not in map(id, at_budget)]
-            answers = self._answer(work) if work else self._exchange(open_, reply)
+            try:
+                answers = self._answer(work) if work else self._exchange(open_, reply)
+            except (TypeError, ValueError, AttributeError, KeyError) as error:  # a request, or its loss, is wrong
+                show_where(work or open_, error)
+                raise
             for p, answer in zip(work or open_, answers, strict=True):
                 advance(p, answer)
 

@@ -1,7 +1,9 @@
 """Running programs of clients and of the server: what they wait for and what they have done."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import Any, NamedTuple
 
 from bench.engine.batches import DrawAddress
@@ -99,6 +101,14 @@ class ProgramRun:
     def uploaded(self) -> bool:
         """Whether the program has sent a message that it does not wait for."""
         return any(isinstance(event, Sent) and not event.waits for event in self.events)
+
+
+def show_where(programs: list[ProgramRun], error: Exception) -> None:
+    """Let an error pass through the `yield` at which all programs wait, which its traceback then shows."""
+    frames = [p.program.gi_frame for p in programs if isinstance(p.program, GeneratorType)]
+    if len({(frame.f_code, frame.f_lineno) for frame in frames if frame}) == 1:
+        with contextlib.suppress(StopIteration):
+            programs[0].program.throw(error)
 
 
 Budget = Callable[[], Mapping[int, int]]

@@ -34,7 +34,7 @@ BROKEN = {
     "odd_rounds": {"survives a checkpoint"},
     "scored_memory": {"survives a checkpoint"},
     "hidden_model": {"survives a checkpoint", "messages say all"},
-    "odd_state": {"survives a checkpoint"},
+    "odd_state": {"runs"},
     "late_start": {"evaluation leaves no trace"},
     "in_place": {"nothing changed in place", "weights sum to 1"},
     "in_place_upload": {"nothing changed in place", "weights sum to 1"},

@@ -1,11 +1,13 @@
-"""Likely mistakes in a first method: each gets one line that names the place or the remedy."""
+"""Likely mistakes in a first method: each gets the message that docs/first-mistakes.md has, with its line."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bench
+from bench.conformance import suite
 from bench.errors import UserError, in_words
 from bench.plugin import METHODS
 from bench.settings import Executor
@@ -43,135 +45,120 @@ def of_loss(returned: str) -> str:
 
 PER_SAMPLE = 'F.cross_entropy(model(values["w"], batch.x), batch.y, reduction="none")'
 LOSS = f"loss = batch.mean({PER_SAMPLE})\n    "
+RETURN = f"return batch.mean({PER_SAMPLE})"
 UPLOAD = 'yield Upload({"model": trained["w"]})'
 BODY = 'trained["w"].without("head")'
-MISTAKES = {
-    "personal is not written": (
-        written('    trains = "pm"'),
-        r"Mine.personal \(trains = 'pm'\) gave nothing .*: write",
-    ),
+MISTAKES: dict[str, tuple[str, int | None]] = {
+    "personal is not written": (written('    trains = "pm"'), None),
     "personal knows no model yet": (
         written(
             "    trains = 'pm'\n    def personal(self, server, client, down):\n        return client.state.get('w')"
         ),
-        r"Mine.personal .* gave nothing where a model value is due",
+        None,
     ),
     "generic is not written": (
         written("    mean_of = ('body',)", train=TRAIN.replace("model", "body"), upload='{"body": trained["w"]}'),
-        "Mine.generic gave nothing where a model value is due",
+        None,
     ),
     "generic is a body": (
         written("    def generic(self, server):\n        return server.state['model'].without('head')"),
-        r"Mine.generic gave a part of a model \(body.fc1\): `join\(body, head\)`",
+        None,
     ),
-    "a body is uploaded as the model": (
-        written(upload=f'{{"model": {BODY}}}'),
-        r"a part of a model \(body.fc1\) .*`join\(body, head\)`",
-    ),
-    "trains is no tier": (written("    trains = 'personal'"), "trains = 'personal' is none of 'gm', 'pm' and 'both'"),
-    "mean_of is text": (written("    mean_of = 'model'"), 'mean_of = "model" is text: write'),
-    "numbers are uploaded": (
-        written(upload='{"model": trained["w"].weights.tolist()}'),
-        "'model' is a list in the uploads: a mean is of model values or tensors",
-    ),
-    "a model is uploaded without a name": (written(upload='trained["w"]'), r"Upload\(Params\) has no names: .*line 14"),
-    "an answer is uploaded": (written(upload='{"model": trained}'), r"holds the answer to Train: take .*line 14"),
-    "another name is uploaded": (written(upload='{"w": trained["w"]}'), "no client sent 'model', but 'w'"),
-    "nothing is uploaded": (
-        written().replace('yield Upload({"model": trained["w"]})', "pass"),
-        "no client sent 'model': a client's round has to `yield Upload",
-    ),
-    "an upload is not yielded": (written().replace("yield Upload", "Upload"), r":14: Upload\(...\) is never yielded"),
-    "a round is no program": (
-        written().replace("yield ", ""),
-        "never yielded|a round gave .*, not a program",
-    ),
+    "a body is uploaded as the model": (written(upload=f'{{"model": {BODY}}}'), None),
+    "trains is no tier": (written("    trains = 'personal'"), None),
+    "mean_of is text": (written("    mean_of = 'model'"), None),
+    "numbers are uploaded": (written(upload='{"model": trained["w"].weights.tolist()}'), None),
+    "a model is uploaded without a name": (written(upload='trained["w"]'), 14),
+    "an answer is uploaded": (written(upload='{"model": trained}'), 14),
+    "another name is uploaded": (written(upload='{"w": trained["w"]}'), None),
+    "nothing is uploaded": (written().replace('yield Upload({"model": trained["w"]})', "pass"), None),
+    "an upload is not yielded": (written().replace("yield Upload", "Upload"), 14),
+    "a round is no program": (written().replace("yield ", ""), 13),
     "a layer that is not there": (
         written(train='Train({"w": down["model"]}, loss=cross_entropy, only={"w": ("classifier",)})'),
-        "is named 'classifier' or below it; there are body.fc1.weight",
+        13,
     ),
-    "a name that is not received": (
-        written(train=TRAIN.replace("model", "global")),
-        r"no down\['global'\].*has: model .*13",
-    ),
-    "a model without a name is trained": (
-        written(train="Train(down['model'], loss=cross_entropy)"),
-        r"write Train\(.*13",
-    ),
-    "a part is called otherwise": (
-        written(train=TRAIN.replace('"w"', '"net"')),
-        "trains a part 'w', and there is 'net'",
-    ),
+    "a name that is not received": (written(train=TRAIN.replace("model", "global")), 13),
+    "a model without a name is trained": (written(train="Train(down['model'], loss=cross_entropy)"), 13),
+    "a part is called otherwise": (written(train=TRAIN.replace('"w"', '"net"')), 13),
     "weights of another size": (
         written(train='Train({"w": down["model"].with_weights(down["model"].weights[:9])}, loss=cross_entropy)'),
-        r"weights \[9\] where its network has \[2410\] .*13",
+        13,
     ),
-    "a list is yielded": (written(train=f"[{TRAIN}]"), "yield requests one by one"),
-    "epochs are text": (
-        written(train=TRAIN[:-1] + ", epochs='2')"),
-        r"Train\(epochs='2'\): give it a whole number .*13",
-    ),
-    "an optimizer of torch": (
-        written(train=TRAIN[:-1] + ", optimizer=torch.optim.SGD)"),
-        r"Train\(optimizer=.*SGD.*give it SGD\(lr=...\)",
-    ),
-    "a loss of torch": (
-        written(train='Train({"w": down["model"]}, loss=F.cross_entropy)'),
-        r"Train\(loss=cross_entropy\) is torch's: .* loss\(model, values, batch, ctx\)",
-    ),
-    "a loss for each sample": (of_loss(f"return {PER_SAMPLE}"), "1 dimensions, not one number: take `batch.mean`"),
-    "a loss that returns nothing": (of_loss(PER_SAMPLE), "does it end in `return`?"),
-    "a model without its weights": (of_loss("return model(batch.x).sum()"), r"missing 1 required .*, line 7\)"),
-    "a constant that is not given": (
-        of_loss("return ctx.center.sum()"),
-        r"there is no ctx.center. ctx has: hp .*line 7",
-    ),
-    "a hyperparameter that is not declared": (of_loss("return ctx.hp.mu"), r"there is no ctx.hp.mu.*line 7"),
-    "a constructor as of torch": (
-        written("    def __init__(self, model, lr):\n        self.model = model"),
-        r"Mine.__init__ should be \(self, hyper\)",
-    ),
+    "a list is yielded": (written(train=f"[{TRAIN}]"), 13),
+    "epochs are text": (written(train=TRAIN[:-1] + ", epochs='2')"), 13),
+    "an optimizer of torch": (written(train=TRAIN[:-1] + ", optimizer=torch.optim.SGD)"), None),
+    "a loss of torch": (written(train='Train({"w": down["model"]}, loss=F.cross_entropy)'), None),
+    "a loss for each sample": (of_loss(f"return {PER_SAMPLE}"), 14),
+    "a loss that returns nothing": (of_loss(PER_SAMPLE), 14),
+    "a model without its weights": (of_loss("return model(batch.x).sum()"), 7),
+    "a model with a tensor": (of_loss('return model(values["w"].weights, batch.x).sum()'), 7),
+    "a constant that is not given": (of_loss("return ctx.center.sum()"), 7),
+    "a hyperparameter that is not declared": (of_loss("return ctx.hp.mu"), 7),
+    "a constructor as of torch": (written("    def __init__(self, model, lr):\n        self.model = model"), None),
     "a mean that nobody keeps": (
         written("    def aggregate(self, server, messages):\n        return mean(messages, 'model')"),
-        r"Mine.aggregate returned a model, which nobody keeps: server.state\['model'\] = ...",
+        None,
     ),
     "a state dict of a model value": (
         written("    def aggregate(self, server, messages):\n        messages[0]['model'].state_dict()"),
-        r"no messages\[0\]\['model'\].state_dict. .* has: buffers, .*line 18",
+        18,
     ),
     "a network is kept": (
         written("    def init_client(self, server, client):\n        client.state['net'] = torch.nn.Linear(2, 2)"),
-        r"state of client-0\['net'\] may hold model values, tensors and plain values, not Linear",
+        None,
     ),
-    "a hyperparameter without a type": (
-        written(loss="class Hyper(Hyperparameters):\n    mu = hp(0.1)"),
-        "Field 'mu' requires a type annotation",
+    "a hyperparameter without a type": (written(loss="class Hyper(Hyperparameters):\n    mu = hp(0.1)"), 6),
+    "a loss calls backward": (of_loss(LOSS + "loss.backward()\n    return loss"), None),
+    "a name is uploaded twice": (written().replace(UPLOAD, f"{UPLOAD}\n        {UPLOAD}"), 15),
+    "an answer is taken as a pair": (written().replace("trained = yield", "trained, loss = yield"), 13),
+    "a class that is not registered": (written().replace('@METHODS.register("mine")', ""), None),
+}
+
+SLOW = {
+    "a branch on a number": (of_loss(LOSS + "return loss if loss > 1 else 2 * loss"), 8),
+    "a number of Python": (of_loss(LOSS + "return loss * loss.item()"), 8),
+    "a list of Python": (of_loss(LOSS + "return loss * len(batch.y.tolist())"), 8),
+    "a size by numbers": (of_loss(LOSS + "return loss * len(batch.y.unique())"), 8),
+    "in place": (of_loss("z = torch.zeros(2)\n    " + LOSS + "z += loss\n    return z.sum()"), 9),
+    "an entry in place": (of_loss("z = torch.zeros(2)\n    " + LOSS + "z[0] = loss\n    return z.sum()"), 9),
+    "a draw": (of_loss(LOSS + "return loss * torch.rand(())"), 8),
+}
+
+WRONG = {
+    "a loss without a gradient": (of_loss("with torch.no_grad():\n        " + RETURN), 15),
+    "a loss takes the step": (
+        of_loss("with torch.no_grad():\n        values['w'].weights.mul_(0.99)\n    " + RETURN),
+        16,
     ),
-    "a loss calls backward": (
-        of_loss(LOSS + "loss.backward()\n    return loss"),
-        r"mine \(mine.py\) calls `.backward\(\)` .*: return the loss",
-    ),
-    "a name is uploaded twice": (
-        written().replace(UPLOAD, f"{UPLOAD}\n        {UPLOAD}"),
-        r"a second Upload has 'model' again, .* upload a name once .*line 15",
-    ),
-    "an answer is taken as a pair": (
-        written().replace("trained = yield", "trained, loss = yield"),
-        r"the answer to Train is no tuple: take trained\['w'\], .*line 13",
-    ),
-    "a class that is not registered": (written().replace('@METHODS.register("mine")', ""), "unknown method 'mine'"),
+    "a mean over padding": (of_loss("return F.cross_entropy(model(values['w'], batch.x), batch.y)"), None),
 }
 
 
-ALONE = {
-    "a branch on a number": (of_loss(LOSS + "return loss if loss > 1 else 2 * loss"), "take `torch.where`.*line 8"),
-    "a number of Python": (of_loss(LOSS + "return loss * loss.item()"), "reads a number in Python.*line 8"),
-    "a list of Python": (of_loss(LOSS + "return loss * len(batch.y.tolist())"), "compute with torch .*line 8"),
-    "a size by numbers": (of_loss(LOSS + "return loss * len(batch.y.unique())"), "multiply by a mask .*line 8"),
-    "in place": (of_loss("z = torch.zeros(2)\n    " + LOSS + "z += loss\n    return z.sum()"), "a \\+ b`.*line 9"),
-    "an entry in place": (of_loss("z = torch.zeros(2)\n    " + LOSS + "z[0] = loss\n    return z.sum()"), "line 9"),
-    "a draw": (of_loss(LOSS + "return loss * torch.rand(())"), "give `Train` the argument `draws=`.*line 8"),
-}
+PAGE = Path("docs/first-mistakes.md").read_text(encoding="utf-8")
+SAID = dict(re.findall(r"^\| (.+?) \| (.+) \|$", PAGE, re.MULTILINE))
+"""Messages by mistake; `…` stands for any words."""
+
+
+def test_the_page_has_these_mistakes() -> None:
+    assert SAID.keys() - {"mistake"} == MISTAKES.keys() | SLOW.keys() | WRONG.keys()
+    assert len(MISTAKES | SLOW | WRONG) == len(MISTAKES) + len(SLOW) + len(WRONG)
+
+
+def check_message(mistake: str, line: int | None, said: str) -> None:
+    """Check that a message is that of the page, and names the line."""
+    words = ".*".join(map(re.escape, re.split(" ?… ?", SAID[mistake])))
+    assert re.search(words, said, re.DOTALL), said
+    assert line is None or f"(mine.py, line {line})" in said or f"mine.py:{line}:" in said, said
+
+
+def checked(file: Path) -> str:
+    """The first line and remedy of `bench check-method`."""
+    try:
+        suite.load(file)
+    except UserError as error:
+        return str(error)
+    return next(f"{f.problem} {f.remedy}" for f in suite.check("mine") if not f.passed)
 
 
 def computed(file: Path, executor: Executor = "auto") -> list[str]:
@@ -191,33 +178,57 @@ def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.plugin, "_FILES", dict(bench.plugin._FILES))
 
 
-@pytest.mark.parametrize("mistake", ALONE)
-def test_what_makes_clients_run_one_by_one_is_said_in_one_line(mistake: str, tmp_path: Path) -> None:
-    text, words = ALONE[mistake]
-    file = tmp_path / "mine.py"
-    file.write_text(text)
-    (said,) = computed(file)
-    assert re.search("^mine cannot be mapped over clients and runs one by one: it |a size in it", said)
-    assert re.search(words, said), said
-    assert len(said) < 220
+@pytest.fixture
+def mine(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The file with the test's mistake."""
+    text, _ = {**MISTAKES, **SLOW, **WRONG}[request.node.callspec.params["mistake"]]
+    (tmp_path / "mine.py").write_text(text)
+    return tmp_path / "mine.py"
+
+
+@pytest.mark.parametrize("mistake", [*MISTAKES, *SLOW, *WRONG])
+def test_what_check_method_says(mistake: str, mine: Path) -> None:
+    check_message(mistake, {**MISTAKES, **SLOW, **WRONG}[mistake][1], checked(mine))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_its_line_and_remedy(mistake: str, tmp_path: Path) -> None:
-    """In the first round or the first evaluation, before a checkpoint."""
-    text, words = MISTAKES[mistake]
-    file = tmp_path / "mine.py"
-    file.write_text(text)
+def test_a_run_stops_before_its_first_checkpoint(mistake: str, mine: Path) -> None:
     with pytest.raises((UserError, TypeError, ValueError, AttributeError, KeyError)) as error:
-        computed(file)
-    said = in_words(error.value, str(file))
-    assert re.search(words, said), said
+        computed(mine)
+    check_message(mistake, MISTAKES[mistake][1], in_words(error.value, str(mine)))
+
+
+@pytest.mark.parametrize("mistake", SLOW)
+def test_a_run_says_in_one_line_what_makes_clients_run_one_by_one(mistake: str, mine: Path) -> None:
+    (said,) = computed(mine)
+    check_message(mistake, SLOW[mistake][1], said)
+    assert len(said) < 220
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_what_a_run_cannot_know(mistake: str, mine: Path) -> None:
+    assert computed(mine) == []
 
 
 @pytest.mark.parametrize("executor", ["sequential", "debug"])
-def test_backward_in_a_loss_is_named_by_each_executor(executor: Executor, tmp_path: Path) -> None:
-    text, words = MISTAKES["a loss calls backward"]
-    file = tmp_path / "mine.py"
-    file.write_text(text)
-    with pytest.raises(UserError, match=words):
-        computed(file, executor)
+@pytest.mark.parametrize("mistake", ["a loss calls backward"])
+def test_backward_in_a_loss_is_named_by_each_executor(mistake: str, executor: Executor, mine: Path) -> None:
+    with pytest.raises(UserError) as error:
+        computed(mine, executor)
+    check_message(mistake, None, str(error.value))
+
+
+@pytest.mark.long
+def test_the_command_prints_what_the_cell_says(bench_here: Any, tmp_path: Path) -> None:
+    mistakes = ["personal is not written", "numbers are uploaded", "a part is called otherwise"]
+    files = [tmp_path / f"{mistake.replace(' ', '_')}.py" for mistake in mistakes]
+    for mistake, file in zip(mistakes, files, strict=True):
+        file.write_text(MISTAKES[mistake][0].replace('register("mine")', f'register("{file.stem}")'))
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        f"plugins: [{', '.join(map(str, files))}]\nmethods: [{', '.join(file.stem for file in files)}]\n"
+        "alphas: [1.0]\nseeds: [0]\nclients: 3\nrounds: 1\nepochs: 1\n"
+    )
+    done = bench_here("run", "--grid", grid, "--out", tmp_path / "run", "--no-tracking", code=1)
+    for mistake in mistakes:
+        check_message(mistake, None, done.stdout + done.stderr)

@@ -92,6 +92,26 @@ def test_a_folder_of_parquet_files_has_the_same_texts(tmp_path: Path) -> None:
     assert (parquet.group_names, parquet.checksum) == (data.group_names, data.checksum)
 
 
+def test_shards_of_a_download_are_one_data_set_with_its_parts(tmp_path: Path) -> None:
+    table, folder = pd.DataFrame(ROWS), tmp_path / "reviews"
+    folder.mkdir()
+    for name, rows in {"train-0-of-2": table[:6], "train-1-of-2": table[6:15], "test-0-of-1": table[15:]}.items():
+        rows.to_parquet(folder / f"{name}.parquet")
+    data = load(tmp_path, path=str(folder))
+    parts = load(tmp_path, changed(part=["train"] * 15 + ["test"] * 5), part_column="part")
+    np.testing.assert_array_equal(data.x, parts.x)
+    np.testing.assert_array_equal(data.groups, parts.groups)
+    assert (data.name, data.n_train, data.classes) == ("reviews", 15, parts.classes)
+
+
+@pytest.mark.parametrize("path", ["", "x.jsonl"])
+def test_lines_of_json_are_refused_with_the_line_that_converts_them(path: str, tmp_path: Path) -> None:
+    (tmp_path / "lines").mkdir()
+    pd.DataFrame(ROWS).to_json(tmp_path / "lines" / "x.jsonl", orient="records", lines=True)
+    with pytest.raises(UserError, match=r"pandas.read_json\('x.jsonl', lines=True\).to_parquet"):
+        load(tmp_path, path=str(tmp_path / "lines" / path))
+
+
 def changed(**columns: Any) -> dict[str, Any]:
     return {**ROWS, **columns}
 

@@ -353,16 +353,18 @@ def test_a_sample_alone_has_the_draws_that_it_has_in_its_batch() -> None:
 @pytest.mark.parametrize("theirs", [Dropping], indirect=True)
 @pytest.mark.usefixtures("theirs")
 def test_lora_drops_inputs_of_its_matrices_only() -> None:
-    """Of frozen layers nothing else is drawn: without the adapter's dropout the network's own is all that differs."""
-    lora = {"name": "lora", "rank": 2, "alpha": 2, "train": []}
-    cells = [
-        federation(e, adapters={**lora, "dropout": p})
-        for e, p in (("cohort", 0.3), ("sequential", 0.3), ("cohort", 0.0))
-    ]
-    for cell in cells:
-        run(cell, 2)
-    assert_same(everything(cells[1]), everything(cells[0]))
-    assert not torch.equal(generic(cells[0]), generic(cells[2]))
+    """The same in a cohort, alone and after a resume (to the byte); evaluation drops nothing."""
+    cohort, alone, before, resumed, without = (
+        federation(e, adapters={"name": "lora", "rank": 2, "alpha": 2, "train": [], "dropout": p})
+        for e, p in (("cohort", 0.3), ("sequential", 0.3), ("cohort", 0.3), ("cohort", 0.3), ("cohort", 0.0))
+    )
+    scores = run(cohort, 2)
+    run(alone, 2), run(before, 1), run(without, 2)
+    resumed.restore(*before.state()), run(resumed, 1)
+    assert_same(everything(resumed), everything(cohort), 0)
+    assert_same(everything(alone), everything(cohort))
+    assert not torch.equal(generic(cohort), generic(without))
+    assert cohort.evaluate().metrics == scores.metrics
 
 
 def dropping_head(shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -54,9 +54,9 @@ def test_of_torchvision(method: str, model: str, options: dict[str, Any]) -> Non
 
 
 @pytest.mark.slow
-def test_vgg11_of_torchvision(method: str) -> None:
-    """129 million parameters, so in float32."""
-    check(method, "torchvision/vgg11", dtype="float32", frozen=("body.features",))
+def test_alexnet_of_torchvision(method: str) -> None:
+    """57 million parameters in the layers after its dropout, so in float32."""
+    check(method, "torchvision/alexnet", 64, "float32", frozen=("body.features",))
 
 
 TIMM = [
