@@ -144,12 +144,15 @@ def _scores(world: World, trained: Sequence[tuple[Floats, Any]], tests: Sequence
     return np.array(scores)
 
 
-def judge(world: World, gains: pd.DataFrame, decision: dict[str, Any] | None, said: str, margin: float) -> str:
-    """Whether what a decision says of the sites of `gains` is `right`, `undecided` or `wrong`.
+def judge(
+    world: World, truths: pd.DataFrame, gains: pd.DataFrame, decision: dict[str, Any] | None, said: str, margin: float
+) -> str:
+    """Whether what a decision says of some sites is `right`, `undecided` or `wrong`.
 
     Args:
         world: what it is about.
-        gains: the truth, of the sites that are asked about.
+        truths: of all sites, from `truth`.
+        gains: of the sites that are asked about.
         decision: the content of `decision.json`; None if it was refused.
         said: what the command printed.
         margin: points that count as none.
@@ -160,20 +163,34 @@ def judge(world: World, gains: pd.DataFrame, decision: dict[str, Any] | None, sa
         return "right" if refused else ("wrong" if verdict.get("method") else "undecided")
     if decision is None:
         return "undecided"
-    verdict, (common, best) = decision["verdict"], gains[["common", "best"]].mean()
+    verdict, names = decision["verdict"], decision["verdict"]["sites"]
     judged = decision.get("methods", {}).get(verdict.get("judged"), {"personal": not verdict["single"]})
-    for site in verdict["sites"]:
-        if site["name"] in gains.index:
-            gain = gains.loc[site["name"], "best" if judged["personal"] else "common"]
-            if {"gains": gain <= 0, "no difference": abs(gain) > margin, "loses": gain > margin}.get(site["answer"]):
-                return "wrong"
-    if not verdict["method"]:
-        return "undecided"
-    if verdict["method"] == "local":
+    apart = {"alone": "gains", "together": "loses", "undecided": ""}
+    told = []
+    for group in verdict["groups"]:
+        sites = [names[number] for number in group["sites"]]
+        rest = [site["name"] for site in sites if site["answer"] != apart[group["advice"]]]  # others are named apart
+        if asked := [name for name in rest if name in gains.index]:
+            told.append(_advised(group["advice"], verdict, gains.loc[asked], truths.loc[rest], margin))
+    for site in (site for site in names if site["name"] in gains.index):
+        gain = gains.loc[site["name"], "best" if judged["personal"] else "common"]
+        if {"gains": gain <= 0, "no difference": abs(gain) > margin, "loses": gain > margin}.get(site["answer"]):
+            told.append("wrong")
+        elif site["answer"] in ("gains", "loses"):
+            told.append("right")
+    return "wrong" if "wrong" in told else ("right" if set(told) == {"right"} else "undecided")
+
+
+def _advised(advice: str, verdict: dict[str, Any], asked: pd.DataFrame, group: pd.DataFrame, margin: float) -> str:
+    """Whether advice to a group of sites is right for those of it that are asked about."""
+    common, best = asked[["common", "best"]].mean()
+    if advice == "alone":
         return "wrong" if best > margin else "right"
-    if verdict["single"]:
-        return "wrong" if common <= 0 or best - common > margin else "right"
-    return "right" if best > 0 else "wrong"
+    if advice == "undecided" or not verdict["method"]:
+        return "undecided"
+    if group["best"].mean() <= 0 or (verdict["single"] and (common < -margin or best - common > margin)):
+        return "wrong"
+    return "right" if (common if verdict["single"] else best) > 0 else "undecided"
 
 
 def rows_of(name: str, seed: int, folder: Path) -> list[dict[str, Any]]:
@@ -188,7 +205,7 @@ def rows_of(name: str, seed: int, folder: Path) -> list[dict[str, Any]]:
         rows.append(
             {
                 "world": name, "seed": seed, "group": group, "score": world.score,
-                "result": judge(world, of, decision, record["said"], record["margin"]),
+                "result": judge(world, gains, of, decision, record["said"], record["margin"]),
                 "common": round(of["common"].mean(), 2), "best": round(of["best"].mean(), 2),
                 "seconds": record["seconds"],
                 "headline": decision["headline"] if decision else record["said"].strip()[-160:],

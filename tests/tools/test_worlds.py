@@ -33,30 +33,37 @@ def test_the_truth_of_a_world_is_as_it_is_named(name: str, least: float, most: f
         assert abs(gains.loc["S0", "common"]) < 2
 
 
-def decision(method: str, single: bool = False, **sites: str) -> dict[str, Any]:
-    said = [{"name": name, "answer": answer} for name, answer in sites.items()]
-    return {"verdict": {"method": method, "single": single, "sites": said}}
+def decision(method: str, *advice: str, single: bool = False, **sites: str) -> dict[str, Any]:
+    """A decision with advice for two sites, or for each of them."""
+    names = [{"name": name, "answer": sites.get(name, "undecided")} for name in ("S0", "S1")]
+    numbers = [[0, 1]] if len(advice) == 1 else [[0], [1]]
+    groups = [{"sites": at, "advice": said} for at, said in zip(numbers, advice, strict=True)]
+    return {"verdict": {"method": method, "single": single, "sites": names, "groups": groups}}
 
 
-def test_decisions_are_judged_by_the_truth() -> None:
-    gains = pd.DataFrame({"common": [8.0, -30.0], "best": [8.0, 0.0]}, index=["S0", "S1"])
-    small, world = gains.iloc[:1], WORLDS["meanings"]
-    for found, right, of in [
-        (decision("local"), "wrong", small),
-        (decision("local"), "wrong", gains),
-        (decision("local"), "right", gains.iloc[1:]),
-        (decision("fedavg", True), "right", small),
-        (decision("fedavg", True), "wrong", gains),
-        (decision("ditto"), "right", gains),
-        (decision(""), "undecided", gains),
-        (decision("", S1="gains"), "wrong", gains),
-        (decision("", S1="gains"), "undecided", small),
-        (decision("ditto", S0="no difference"), "wrong", gains),
-        (decision("fedavg", True, S1="loses"), "wrong", gains),  # of a single model, which costs this site 30 points
-        (decision("ditto", S0="loses"), "wrong", gains),
-    ]:
-        assert judge(world, of, found, "", 3) == right, (found, of)
-    assert judge(world, gains, None, "too little time", 3) == "undecided"
+@pytest.mark.parametrize(
+    ("found", "of_both", "of_first", "of_second"),
+    [
+        (decision("local", "alone"), "wrong", "wrong", "right"),
+        (decision("local", "alone", S0="gains"), "right", "right", "right"),  # the first is named apart
+        (decision("fedavg", "together", single=True), "wrong", "right", "wrong"),
+        (decision("fedavg", "together", single=True, S1="loses"), "right", "right", "right"),
+        (decision("ditto", "together"), "right", "right", "undecided"),
+        (decision("", "together"), "undecided", "undecided", "undecided"),
+        (decision("", "undecided"), "undecided", "undecided", "undecided"),
+        (decision("ditto", "together", "alone"), "right", "right", "right"),
+        (decision("ditto", "alone", "together"), "wrong", "wrong", "wrong"),
+        (decision("", "undecided", S1="gains"), "wrong", "undecided", "wrong"),
+        (decision("ditto", "together", S0="no difference"), "wrong", "wrong", "undecided"),
+        (decision("ditto", "together", S0="loses"), "wrong", "wrong", "wrong"),
+    ],
+)
+def test_decisions_are_judged_by_the_truth(found: Any, of_both: str, of_first: str, of_second: str) -> None:
+    """Of two sites, of which a common model gains 8 points at the first and costs 30 at the second."""
+    gains, world = pd.DataFrame({"common": [8.0, -30.0], "best": [8.0, 0.0]}, index=["S0", "S1"]), WORLDS["meanings"]
+    for asked, result in ((gains, of_both), (gains.iloc[:1], of_first), (gains.iloc[1:], of_second)):
+        assert judge(world, gains, asked, found, "", 3) == result
+    assert judge(world, gains, gains, None, "too little time", 3) == "undecided"
 
 
 def test_a_world_to_be_refused_is_right_only_if_the_refusal_names_what_is_wrong() -> None:
@@ -64,7 +71,7 @@ def test_a_world_to_be_refused_is_right_only_if_the_refusal_names_what_is_wrong(
     for found, said, result in [
         (None, "... or --accept code", "right"),
         (None, "out of memory", "undecided"),
-        (decision("local"), "", "wrong"),
-        (decision(""), "", "undecided"),
+        (decision("local", "alone"), "", "wrong"),
+        (decision("", "undecided"), "", "undecided"),
     ]:
-        assert judge(WORLDS["leak"], none, found, said, 3) == result
+        assert judge(WORLDS["leak"], none, none, found, said, 3) == result
