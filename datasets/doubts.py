@@ -13,7 +13,7 @@ FEW = 20  # rows, up to which nothing is said
 TELLING = 0.94
 """Balanced accuracy from which a single column tells the label."""
 _APART = 0.5  # of one class from all others by a single limit, below which no tree of several is tried
-_FEWEST = 5  # rows of a class, below which nothing is said
+_FEWEST = 5  # rows of a class, below which it is left out
 _ID = re.compile(
     r"(.*[ _.-])?(id|mrn|nr|no|key|uuid|identifier|record|accession|case ?(no|nr|number)|(pat|patient)nr)", re.I
 )
@@ -29,8 +29,11 @@ def telling(kind: ColumnKind, values: Array, y: Array) -> float:
     By its categories, or a number's values where each occurs often, a row's label is told from all other rows; by
     as many intervals of its numbers as there are classes; and by where the column has no value.
     """
-    labels, y = np.unique(y, return_inverse=True)
-    if len(y) <= FEW or np.bincount(y).min() < min(_FEWEST, len(y) // len(labels)):
+    names, counts = np.unique(y, return_counts=True)
+    enough = np.isin(y, names[counts >= _FEWEST])
+    labels, y = np.unique(y[enough], return_inverse=True)
+    values = values[enough]
+    if len(y) <= FEW or len(labels) < 2:
         return 0.0
     if kind == "category":
         return _by_values(numbered(np.array([str(value) for value in values]))[0], y)

@@ -44,6 +44,8 @@ def test_a_rare_label_is_told_by_the_rare_rows() -> None:
     assert telling("number", np.zeros(1000), y) < 0.6
     assert telling("number", RNG.normal(size=1000), y) < 0.8
     assert telling("number", y + 0.1 * RNG.normal(size=1000), y) > TELLING
+    third = np.where(np.arange(1000) < 2, 2, y)
+    assert telling("number", third + 0.1 * RNG.normal(size=1000), third) > TELLING
     few = np.arange(60) < 2  # two rows that may well be the largest by chance
     assert telling("number", -np.arange(60.0), few) == 0
 
