@@ -331,7 +331,7 @@ def test_an_expression_that_finds_no_patient_is_refused(tmp_path: Path) -> None:
     for expression, message in (
         ("person[0-9]+", r"'person\[0-9\]\+' finds nothing in 120 of 120 paths, such as 'site0/ill/patient2_0.png'"),
         ("patient(1[0-9]*)?", "finds nothing in 87 of 120 paths"),
-        ("patient[", "is no regular expression"),
+        ("patient[", "is not a regular expression"),
     ):
         with pytest.raises(UserError, match=message):
             folder(tmp_path, subject=expression)
