@@ -211,7 +211,7 @@ def test_scores_in_one_file_survive_a_stop(cell: Cell, tmp_path: Path) -> None:
     assert set(frame["round"]) == {1, 2, 3, 4, 5}
     assert set(frame["label"]) == {"fedavg"}
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match=r"other\.csv has other columns"):
+    with pytest.raises(UserError, match=r"other\.csv exists and has other columns"):
         bench.CsvScores(tmp_path / "other.csv")
 
 

@@ -108,7 +108,7 @@ def test_one_class_in_two_spellings_is_refused(tmp_path: Path) -> None:
     for site, names in (("A", ("Tumor", "normal")), ("B", ("tumor", "normal"))):
         for name in names:
             paint(tmp_path / site / name / "1.png")
-    with pytest.raises(UserError, match="the classes 'Tumor' and 'tumor' differ in spelling alone"):
+    with pytest.raises(UserError, match="the classes 'Tumor' and 'tumor' differ only in spelling"):
         load(tmp_path, groups=True)
 
 
@@ -120,7 +120,7 @@ def test_small_and_capital_letters_may_be_classes(tmp_path: Path) -> None:
     assert load(tmp_path / "letters").classes == ("A", "a")
     for place in ("train/Cat", "train/dog", "val/cat", "test/dog"):
         paint(tmp_path / "pets" / place / "1.png")
-    with pytest.raises(UserError, match="the classes 'Cat' and 'cat' differ in spelling alone"):
+    with pytest.raises(UserError, match="the classes 'Cat' and 'cat' differ only in spelling"):
         load(tmp_path / "pets")
 
 

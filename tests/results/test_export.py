@@ -199,7 +199,7 @@ def test_the_command_and_the_script_from_elsewhere(
     assert len(rows) == 1 + 60 * len(SITES)
     pd.read_csv(tmp_path / "t.csv").assign(glucose="high").to_csv(tmp_path / "bad.csv", index=False)
     bad = predict("Köln.pt", "../bad.csv", code=1)
-    assert bad.stderr.startswith("predict.py: ../bad.csv: row 1, column 'glucose': 'high' is no number")
+    assert bad.stderr.startswith("predict.py: ../bad.csv: row 1, column 'glucose': 'high' is not a number")
     predict("generic.pt", "../t.csv", code=1)
     assert "no normalisation" in predict("generic.pt", "../t.csv", "generic.pt", code=1).stderr
     assert "give no file of a site beside it" in predict("Köln.pt", "../t.csv", "Köln.pt", code=1).stderr
