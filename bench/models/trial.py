@@ -237,7 +237,8 @@ def _refusing_draws(name: str, net: nn.Module, when: str) -> Iterator[set[str]]:
         by = f" by {operations.names[0]}" if operations.names else ""
         raise UserError(
             f"model {name!r} draws random numbers in {drawing[0]}{by} {when}, and they would depend on which clients "
-            "are computed together: draw by dropout, torch.rand, randn or bernoulli where self.training is true"
+            "are computed together: draw by dropout, torch.rand, randn or bernoulli where self.training is true, as "
+            "`F.dropout(x, p, training=self.training)` does"
         )
 
 

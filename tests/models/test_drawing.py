@@ -13,14 +13,12 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torchvision.ops import DropBlock2d, StochasticDepth
 
-from bench.engine.batches import DrawAddress, draw_batches, network_keys
 from bench.errors import UserError
 from bench.federation.federation import Federation
 from bench.models.factory import build
 from bench.models.network import with_head
 from bench.network_draws import NetworkDraws
 from bench.params import Spec
-from bench.requests import Feed
 from bench.settings import Settings
 from tests.engine.problems import assert_same, everything, generic, run, toy_partition
 from tests.models.helpers import pictures
@@ -285,7 +283,7 @@ def test_a_network_of_a_method_s_own_has_a_stream(layer: nn.Module) -> None:
 
 
 class Dropping(nn.Module):
-    """One layer of dropout, for a loop by hand."""
+    """One layer of dropout."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
@@ -300,37 +298,12 @@ class Dropping(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("theirs", [Dropping], indirect=True)
-@pytest.mark.usefixtures("theirs")
-def test_a_plain_loop_with_the_same_masks_trains_the_same_model() -> None:
-    """A round of FedAvg, written out: masks from Python's numbers, which a hook puts in the place of the layer's."""
-    cell, data = federation("cohort"), pictures(8)
-    start = {name: tensor.clone() for name, tensor in cell.server.initial_model().tensors().items()}
-    run(cell, 1)
-    x, y = torch.from_numpy(data.x).double(), torch.from_numpy(data.y)
-    total = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
-    for client, (first, n) in enumerate([(0, 9), (9, 6), (15, 5)]):
-        net = Dropping((1, 8, 8), 3).double()
-        net.load_state_dict(start)
-        optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=cell.settings.momentum)
-        address = DrawAddress(seed=3, round=0, owner=client, training=1)
-        steps = 2 * -(-n // 4)
-        batches = draw_batches(Feed(), n, 4, steps, address, batch_statistics=False)
-        for places, size, key in zip(
-            batches.positions, batches.sizes, network_keys(address, steps).tolist(), strict=True
-        ):
-            mask = [splitmix64(key, 1, place) >> 40 >= round(0.4 * 2**24) for place in range(size * 5)]
-            noise = torch.tensor(mask).view(size, 5).double() / 0.6
-            handle = net.drop.register_forward_hook(lambda _, inputs, __, noise=noise: inputs[0] * noise)
-            at = torch.from_numpy(first + places[:size])
-            optimizer.zero_grad()
-            functional.cross_entropy(net(x[at]), y[at]).backward()
-            optimizer.step()
-            handle.remove()
-        for name, tensor in net.state_dict().items():
-            total[name] += n / 20 * tensor
-    expected = torch.cat([total[name].reshape(-1) for name in start])
-    torch.testing.assert_close(generic(cell), expected, rtol=1e-9, atol=1e-9)
+def test_dropout_drops_where_a_draw_is_below_its_probability() -> None:
+    """By Python's numbers; a plain loop with such masks is compared with training above."""
+    with NetworkDraws(torch.tensor(7)):
+        dropped = functional.dropout(torch.ones(4, 5, dtype=torch.float64), 0.4)
+    kept = [splitmix64(7, 1, place) >> 40 >= round(0.4 * 2**24) for place in range(20)]
+    assert torch.equal(dropped, torch.tensor(kept).view(4, 5) / torch.tensor(0.6, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("theirs", [Layers, Encoder], indirect=True)
@@ -464,7 +437,7 @@ REFUSED = [
     (Recomputed, "a second time .torch.utils.checkpoint.* switch gradient checkpointing off"),
     (Filled, "calls rand with `out`"),
     (Coin, "draws random numbers in its forward pass in training"),
-    (Always, "draws random numbers in its forward pass by bernoulli_ in evaluation"),
+    (Always, r"by bernoulli_ in evaluation, .* `F.dropout\(x, p, training=self.training\)`"),
     (Packed, "of a packed sequence: give it a padded one"),
 ]
 
