@@ -20,7 +20,7 @@ import bench
 from bench.cli.app import app
 from bench.cli.from_pfllib import ALGORITHMS, ARGUMENTS, COMMIT, MODELS, translate
 from bench.errors import UserError
-from tests.datasets.test_pfllib import images, write
+from tests.datasets.folders import images, write
 
 NAMES = """
 go goal; dev device; did device_id; data dataset; ncl num_classes; m model; lbs batch_size; lr local_learning_rate;

@@ -4,7 +4,6 @@ The form of the files is that of `save_file` in `dataset/utils/dataset_utils.py`
 `generate_data.py` of FL-bench at 06e658b.
 """
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,7 @@ from bench.errors import UserError
 from bench.plugin import DATASETS
 from bench.samples.division import make_partition
 from datasets.arrays import read_pickled
-
-Part = tuple[Any, Any]
-RNG = np.random.default_rng(0)
-
-
-def images(labels: list[int]) -> Part:
-    return RNG.uniform(-1, 1, (len(labels), 1, 6, 5)).astype(np.float32), np.array(labels)
+from tests.datasets.folders import RNG, Part, images, write
 
 
 def texts(labels: list[int]) -> Part:
@@ -35,20 +28,6 @@ def texts(labels: list[int]) -> Part:
     rows = np.array([([1, label, 0, 0], 2) for label in labels], dtype=object)
     assert rows.shape == (len(labels), 2)
     return rows, np.array(labels)
-
-
-def write(folder: Path, clients: list[tuple[Part, Part]], *, config: bool = True) -> Path:
-    counts = []
-    for number, parts in enumerate(clients):
-        for part, (x, y) in zip(("train", "test"), parts, strict=True):
-            (folder / part).mkdir(parents=True, exist_ok=True)
-            np.savez_compressed(folder / part / f"{number}.npz", data=np.array({"x": x, "y": y}))
-        labels, sizes = np.unique(np.concatenate([np.asarray(y) for _, y in parts]), return_counts=True)
-        counts.append([[int(label), int(size)] for label, size in zip(labels, sizes, strict=True)])
-    if config:
-        content = {"num_clients": len(clients), "num_classes": 3, "Size of samples for labels in clients": counts}
-        (folder / "config.json").write_text(json.dumps(content))
-    return folder
 
 
 def load(folder: Path, **options: Any) -> Dataset:
