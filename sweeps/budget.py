@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sweeps.portfolio import TUNING_SEEDS
-
+TUNING_SEEDS = (100, 101)
+"""Seeds of the trials; those that are reported are below."""
 SHORT, LONG = 2, 8
 """Rounds of the cells that are timed."""
 SEEDS, MOST_SEEDS = 5, 20
@@ -13,6 +13,9 @@ _LADDER = ((60, 16), (60, 10), (40, 10), (40, 6), (25, 6), (25, 4), (15, 4), (15
 """Rounds and trials, the most wanted first."""
 FEW_SEEDS = 3
 """Seeds that are reported first."""
+_FIXED = (60, 5)
+"""Rounds and trials where the number of seeds is given. No more trials than Optuna draws at random: what it draws later
+depends on which of them ended first."""
 _FEWER = 5  # methods, where there is little time
 _SHARE = 0.7  # of the time that a plan may take: timings of few rounds are rough
 _HANDLING = 0.3  # seconds of a cell that its own clock does not count
@@ -94,6 +97,12 @@ def fitting(timing: Timing, jobs: int, seconds: float, most_rounds: int) -> Deci
         if seconds_of(plan, timing, jobs) <= _SHARE * seconds:
             return plan
     return None
+
+
+def fixed(timing: Timing, seeds: int, most_rounds: int) -> DecisionPlan:
+    """The plan for a given number of seeds, which depends on no time."""
+    rounds, trials = _FIXED
+    return DecisionPlan(tuple(timing.methods), min(rounds, most_rounds), trials, seeds)
 
 
 def least_seconds(timing: Timing, jobs: int, most_rounds: int) -> float:

@@ -1,8 +1,10 @@
 """The run of `bench decide`: cells are timed, a plan is made that fits in the minutes, and its study is run."""
 
 import dataclasses
+import math
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,16 +28,19 @@ from sweeps.budget import (
     MOST_SEEDS,
     SEEDS,
     SHORT,
+    TUNING_SEEDS,
     DecisionPlan,
     MethodTime,
     Timing,
     fitting,
+    fixed,
     least_seconds,
+    seconds_of,
     seed_seconds,
 )
 from sweeps.cells import data_digests, with_data
 from sweeps.fair import choose
-from sweeps.portfolio import TUNING_SEEDS, study_of_decision
+from sweeps.portfolio import study_of_decision
 from sweeps.run import open_studies
 from sweeps.session import open_session, run_study
 from sweeps.storage import study_storage
@@ -44,6 +49,7 @@ from sweeps.study_reader import load_study
 
 STUDY, PLAN = "study.yaml", "plan.json"
 """In the run folder: the study as a file, and what was planned."""
+_READING = 0.2  # seconds in which the models of a reported cell are applied to the held-out rows
 
 
 class DecisionRecord(BaseModel):
@@ -51,6 +57,7 @@ class DecisionRecord(BaseModel):
 
     Attributes:
         cell: id of a cell with the data and their settings.
+        score: that decides, and by which rounds and settings are chosen.
         methods: of the portfolio.
         timing: of their cells.
         plan: None where there was too little time for any.
@@ -61,6 +68,7 @@ class DecisionRecord(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     cell: str
+    score: str
     methods: list[str]
     timing: Timing
     plan: DecisionPlan | None = None
@@ -87,6 +95,7 @@ class DecisionRun:
     Attributes:
         folder, name: of the run and its study.
         cell: settings of a cell with the data.
+        score: that decides.
         methods: names.
         options: of its sessions.
         runner: gives the runner of the cells.
@@ -94,11 +103,13 @@ class DecisionRun:
         begin, end: when the command began and when its time is up, of `time.monotonic`.
         minutes: that the command may take.
         say: takes a line on what is done now.
+        seeds: that are reported, whatever time they take; None: as many as there is time for.
     """
 
     folder: Path
     name: str
     cell: Settings
+    score: str
     methods: Sequence[str]
     options: SessionOptions
     runner: Callable[[SessionOptions], CellRunner]
@@ -107,6 +118,7 @@ class DecisionRun:
     end: float
     minutes: float
     say: Callable[[str], None]
+    seeds: int | None = None
 
     def run(self) -> DecisionPlan:
         """Run the study; returns the plan that it followed.
@@ -121,19 +133,27 @@ class DecisionRun:
         """
         record = self._record()
         assert record.plan is not None
-        plan = record.plan
+        timer = threading.Timer(self.end - time.monotonic(), self._say_late, [record])
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._run(record, record.plan)
+        finally:
+            timer.cancel()
+
+    def _run(self, record: DecisionRecord, plan: DecisionPlan) -> DecisionPlan:
         if not record.tuned:
             self.say(f"tuning {len(plan.methods)} methods, {plan.trials} trials of {plan.rounds} rounds each")
-            self._study(plan, timeout=self._for_trials(record, plan), least=1)
+            self._study(plan, timeout=None if self.seeds else self._for_trials(record, plan), least=1)
             record.tuned = True
             self._keep(record)
         elif not self._finished(plan):
             self._study(plan, timeout=0.0)
-        if record.minutes >= self.minutes:
+        if self.seeds or record.minutes >= self.minutes:
             return plan
         left = self.end - time.monotonic() - record.timing.first
-        more = max(0, int(0.8 * left / max(1e-3, self._a_seed(record, plan))))
-        seeds = min(MOST_SEEDS, plan.seeds + more)
+        more = max(0, int(0.8 * left / (self._a_seed(record, plan) + _READING * len(plan.methods))))
+        seeds = max(plan.seeds, min(MOST_SEEDS, plan.seeds + more))
         # Kept before the seeds are run: the call after a kill among them runs the same ones, and decides the same.
         record.plan, record.minutes = dataclasses.replace(plan, seeds=seeds), self.minutes
         self._keep(record)
@@ -141,6 +161,16 @@ class DecisionRun:
             self.say(f"time is left for {seeds} seeds in all")
             self._study(record.plan, timeout=0.0)
         return record.plan
+
+    def _say_late(self, record: DecisionRecord) -> None:
+        """Say that the time is up, and what is still waited for."""
+        assert record.plan is not None
+        lacking = 1 - len(self._ended()) / (record.plan.seeds * len(record.plan.methods))
+        seconds = lacking * record.plan.seeds * self._a_seed(record, record.plan)
+        self.say(
+            f"the {self.minutes:g} minutes are over: {record.plan.seeds} seeds of each method are needed, for about "
+            f"{math.ceil(seconds / 60)} minutes more"
+        )
 
     def study(self, plan: DecisionPlan) -> Study:
         """The study of a plan."""
@@ -157,7 +187,7 @@ class DecisionRun:
         choices = choose(study, open_studies(study, study_storage(self.folder)), self.folder, identities.of)
         return {choice.arm.label: choice.best.params if choice.best else {} for choice in choices}
 
-    def _study(self, plan: DecisionPlan, timeout: float, least: int = 0) -> None:
+    def _study(self, plan: DecisionPlan, timeout: float | None, least: int = 0) -> None:
         """Run the study of a plan: its trials, as long as there is time, and its reported seeds."""
         study, file = self.study(plan), self.folder / STUDY
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -174,17 +204,23 @@ class DecisionRun:
             page=False,
         )
 
+    def _ended(self) -> list[str]:
+        """The reported cells that have ended."""
+        info = documents.read_run_file(self.folder) or {"cells": []}
+        reported = [entry["id"] for entry in info["cells"] if entry["settings"]["protocol"] == "honest"]
+        return [id for id in reported if store.read_status(self.folder / id).state in store.FINISHED]
+
     def _finished(self, plan: DecisionPlan) -> bool:
         """Whether all reported cells of a plan are there."""
-        info = documents.read_run_file(self.folder) or {"cells": []}
-        reported = [entry for entry in info["cells"] if entry["settings"]["protocol"] == "honest"]
-        states = [store.read_status(self.folder / entry["id"]).state for entry in reported]
-        return len(states) >= plan.seeds * len(plan.methods) and all(state in store.FINISHED for state in states)
+        return len(self._ended()) >= plan.seeds * len(plan.methods)
 
     def _for_trials(self, record: DecisionRecord, plan: DecisionPlan) -> float:
-        """Seconds in which trials may begin, beside the first of each method: what the report leaves."""
+        """Seconds in which trials may begin, beside the first of each method: what the report and the last of the
+        trials leave."""
         a_seed, first = self._a_seed(record, plan), record.timing.first
-        return max(0.0, self.end - time.monotonic() - 1.3 * (first + SEEDS * a_seed))
+        slowest = max(record.timing.methods[name].seconds(plan.rounds) for name in plan.methods)
+        last = slowest * len(TUNING_SEEDS) / min(self.jobs, len(TUNING_SEEDS))
+        return max(0.0, self.end - time.monotonic() - last - 1.3 * (first + SEEDS * a_seed))
 
     def _a_seed(self, record: DecisionRecord, plan: DecisionPlan) -> float:
         """Seconds of a cell of each method, side by side: of those that have run, else as timed before."""
@@ -206,16 +242,25 @@ class DecisionRun:
         file = self.folder / PLAN
         if (content := documents.read_json(file)) is not None:
             known = documents.checked(DecisionRecord, content, file)
-            if (known.cell, known.methods) != (planned.id, list(self.methods)):
+            if (known.cell, known.score, known.methods) != (planned.id, self.score, list(self.methods)):
                 raise UserError(f"{self.folder} has a decision about other data or settings; give another --out")
+            if known.plan and self.seeds:
+                wanted = fixed(known.timing, self.seeds, self.cell.rounds)
+                if dataclasses.replace(known.plan, seeds=self.seeds) != wanted:
+                    raise UserError(f"{self.folder} has a decision that was planned by --minutes; give another --out")
+                known.plan = wanted
             if known.plan:
                 return known
         timing = self._timed()
         left = self.end - time.monotonic()
         plan = fitting(timing, self.jobs, left, self.cell.rounds)
-        if plan is not None:  # further seeds follow if there is still time after tuning
-            plan = dataclasses.replace(plan, seeds=FEW_SEEDS)
-        record = DecisionRecord(cell=planned.id, methods=list(self.methods), timing=timing, plan=plan)
+        if self.seeds:
+            plan = fixed(timing, self.seeds, self.cell.rounds)
+            if (seconds := seconds_of(plan, timing, self.jobs)) > left:
+                self.say(f"{self.seeds} seeds take about {math.ceil(seconds / 60)} minutes")
+        elif plan is not None:
+            plan = dataclasses.replace(plan, seeds=FEW_SEEDS)  # more follow if there is still time after tuning
+        record = DecisionRecord(cell=planned.id, score=self.score, methods=list(self.methods), timing=timing, plan=plan)
         self._keep(record)
         if plan is None:
             raise TooLittleTimeError(time.monotonic() - self.begin + least_seconds(timing, self.jobs, self.cell.rounds))

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.settings import Settings
+from reports.decision.sentences import PLAIN
+from sweeps.budget import TUNING_SEEDS
 
 FEW = ("local", "fedavg", "finetune")
 """The methods that every decision needs."""
 _LABELS, _FEATURES = 0.2, 0.7  # mean label distance and feature score from which sites count as different
 _FACTOR = 10.0  # from the grid's learning rate to either end of its range
-TUNING_SEEDS = (100, 101)
 _NOT_OF_GRID = {
     "method", "label", "case", "hp", "server", "dataset", "dataset_options", "alpha", "seed", "protocol", "rounds",
 }  # fmt: skip
@@ -25,29 +26,25 @@ def portfolio(sites: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     Returns:
         By method, its kind and why it is tried. Sites that disagree on what follows from equal inputs show it neither
         in labels nor in features, so that kinds for such sites are always there. No method that chooses by validation
-    samples itself, as kNN-Per its share: they choose among methods, too, and would flatter it.
+        samples itself, as kNN-Per its share: they choose among methods, too, and would flatter it.
     """
     labels, features = (_mean(sites, key) for key in ("label_distance", "feature_score"))
-    by_label = f"shares of classes differ: mean label distance {labels:.2f}"
-    alike = f"shares of classes are alike: mean label distance {labels:.2f}"
-    chosen = {
-        "local": "training alone, with which all others are compared",
-        "fedavg": "a single model for all sites",
-        "finetune": "that model, trained further at each site",
-        "ditto": "personal models pulled towards the common one; inputs need not be alike",
-        "ifca": "clusters of sites, for groups that agree among themselves, which neither labels nor features show",
-        "apfl": "a mixture of the site's own model and the common one",
-        **({"fedrep": f"a common body with a head for each site; {by_label}"} if labels >= _LABELS else
-           {"fedper": f"a common body with a head for each site; {alike}"}),
-    }  # fmt: skip
+    differ = f"shares of classes differ: mean label distance {labels:.2f}"
+    reasons = {
+        "local": "all others are compared with it",
+        "fedavg": "the simplest way to train together",
+        "finetune": "the simplest way to personal models",
+        "ditto": "inputs need not be alike",
+        "ifca": "for groups that agree among themselves, which neither labels nor features show",
+        "apfl": "each site finds out how much of the common model serves it",
+    }
     if labels >= _LABELS:
-        return {**chosen, "fedrod": f"a balanced common head beside a head for each site; {by_label}"}
-    if features >= _FEATURES:
-        return {
-            **chosen,
-            "lgfedavg": f"a body for each site with a common head; mean feature score {features:.2f}: inputs differ",
-        }
-    return {**chosen, "fedprox": f"a single model, near which every site stays; inputs are alike, too ({features:.2f})"}
+        reasons |= {"fedrep": differ, "fedrod": differ}
+    else:
+        reasons["fedper"] = f"shares of classes are alike: mean label distance {labels:.2f}"
+        inputs = f"mean feature score {features:.2f}: inputs"
+        reasons |= {"lgfedavg": f"{inputs} differ"} if features >= _FEATURES else {"fedprox": f"{inputs} are alike"}
+    return {name: f"{PLAIN[name]}; {reason}" for name, reason in reasons.items()}
 
 
 def _mean(sites: Sequence[Mapping[str, Any]], key: str) -> float:

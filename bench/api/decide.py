@@ -9,34 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bench.api import refuse_text, run_name
 from bench.api.data_source import cells_of
-from bench.api.run import choose_runner
 from bench.errors import UserError, refusing_exits
-from bench.federation.cell_data import apply_shifts, as_trained, load_dataset, load_partition
+from bench.federation.cell_data import apply_shifts, load_dataset, load_partition
 from bench.results.cell_names import dataset_name
 from bench.results.data_description import describe
-from bench.results.results import load_run
 from bench.runs.options import SessionOptions
-from bench.runs.progress import printer
 from bench.runs.run_folder import choose_folder
-from bench.runs.session import print_notes
-from bench.runs.workers import worker_count
-from bench.settings import Settings
+from bench.runs.workers import start_server, worker_count
+from bench.settings import RECORDED, Settings
 from bench.store import inside, store
-from reports.decision.evidence import Evidence, read_evidence
-from reports.decision.page import Course, write_decision
-from reports.decision.sentences import headline, sentences
-from reports.decision.verdict import ConsortiumVerdict
-from reports.decision.verdict import decide as verdict_of
-from sweeps.budget import DecisionPlan
-from sweeps.decision import DecisionRun, TooLittleTimeError
-from sweeps.portfolio import TUNING_SEEDS, portfolio
+from reports.decision.scores import RARE, RECORDED_AS, SCORES
+from sweeps.budget import TUNING_SEEDS
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from reports.decision.evidence import Evidence
+    from reports.decision.verdict import ConsortiumVerdict
+    from sweeps.budget import DecisionPlan
 
 TABLE, MODELS = "data.csv", "models"
 """In the run folder: a table that came from memory, and models, of the recommended method or else of the best by
@@ -61,13 +53,13 @@ class Decision:
         sentences: in plain sentences with intervals, the most important first.
         verdict, evidence: the same as numbers.
         folder: the run, which is a study's; `decision.json` is in it.
-        page: for a person; None where there was no time to run anything.
+        page: for a person; None where the minutes are too few, and the sentence says how many would do.
     """
 
     headline: str
     sentences: list[str]
-    verdict: ConsortiumVerdict
-    evidence: Evidence
+    verdict: "ConsortiumVerdict"
+    evidence: "Evidence"
     folder: Path
     page: Path | None
 
@@ -88,7 +80,9 @@ def decide(
     categories: Sequence[str] = (),
     accept: Sequence[str] = (),
     normalise: str = "per_client",
+    score: str = "",
     minutes: float = 30.0,
+    seeds: int | None = None,
     margin: float = 1.0,
     confidence: float = 0.95,
     jobs: int | None = None,
@@ -114,8 +108,12 @@ def decide(
         categories: of a table: columns whose numbers are names.
         accept: of a table: columns that may tell the label alone, and `repeats` if rows may be nearly equal.
         normalise: of a table: whose means and deviations its numbers are measured by, `per_client` or `pooled`.
+        score: that decides, by which rounds, settings and methods are chosen, too: `accuracy`, `balanced_accuracy`,
+            `auroc` or `log_loss`; default: accuracy, or `auroc` if one class has more than four fifths of the rows.
         minutes: that it may take.
-        margin: of equivalence, in points of accuracy.
+        seeds: that are run of each method, however long it takes: the answer then depends on no machine's speed. None:
+            as many as there is time for.
+        margin: of equivalence, in points: hundredths of the score.
         confidence: of the intervals.
         jobs: cells side by side; default: one per core.
         device: `auto`, `cpu` or `cuda`.
@@ -128,7 +126,7 @@ def decide(
     """
     begin = time.monotonic()
     refuse_text(leave_out=leave_out, categories=categories, accept=accept)
-    _check(minutes, margin, confidence, normalise)
+    _check(minutes, seeds, margin, confidence, normalise, score)
     options = SessionOptions.of({**locals(), "tracking": False, "keep": "best"})
     if not isinstance(data, Path | str):
         out = Path(out or Path("runs") / "decide_table")
@@ -149,52 +147,80 @@ def decide(
     folder = choose_folder(out, "study", name)
     cell = _with_same_tests(cell, options.data_root)
     about = describe(cell, options.data_root)
+    score, why = (score, "as asked for") if score else _default_score(about)
+    cell = _chosen_by(cell, score)
+    start_server()
+    # What is wrong with the arguments or the data has been said by now: these take torch, and seconds.
+    from bench.api.run import choose_runner
+    from bench.runs.progress import printer
+    from bench.runs.session import print_notes
+    from reports.decision.evidence import read_evidence
+    from reports.decision.page import Course, write_decision
+    from reports.decision.sentences import headline, sentences
+    from reports.decision.verdict import ConsortiumVerdict
+    from reports.decision.verdict import decide as verdict_of
+    from sweeps.decision import DecisionRun, TooLittleTimeError
+    from sweeps.portfolio import portfolio
+
+    say = printer(quiet=quiet)
     if not quiet:
         print_notes(about["remarks"])
+    say(f"decided by {score}: {why}")
     kinds = portfolio(about["sites"])
-    jobs = worker_count(options.jobs, options.device)
     run = DecisionRun(
-        folder,
-        name,
-        cell,
-        list(kinds),
-        options,
-        choose_runner,
-        jobs,
-        begin,
-        begin + 60 * minutes - _END,
-        minutes,
-        printer(quiet=quiet),
-    )
-    names, level = [site["name"] for site in about["sites"]], round(1 - confidence, 12)
+        folder, name, cell, score, list(kinds), options, choose_runner, worker_count(options.jobs, options.device),
+        begin, begin + 60 * minutes - _END, minutes, say, seeds,
+    )  # fmt: skip
+    level = round(1 - confidence, 12)
     try:
         plan = run.run()
     except TooLittleTimeError as error:
         wanted = math.ceil((error.seconds + _END) / 6) / 10  # minutes, rounded up
-        reason = f"{minutes:g} minutes are too few; about {wanted:.1f} would do"
-        verdict = ConsortiumVerdict(margin, level, reason=reason)
-        evidence = Evidence((), np.empty(0, np.int64), (), {}, {}, 0)
+        verdict = ConsortiumVerdict(
+            margin, level, reason=f"{minutes:g} minutes are too few; about {wanted:.1f} would do"
+        )
+        evidence = read_evidence(folder, score, about, {}, 0, options.data_root)
         return Decision(headline(verdict), sentences(verdict, evidence), verdict, evidence, folder, None)
-    rows = sum(site[part] for site in about["sites"] for part in ("train", "validation", "test"))
-    dataset = load_dataset(cell, options.data_root)
-    if dataset.subjects is not None:  # whose numbers clients' copies of their tests have, too
-        dataset, _ = as_trained(cell, dataset, load_partition(cell, dataset))
-    evidence = read_evidence(folder, names, rows, run.chosen(plan), dataset.subjects)
+    evidence = read_evidence(folder, score, about, run.chosen(plan), plan.seeds, options.data_root)
     verdict = verdict_of(evidence, margin, level)
     models = _export(folder, verdict.method or verdict.judged, options.data_root)
-    page = write_decision(folder, verdict, evidence, Course(about, kinds, [*_steps(cell, plan, folder), models]))
+    steps = [f"Score: {score}, {why}.", *_steps(cell, plan, folder), models]
+    page = write_decision(folder, verdict, evidence, Course(about, kinds, steps))
     return Decision(headline(verdict), sentences(verdict, evidence), verdict, evidence, folder, page)
 
 
-def _check(minutes: float, margin: float, confidence: float, normalise: str) -> None:
+def _check(minutes: float, seeds: int | None, margin: float, confidence: float, normalise: str, score: str) -> None:
     if not minutes > 0:
         raise UserError(f"--minutes {minutes:g}: should be above 0")
+    if seeds is not None and not 2 <= seeds <= TUNING_SEEDS[0]:
+        raise UserError(f"--seeds {seeds}: should be from 2 to {TUNING_SEEDS[0]}")
     if not 0 < margin < 100:
-        raise UserError(f"--margin {margin:g}: should be above 0, in points of accuracy")
+        raise UserError(f"--margin {margin:g}: should be above 0, in points, which are hundredths of the score")
+    if score and score not in SCORES:
+        raise UserError(f"--score {score}: should be one of {', '.join(SCORES)}")
     if not 0.5 <= confidence < 1:
         raise UserError(f"--confidence {confidence:g}: should be from 0.5 to below 1, such as 0.95")
     if normalise not in ("per_client", "pooled"):
         raise UserError(f"--normalise {normalise}: should be per_client or pooled")
+
+
+def _default_score(about: dict[str, Any]) -> tuple[str, str]:
+    """The score that the shares of the classes ask for, and why."""
+    counts = [sum(of_class) for of_class in zip(*(site["classes"] for site in about["sites"]), strict=True)]
+    share, name = max(counts) / max(1, sum(counts)), about["classes"][counts.index(max(counts))]
+    if share > RARE:
+        return (
+            "auroc",
+            f"{100 * share:.1f} % of the training rows are {name}, so that accuracy is high without learning",
+        )
+    return "accuracy", f"the most frequent class, {name}, has {100 * share:.1f} % of the training rows"
+
+
+def _chosen_by(cell: Settings, score: str) -> Settings:
+    """The cell, whose rounds and settings are chosen by a score."""
+    quantity = RECORDED_AS.get(score, score)
+    metrics = cell.metrics if quantity in (*RECORDED, *cell.metrics) else (*cell.metrics, quantity)
+    return cell.model_copy(update={"metrics": metrics, "select_by": quantity})
 
 
 def _check_sites(cell: Settings, data: str) -> None:
@@ -273,7 +299,7 @@ def _as_file(data: "pd.DataFrame | Path | str", out: Path | str | None) -> Itera
         raise
 
 
-def _steps(cell: Settings, plan: DecisionPlan, folder: Path) -> list[str]:
+def _steps(cell: Settings, plan: "DecisionPlan", folder: Path) -> list[str]:
     """Sentences on what was run."""
     model = " ".join([cell.model, *(f"{key}={value}" for key, value in cell.model_options.items())])
     same = cell.partition_seed is not None
@@ -282,7 +308,7 @@ def _steps(cell: Settings, plan: DecisionPlan, folder: Path) -> list[str]:
     return [
         f"Model: {model}; {plan.rounds} rounds, batches of {cell.batch_size}; inputs normalised {by[cell.normalise]}.",
         f"Tuning: {', '.join(plan.methods)}; trials of each, as far as there was time: {plan.trials}, on "
-        f"{len(TUNING_SEEDS)} seeds, by validation accuracy; the same budget for all, and no held-out row.",
+        f"{len(TUNING_SEEDS)} seeds, by the score on validation rows; the same budget for all, and no held-out row.",
         f"Report: the chosen settings on {plan.seeds} further seeds, with other initial weights and batches, "
         f"{division}. Held-out rows are the same for all.",
         f"It is an ordinary run: `bench verify {folder}` computes cells again, `bench report {folder}` shows all, "
@@ -295,6 +321,8 @@ def _export(folder: Path, method: str, data_root: Path) -> str:
     """Write the models of a method's first seed into the run folder, and say so in a sentence."""
     if not method:
         return "Models: none, as nothing can be said of any method."
+    from bench.results.results import load_run
+
     cells = [cell for cell in load_run(folder).cells if cell.label == method and cell.settings.protocol == "honest"]
     cell, out = min(cells, key=lambda cell: cell.settings.seed), folder / MODELS
     if out.is_dir():  # of an earlier command, with fewer seeds or minutes

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.commands import PluginFiles, given, load_plugins, print_table, start_early, starting
+from bench.cli.commands import PluginFiles, given, load_plugins, print_table, starting
 from bench.cli.data import (
     CategoriesOption,
     LabelOption,
@@ -39,8 +39,14 @@ def decide(
     normalise: Annotated[
         str, typer.Option(metavar="per_client|pooled", help="Of a table: whose means its numbers are measured by.")
     ] = "per_client",
+    score: Annotated[
+        str, typer.Option(metavar="accuracy|auroc|...", help="Decides; default: accuracy, or auroc if a class is rare.")
+    ] = "",
     minutes: Annotated[float, typer.Option(help="How long it may take.")] = 30.0,
-    margin: Annotated[float, typer.Option(help="Points of accuracy; what differs by less counts as equal.")] = 1.0,
+    seeds: Annotated[
+        int | None, typer.Option(help="Of each method, however long that takes; default: as time allows.")
+    ] = None,
+    margin: Annotated[float, typer.Option(help="Points of the score; what differs by less counts as equal.")] = 1.0,
     confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
     out: Annotated[
         Path | None, typer.Option(help="The run folder; default: runs/decide_<data>.", show_default=False)
@@ -65,21 +71,20 @@ def decide(
 
         load_plugins(plugin)
         check_device_name(device)
-        start_early(None)
 
         from bench.api.decide import decide as make
-        from bench.runs.session import Stopped
 
     try:
         decision = make(**arguments)
-    except Stopped:
+    except KeyboardInterrupt:
         print("stopped. The same command goes on", file=sys.stderr)
         raise typer.Exit(130) from None
     print(decision.headline)
     for text in decision.sentences:
         print(f"- {text}")
-    if decision.page:
-        print(decision.page)
+    if decision.page is None:
+        raise typer.Exit(1)
+    print(decision.page)
 
 
 def _print_summaries(folder: Path) -> None:

@@ -52,7 +52,7 @@ def auroc(labels: Indices, logits: Floats) -> float:
         return float("nan")
     member = labels[:, None] == classes
     positive = member.sum(0)
-    ranks = np.asarray(rankdata(_log_odds(logits)[:, classes], axis=0))
+    ranks = np.asarray(rankdata(log_odds(logits)[:, classes], axis=0))
     above = (ranks * member).sum(0) - positive * (positive + 1) / 2  # pairs in order, ties counting half (Mann-Whitney)
     return float((above / (positive * (len(labels) - positive))).mean())
 
@@ -62,7 +62,7 @@ def average_precision(labels: Indices, logits: Floats) -> float:
     """Average precision over the classes that `auroc` has; nan if the samples have one class only."""
     if not len(classes := _scored_classes(labels, logits)):
         return float("nan")
-    odds = _log_odds(logits)
+    odds = log_odds(logits)
     return float(np.mean([_precision(labels == label, odds[:, label]) for label in classes]))
 
 
@@ -105,7 +105,7 @@ def _probabilities(logits: Floats) -> Floats:
     return np.asarray(softmax(logits, axis=1), np.float64)
 
 
-def _log_odds(logits: Floats) -> Floats:
+def log_odds(logits: Floats) -> Floats:
     """The logarithm of p / (1 - p) for each class `[samples, classes]`: it has the order of p, of which all above
     1 - 1e-16 are the same number."""
     from scipy.special import logsumexp

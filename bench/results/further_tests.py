@@ -17,18 +17,13 @@ import torch
 
 from bench.config.digests import data_and_models, own_code
 from bench.data import Dataset, Indices, Partition
-from bench.engine.device_data import Pool
-from bench.engine.predict import outputs
 from bench.errors import UserError
 from bench.federation.attacks import make_attack
 from bench.federation.cell_data import CellData, apply_shifts, file_samples, load_all
-from bench.federation.features import with_features
 from bench.federation.federation import Federation
 from bench.federation.scores import Evaluation, FurtherScores, Outputs, Scorer, mean_of_present
-from bench.model_call import Arithmetic
-from bench.params import Params
 from bench.results.figures import ALL, ReadCell, missing_scores
-from bench.results.saved_models import ReportedModels, reported_models
+from bench.results.saved_models import ReportedModels, model_logits, reported_models
 from bench.samples.corruptions import corrupt
 from bench.settings import NO_TRIGGER, CorruptedTest, FileTest, FurtherTest, Settings, ShiftedTest
 from bench.store import inside, store
@@ -117,9 +112,7 @@ class _Scoring:
         self._ids = federation.clients.ids
         self._malicious = federation.malicious
         self._models = models
-        self._device = federation.engine.device_data.device
-        self._arithmetic = Arithmetic(settings.precision)
-        self._body = federation.server._whole_model() if federation.on_features else None
+        self._federation = federation
 
     def rows(self, label: str, tests: Sequence[FurtherTest], quantities: Sequence[str]) -> _Rows:
         """Score all models on one test."""
@@ -182,15 +175,6 @@ class _Scoring:
         partition = replace(self._partition, test=tuple(tests), global_test=np.empty(0, np.int64))
         return replace(self._dataset, x=x, y=y), partition
 
-    def _logits(self, dataset: Dataset, tasks: Sequence[tuple[Params, Indices]]) -> list[torch.Tensor]:
-        dtype = getattr(torch, self._settings.dtype)
-        if self._body is None:
-            return outputs(Pool.of(dataset, self._device, dtype), tasks, self._arithmetic)
-        used = np.unique(np.concatenate([at for _, at in tasks]))
-        samples = dataset.subset(used, 0)
-        pool = with_features(Pool.of(samples, self._device, dtype), self._body, samples, self._arithmetic)
-        return outputs(pool, [(w, np.searchsorted(used, at)) for w, at in tasks], self._arithmetic)
-
     def _local(self, label: str, dataset: Dataset, partition: Partition, quantities: Sequence[str]) -> _Rows:
         """Score each model on its client's tests, and the generic one on all of them."""
         nothing = tuple(np.zeros(0, np.int64) for _ in partition.train)
@@ -201,7 +185,7 @@ class _Scoring:
         generic, personal = self._models.generic, self._models.personal
         tasks = [] if generic is None else [(generic, scorer.needed)]
         tasks += [(personal[i], scorer.own[i]) for i in self._ids if personal]
-        logits = torch.cat(self._logits(dataset, tasks)).cpu()
+        logits = torch.cat(model_logits(self._federation, dataset, tasks)).cpu()
         into = Evaluation()
         names = () if generic is None else ("gm",)
         scorer.score(Outputs(names, {"pm": self._ids} if personal else {}, logits), into)
@@ -224,7 +208,7 @@ class _Scoring:
         owners += [("pm", i, models.personal[i]) for i in self._ids if models.personal]
         union, ends = np.concatenate([*parts.values()]), np.cumsum([len(at) for at in parts.values()])[:-1]
         scored: dict[str, dict[int, dict[str, float]]] = defaultdict(dict)
-        logits_of_all = self._logits(dataset, [(model, union) for *_, model in owners])
+        logits_of_all = model_logits(self._federation, dataset, [(model, union) for *_, model in owners])
         for (metric, owner, _), logits in zip(owners, logits_of_all, strict=True):
             pieces = np.split(logits.double().cpu().numpy(), ends)
             of_parts = {

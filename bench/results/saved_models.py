@@ -6,6 +6,7 @@
 
 import copy
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,16 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from bench.config.digests import data_and_models, own_code
-from bench.data import Dataset
-from bench.engine.device_data import Normalisation
+from bench.data import Dataset, Floats, Indices
+from bench.engine.device_data import Normalisation, Pool
+from bench.engine.predict import Task, outputs
 from bench.errors import UserError
 from bench.exported import check_samples
 from bench.federation.cell_data import load_all, load_dataset
-from bench.federation.features import Head
+from bench.federation.features import Head, with_features
 from bench.federation.federation import Federation
 from bench.federation.scores import Evaluation
 from bench.federation.snapshot import Packer, unpack
-from bench.model_call import batchnorm_in_float32
+from bench.model_call import Arithmetic, batchnorm_in_float32
 from bench.params import Params
 from bench.results.figures import ALL, ReadCell
 from bench.settings import Settings
@@ -185,6 +187,27 @@ class SavedModels:
         """The models that the method trains: `gm`, `pm` or `both`."""
         return self._federation.method.trains
 
+    def test_logits(self, metric: str) -> tuple[Indices, Indices, Floats]:
+        """Apply the models of the reported round to the clients' own tests, client after client.
+
+        Args:
+            metric: `gm`, the generic model everywhere, or `pm`, each client's own.
+
+        Returns:
+            Of each test sample its client, its position in `dataset`, and the logits `[samples, classes]`.
+
+        Raises:
+            UserError: the cell kept no such models.
+        """
+        kept, tests = self._reported, self.partition.test
+        if metric not in kept.rounds or (metric == "gm" and kept.generic is None):
+            raise UserError(f"{self.cell.name}: no model of the reported round was kept. {_remedy(self.cell)}")
+        clients = [i for i in self.clients if len(tests[i])]
+        models = [kept.generic if metric == "gm" else kept.personal[i] for i in clients]
+        tasks = [(model, tests[i]) for model, i in zip(models, clients, strict=True) if model is not None]
+        logits = torch.cat(model_logits(self._federation, self.dataset, tasks)).double().cpu().numpy()
+        return np.repeat(clients, [len(tests[i]) for i in clients]), np.concatenate([at for _, at in tasks]), logits
+
     def load(self, client: int | None = None) -> KeptModel:
         """Load the generic model, or the personalized one of a client.
 
@@ -215,6 +238,18 @@ class SavedModels:
             round=round,
         )
         return predictor.eval()
+
+
+def model_logits(federation: Federation, dataset: Dataset, tasks: Sequence[Task]) -> list[Tensor]:
+    """Logits of model values on samples of a data set, as the federation's evaluation computes them."""
+    device, settings = federation.engine.device_data.device, federation.settings
+    dtype, arithmetic = getattr(torch, settings.dtype), Arithmetic(settings.precision)
+    if not federation.on_features:
+        return outputs(Pool.of(dataset, device, dtype), tasks, arithmetic)
+    used = np.unique(np.concatenate([at for _, at in tasks]))
+    samples = dataset.subset(used, 0)
+    pool = with_features(Pool.of(samples, device, dtype), federation.server._whole_model(), samples, arithmetic)
+    return outputs(pool, [(w, np.searchsorted(used, at)) for w, at in tasks], arithmetic)
 
 
 def load_model(cell: ReadCell, client: int | None = None, data_root: Path | str = "data") -> KeptModel:

@@ -1,4 +1,4 @@
-"""The evidence for a decision: which test samples the models of each method classify correctly, site by site."""
+"""The evidence for a decision: how well the models of each method tell each held-out row, site by site."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.data import Floats, Indices
+from bench.data import Floats
 from bench.results.figures import reported_figures
+from bench.results.reported_round import table_of
 from bench.results.results import CellView, load_run
 from bench.store import documents, store
-from reports.reading.load import PM
+from reports.decision.scores import RECORDED_AS, HeldOut, held_out, row_values
 from reports.tables.cost import BYTES, MEGABYTE
 
 
@@ -23,98 +24,134 @@ class Candidate:
         name: of the method.
         settings: what was searched, and the values chosen.
         personal: whether each site has a model for itself; else there is a single generic one.
-        validation: accuracy in percent on validation samples, the mean over seeds: methods are chosen by it.
-        correct: `[test samples, seeds]`, 100 where the models of the reported round are right, else 0.
+        validation: score in points on validation rows, the mean over sites and seeds: methods are chosen by it.
+        values: `[held-out rows, seeds]` of the models of the reported round (`row_values`).
         megabytes: that a site sends and receives, the mean over seeds.
         seconds: of computing for a site on this machine, the median over seeds, as the first cell of a process takes
             longer.
+        probabilities: `[held-out rows, seeds, classes]` of the models; None where only the values are known.
     """
 
     name: str
     settings: dict[str, Any]
     personal: bool
     validation: float
-    correct: Floats
+    values: Floats
     megabytes: float
     seconds: float
+    probabilities: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A model from outside of the portfolio, on the same held-out rows.
+
+    Attributes:
+        name: in words.
+        fitted: where, in words: each site by itself, or on the rows of all sites in one place.
+        values: `[held-out rows, seeds]`, or `[held-out rows, 1]` where seeds make no difference (`row_values`).
+    """
+
+    name: str
+    fitted: str
+    values: Floats
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All candidates on the same test samples and seeds.
+    """All candidates on the same held-out rows and seeds.
 
     Attributes:
         sites: their names.
-        site: `[test samples]`, the number of each sample's site.
+        sizes: of each site, its rows for training, validation and tests.
+        rows: the held-out ones.
+        score: the name of the score that decides, one of `SCORES`.
+        classes: their names.
         seeds: of the reported runs.
         candidates: by name.
         missing: methods without a result for every seed, with the reason.
-        rows: of all sites, for training, validation and tests.
-        subject: `[test samples]`, the number of each sample's subject; None where the data name none.
+        guess: `[held-out rows, 1]`, the values of always saying what is most frequent at a site.
+        baselines: models from outside.
     """
 
     sites: tuple[str, ...]
-    site: Indices
+    sizes: tuple[int, ...]
+    rows: HeldOut
+    score: str
+    classes: tuple[str, ...]
     seeds: tuple[int, ...]
     candidates: dict[str, Candidate]
     missing: dict[str, str]
-    rows: int
-    subject: Indices | None = None
+    guess: Floats
+    baselines: tuple[Baseline, ...] = ()
 
 
 def read_evidence(
-    folder: Path,
-    sites: Sequence[str],
-    rows: int,
-    settings: dict[str, dict[str, Any]],
-    subjects: Indices | None = None,
+    folder: Path, score: str, data: dict[str, Any], settings: dict[str, dict[str, Any]], seeds: int, data_root: Path
 ) -> Evidence:
-    """Read the reported runs of a study: those of protocol `honest`.
+    """Read the reported runs of a study: those of protocol `honest`; their kept models are applied to the tests.
 
     Args:
         folder: the run folder.
-        sites: names of the clients.
-        rows: of all of them.
+        score: that decides.
+        data: the description of the data (`bench.results.data_description.describe`).
         settings: the chosen values of each method.
-        subjects: of the samples that the cells have after shifts and normalisation; None where the data name none.
+        seeds: how many there are of each method.
+        data_root: where data files lie.
     """
     by_name: dict[str, list[CellView]] = {name: [] for name in settings}
     for cell in load_run(folder).cells:
-        if cell.settings.protocol == "honest" and cell.label in by_name:
+        if cell.settings.protocol == "honest" and cell.label in by_name and cell.settings.seed < seeds:
             by_name[cell.label].append(cell)
-    seeds = tuple(sorted({cell.settings.seed for cells in by_name.values() for cell in cells}))
     candidates: dict[str, Candidate] = {}
     missing: dict[str, str] = {}
-    site, sample = np.empty(0, np.int64), np.empty(0, np.int64)
+    rows = None
     for name, cells in by_name.items():
         states = {cell.settings.seed: cell.status.state for cell in cells}
-        lacking = [seed for seed in seeds if states.get(seed) != "done"]
-        if not seeds or lacking:
-            missing[name] = f"seed {lacking[0]}: {states.get(lacking[0], 'not run')}" if lacking else "not run"
+        if lacking := [seed for seed in range(seeds) if states.get(seed) != "done"]:
+            missing[name] = f"seed {lacking[0]}: {states.get(lacking[0], 'not run')}"
             continue
         ordered = sorted(cells, key=lambda cell: cell.settings.seed)
-        candidates[name], site, sample = _candidate(name, ordered, settings[name])
-    of_tests = None if subjects is None else subjects[sample]
-    return Evidence(tuple(sites), site, seeds, candidates, missing, rows, of_tests)
+        candidates[name], rows = _candidate(name, ordered, settings[name], score, data_root)
+    sites = data["sites"]
+    sizes = tuple(sum(site[part] for part in ("train", "validation", "test")) for site in sites)
+    rows = held_out(score, np.empty(0, np.int64), np.empty(0, np.int64)) if rows is None else rows
+    counts = np.array([site["classes"] for site in sites], float).reshape(len(sites), len(data["classes"]))
+    prior = np.log((counts + 1) / (counts + 1).sum(axis=1, keepdims=True))
+    guess = row_values(score, rows, prior[rows.site][:, None])
+    names, classes = tuple(site["name"] for site in sites), tuple(data["classes"])
+    return Evidence(names, sizes, rows, score, classes, tuple(range(seeds)), candidates, missing, guess)
 
 
-def _candidate(name: str, cells: Sequence[CellView], settings: dict[str, Any]) -> tuple[Candidate, Indices, Indices]:
-    """The candidate, and of each test sample the site and the position in the data set."""
+def _candidate(
+    name: str, cells: Sequence[CellView], settings: dict[str, Any], score: str, data_root: Path
+) -> tuple[Candidate, HeldOut]:
+    """The candidate, and the held-out rows, which are the same for all cells."""
+    from scipy.special import softmax
+
+    from bench.results.saved_models import SavedModels  # here, as it takes torch
+
     personal = "pm" not in cells[0].status.derived
-    metric = "pm" if personal else "gm"
-    validation, correct, megabytes, seconds = [], [], [], []
-    site, sample = np.empty(0, np.int64), np.empty(0, np.int64)
+    metric, quantity = "pm" if personal else "gm", RECORDED_AS.get(score, score)
+    validation, logits, megabytes, seconds = [], [], [], []
     for cell in cells:
-        reported = (f["round"] for f in reported_figures(cell) if (f["metric"], f["on"]) == (metric, "local"))
-        round_ = int(next(reported))
-        accuracies = PM.accuracies(cell.table("metrics"), "validation")
-        validation.append(float(accuracies[accuracies["round"] == round_]["value"].iloc[0]))
-        hits = cell.hits(metric, round=round_)
-        correct.append(100.0 * hits["correct"].to_numpy(dtype=float))
-        site, sample = (hits[column].to_numpy(dtype=np.int64) for column in ("client", "sample"))
+        figures = reported_figures(cell)
+        reported = next(int(f["round"]) for f in figures if (f["metric"], f["on"]) == (metric, "local"))
+        table = cell.table(table_of(quantity)).set_index(["metric", "on", "mean", "split", "quantity", "round"])
+        value = float(table["value"].get((metric, "local", "equal", "validation", quantity, reported), np.nan))
+        validation.append(-100 * value if score == "log_loss" else 100 * value)
+        saved = SavedModels(cell, data_root)
+        site, sample, of_cell = saved.test_logits(metric)
+        logits.append(of_cell)
         ledger = cell.table("ledger")
         clients = len((documents.read(cell.folder, "partition.json") or {}).get("n_train", [0]))
         megabytes.append(float(ledger[list(BYTES)].to_numpy().sum()) / MEGABYTE / clients)
         seconds.append(store.read_timing(cell.folder).get("seconds", 0.0) / clients)
-    costs = float(np.mean(megabytes)), float(np.median(seconds))
-    return Candidate(name, settings, personal, float(np.mean(validation)), np.array(correct).T, *costs), site, sample
+    dataset = saved.dataset
+    subject = None if dataset.subjects is None else dataset.subjects[sample]
+    rows = held_out(score, dataset.y[sample].astype(np.int64), site, subject)
+    stacked = np.stack(logits, axis=1)
+    values, chances = row_values(score, rows, stacked), np.asarray(softmax(stacked, axis=2))
+    known = [value for value in validation if np.isfinite(value)]
+    mean, costs = float(np.mean(known)) if known else -np.inf, (float(np.mean(megabytes)), float(np.median(seconds)))
+    return Candidate(name, settings, personal, mean, values, *costs, chances), rows

@@ -7,16 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from bench.data import Floats
+from bench.metrics.classification import ece
 from bench.store import inside, store
-from reports.decision.evidence import Evidence
-from reports.decision.sentences import headline, points, sentences, settings_text
-from reports.decision.verdict import ALONE, ConsortiumVerdict
+from reports.decision.evidence import Baseline, Evidence
+from reports.decision.scores import SCORES
+from reports.decision.sentences import headline, plain, points, sentences, settings_text
+from reports.decision.verdict import ALONE, ConsortiumVerdict, mean_gain
 from reports.page.data_page import data_sections
 from reports.page.page import write_page
 from reports.page.section import Section
 from reports.pictures.canvas import COLOURS, QUIET, Picture, drawing, finish
 from reports.reading.load import load
-from reports.statistics.crossed import crossed_mean
 from reports.tables.table import Column, Table, TableEntry, amount, number, words
 
 FOLDER, JSON = "decision", "decision.json"
@@ -34,12 +38,17 @@ _CLAIMS = (
     "Intervals hold for further rows of the same sites and for further seeds, with the training rows and the settings "
     "as they are: other training rows, other sites and another year were not drawn.",
     "The interval of each sentence on all sites misses by itself with the stated probability; of several, one misses "
-    "more often. Those of single sites hold for all sites at once.",
-    "Averages are over held-out rows, so that a large site counts more. Gains are of accuracy; other scores, and "
-    "errors that cost more than others, were not looked at.",
+    "more often. Those of groups hold for all groups at once, and those of single sites for all sites.",
+    "Errors that cost more than others were not looked at, and of scores only the one that decides.",
     "Seconds are of this machine and hold no time for messages. What a site gives away by its messages, and what "
-    "protection against that costs in accuracy, was not looked at.",
+    "protection against that costs, was not looked at.",
 )
+_PURPOSE = (
+    "For classes that are told from a row of numbers. Not for regression, survival times, effects of treatments, or a "
+    "model that goes into use without a study of its own."
+)
+_MOST_CLASSES = 12  # of a table of what a model says
+_WIDEST = 4.0  # times the median half width of the intervals: where the picture's axis is cut
 
 
 @dataclass(frozen=True)
@@ -67,10 +76,10 @@ def write_decision(folder: Path, verdict: ConsortiumVerdict, evidence: Evidence,
         sections.append(
             Section("sites", "Gains of the sites", pictures=(_picture(verdict),), more=(_site_table(verdict),))
         )
-        sections.append(
-            Section("methods", "The methods", tables=(_method_table(verdict, evidence),), more=(_kind_table(course),))
-        )
-    independent = _INDEPENDENT if evidence.subject is None else _OF_SUBJECTS
+        tables = _method_table(verdict, evidence), _beside_table(verdict, evidence)
+        sections.append(Section("methods", "The methods", tables=tables, more=(_kind_table(course),)))
+        sections += _model_section(verdict, evidence)
+    independent = _INDEPENDENT if evidence.rows.subject is None else _OF_SUBJECTS
     sections += [
         *data_sections(course.data),
         Section("course", "What was run", points=tuple(course.steps)),
@@ -78,8 +87,9 @@ def write_decision(folder: Path, verdict: ConsortiumVerdict, evidence: Evidence,
     ]
     title = f"Should these sites train together? {course.data['data']}"
     summary = (
-        f"Margin, in points: {verdict.margin:g}; what differs by less counts as equal. Intervals in brackets: "
-        f"{100 * (1 - verdict.level):g} %."
+        f"{_PURPOSE} Decided by {SCORES[evidence.score]}; a point is a hundredth of it. Margin, in points: "
+        f"{verdict.margin:g}; what differs by less counts as equal. Intervals in brackets: "
+        f"{100 * (1 - verdict.level):g} %, over {len(evidence.seeds)} seeds."
     )
     return write_page(load([folder]), out, title, summary, sections)
 
@@ -91,7 +101,7 @@ def as_json(verdict: ConsortiumVerdict, evidence: Evidence, course: Course) -> d
             "settings": candidate.settings,
             "personal": candidate.personal,
             "validation": candidate.validation,
-            "test": float(candidate.correct.mean()),
+            "test": _score(evidence, candidate.values),
             "megabytes": candidate.megabytes,
             "seconds": candidate.seconds,
         }
@@ -101,9 +111,16 @@ def as_json(verdict: ConsortiumVerdict, evidence: Evidence, course: Course) -> d
         {
             "headline": headline(verdict),
             "sentences": sentences(verdict, evidence),
+            "advice": verdict.site_advice,
             "verdict": dataclasses.asdict(verdict),
+            "score": evidence.score,
             "seeds": list(evidence.seeds),
-            "rows": len(evidence.site),
+            "rows": len(evidence.rows.site),
+            "guess": _score(evidence, evidence.guess),
+            "baselines": [
+                {"name": one.name, "fitted": one.fitted, "test": _score(evidence, one.values)}
+                for one in evidence.baselines
+            ],
             "methods": judged,
             "missing": evidence.missing,
             "portfolio": dict(course.kinds),
@@ -122,29 +139,43 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _score(evidence: Evidence, values: Floats) -> float:
+    """The mean score over sites that count alike, in points."""
+    return float((evidence.rows.share @ values).mean()) / max(1, len(evidence.rows.scored))
+
+
 def _picture(verdict: ConsortiumVerdict) -> Picture:
-    """Gains over training alone by site, with intervals; sites without tests are left out."""
+    """Gains over training alone of groups and sites, with intervals; sites without a score are left out."""
     sites = [site for site in verdict.sites if not math.isnan(site.gain.low)]
     colours = {"gains": COLOURS[2], "loses": COLOURS[1], "no difference": COLOURS[0], "undecided": QUIET}
-    height = 0.6 + 0.24 * max(3, len(sites) + 1)
-    with drawing(["gain"], 1, panel=(6.0, height)) as (canvas, (axis,)):
-        entries = [("all", verdict.average, "#000000")] if verdict.average else []
-        entries += [(site.name, site.gain, colours[site.answer]) for site in sites]
+    entries = [("all sites", verdict.average, "#000000")] if verdict.average else []
+    if len(verdict.groups) > 1:
+        entries += [(group.name, group.gain, "#000000") for group in verdict.groups if len(group.sites) > 1]
+    entries += [(site.name, site.gain, colours[site.answer]) for site in sites]
+    gains = [gain for _, gain, _ in entries]
+    halves = sorted(gain.high - gain.low for gain in gains)
+    reach = max(_WIDEST * halves[len(halves) // 2] / 2, verdict.margin, *(abs(gain.mean) for gain in gains)) * 1.05
+    with drawing(["gain"], 1, panel=(6.0, 0.6 + 0.24 * max(3, len(entries)))) as (canvas, (axis,)):
         for place, (_, gain, colour) in enumerate(entries):
-            ends = [[max(0.0, gain.mean - gain.low)], [max(0.0, gain.high - gain.mean)]]
-            axis.errorbar(gain.mean, place, xerr=ends, color=colour, marker="o", markersize=4, elinewidth=1.4)
+            ends = max(gain.low, -reach), min(gain.high, reach)
+            axis.plot(ends, (place, place), color=colour, linewidth=1.4)
+            axis.plot(gain.mean, place, "o", color=colour, markersize=4)
+            for end, true, mark in zip(ends, (gain.low, gain.high), "<>", strict=True):
+                if end != true:
+                    axis.plot(end, place, mark, color=colour, markersize=6)
         axis.axvspan(-verdict.margin, verdict.margin, color="#e3e6ea", zorder=0)
         axis.axvline(0, color="#555b63", linewidth=0.8)
         axis.set_yticks(range(len(entries)), [name for name, _, _ in entries])
         axis.set_ylim(len(entries) - 0.5, -0.5)
         axis.set_xlabel(f"points that {verdict.judged} gains over training alone")
         caption = (
-            f"A point is a gain, the mean over seeds, with its {100 * (1 - verdict.level):g} % interval. Green: gains; "
-            "orange: loses; blue: neither; grey: undecided; the grey band is the margin."
+            f"A point is a gain, the mean over seeds, with its {100 * (1 - verdict.level):g} % interval. Black: means "
+            "over sites; green: gains; orange: loses; blue: neither; grey: undecided; the grey band is the margin. An "
+            "arrow: the interval goes further, as the table says."
         )
         how = (
-            "Gains are differences of accuracies on the held-out rows. The intervals hold for all sites at once; that "
-            "of all rows is by itself."
+            "Gains are differences of scores on the held-out rows. The intervals of sites hold for all sites at once, "
+            "those in black together, too."
         )
         return finish(canvas, "gains", "Who gains from training together", caption, how)
 
@@ -156,7 +187,7 @@ def _site_table(verdict: ConsortiumVerdict) -> Table:
             (
                 number(site.gain.samples, decimals=0), number(site.gain.mean, decimals=1, signed=True),
                 words("–" if math.isnan(site.gain.low) else points(site.gain).partition(" points ")[2]),
-                words(site.answer),
+                words(f"{site.answer}, too few {site.short}" if site.short else site.answer),
             ),
         )
         for site in verdict.sites
@@ -168,23 +199,21 @@ def _site_table(verdict: ConsortiumVerdict) -> Table:
 
 def _method_table(verdict: ConsortiumVerdict, evidence: Evidence) -> Table:
     rows = []
-    alone = evidence.candidates[ALONE]
     for name, candidate in sorted(evidence.candidates.items(), key=lambda entry: -entry[1].validation):
-        gain = crossed_mean(candidate.correct - alone.correct, verdict.level, evidence.subject)
         entries: tuple[TableEntry, ...] = (
             words("personal" if candidate.personal else "single"),
             number(candidate.validation, decimals=1),
-            number(float(candidate.correct.mean()), decimals=1),
-            words("–" if name == ALONE else points(gain).replace(" points", "")),
+            number(_score(evidence, candidate.values), decimals=1),
+            words("–" if name == ALONE else _over_alone(candidate.values, verdict, evidence)),
             amount(candidate.megabytes),
             amount(candidate.seconds),
             words(settings_text(candidate.settings)),
         )
-        rows.append((name, entries))
-    heads = ("model", "validation %", "test %", "gain over alone", "MB a site", "seconds a site", "settings")
+        rows.append((plain(name), entries))
+    heads = ("model", "validation", "held out", "gain over alone", "MB a site", "seconds a site", "settings")
     caption = (
-        "Accuracy on validation rows, by which methods and settings are chosen, and on held-out rows, by which they "
-        "are judged. Gain: points over training alone, with an interval for this method by itself."
+        "Scores in points, the mean over sites: on validation rows, by which methods are chosen, and on held-out rows, "
+        "by which they are judged. Gain: over training alone, with an interval for this method by itself."
     )
     how = (
         f"Means over {len(evidence.seeds)} seeds. Of several gains the highest is flattered, and the sentences above "
@@ -192,6 +221,57 @@ def _method_table(verdict: ConsortiumVerdict, evidence: Evidence) -> Table:
     )
     notes = tuple(f"{name} is left out: {reason}." for name, reason in evidence.missing.items())
     return Table("methods", "The methods", caption, "Method", tuple(map(Column, heads)), tuple(rows), notes, how=how)
+
+
+def _over_alone(values: Floats, verdict: ConsortiumVerdict, evidence: Evidence) -> str:
+    gain = mean_gain(evidence, values, ALONE, verdict.level, evidence.rows.scored)
+    return points(gain).replace(" points", "")
+
+
+def _beside_table(verdict: ConsortiumVerdict, evidence: Evidence) -> Table:
+    """What the models are measured by: saying what is most frequent, and models from outside."""
+    guess = Baseline("always what is most frequent", "each site by itself", evidence.guess)
+    rows = tuple(
+        (
+            one.name,
+            (
+                words(one.fitted),
+                number(_score(evidence, one.values), decimals=1),
+                words(_over_alone(one.values, verdict, evidence)),
+            ),
+        )
+        for one in (guess, *evidence.baselines)
+    )
+    heads = ("fitted", "held out", "gain over alone")
+    labels = evidence.rows.labels
+    share = 100 * np.bincount(labels).max() / len(labels)
+    frequent = evidence.classes[int(np.bincount(labels).argmax())]
+    caption = f"Scores in points, the mean over sites. Of all held-out rows {share:.1f} % are {frequent!r}."
+    return Table("beside", "To compare with", caption, "Model", tuple(map(Column, heads)), rows)
+
+
+def _model_section(verdict: ConsortiumVerdict, evidence: Evidence) -> list[Section]:
+    """What the recommended model, or the judged one, says of rows of each class, and how far it can be believed."""
+    name = verdict.method or verdict.judged
+    probabilities = evidence.candidates[name].probabilities
+    if probabilities is None:
+        return []
+    labels, classes = evidence.rows.labels, evidence.classes
+    said = probabilities.argmax(axis=2)
+    rows = []
+    for label, text in enumerate(classes):
+        here = said[labels == label]
+        counts = [float((here == other).sum()) / len(evidence.seeds) for other in range(len(classes))]
+        rows.append((text, tuple(number(count, decimals=1) for count in counts)))
+    with np.errstate(divide="ignore"):
+        logits = np.maximum(np.log(probabilities), -700.0)
+    error = np.mean([ece(labels, logits[:, seed]) for seed in range(len(evidence.seeds))])
+    caption = (
+        f"Held-out rows of each class (a line) by what `{name}` says (a column), the mean over seeds. Its confidence "
+        f"differs from the share that is right by {100 * error:.1f} points on average (expected calibration error)."
+    )
+    table = Table("confusion", "What it says", caption, "Class", tuple(map(Column, classes)), tuple(rows))
+    return [Section("model", f"The model: {plain(name)}", tables=(table,))] if len(classes) <= _MOST_CLASSES else []
 
 
 def _kind_table(course: Course) -> Table:

@@ -4,10 +4,41 @@ import math
 from collections.abc import Sequence
 
 from reports.decision.evidence import Evidence
-from reports.decision.verdict import ALONE, ENOUGH_SEEDS, FINE_TUNED, GENERIC, ConsortiumVerdict, Question, SiteGain
-from reports.statistics.crossed import CrossedMean
+from reports.decision.verdict import (
+    ALONE,
+    ENOUGH_SEEDS,
+    FINE_TUNED,
+    GENERIC,
+    Advice,
+    ConsortiumVerdict,
+    GroupGain,
+    Question,
+    SiteGain,
+    mean_gain,
+)
+from reports.statistics.crossed import CrossedMean, more_samples
 
 _LISTED = 8  # sites that a sentence names
+
+PLAIN = {
+    "local": "training alone",
+    "fedavg": "one common model",
+    "fedprox": "one common model, near which every site stays",
+    "finetune": "a common model, trained further at each site",
+    "ditto": "an own model that is pulled towards a common one",
+    "ifca": "a model for each cluster of sites",
+    "apfl": "a mixture of an own and a common model",
+    "fedper": "a common body with an own head",
+    "fedrep": "a common body and an own head, trained in turn",
+    "fedrod": "an own head beside a common one, for classes that are balanced",
+    "lgfedavg": "an own body with a common head",
+}
+"""The methods that a decision may compare, in plain words."""
+
+
+def plain(name: str) -> str:
+    """A method in plain words, with its name: `one common model (fedavg)`."""
+    return f"{PLAIN[name]} ({name})" if name in PLAIN else name
 
 
 def sentences(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
@@ -15,24 +46,64 @@ def sentences(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
     if verdict.reason:
         return [f"Undecided: {verdict.reason}."]
     assert verdict.together is not None
-    texts = [_recommended(verdict, evidence), _together(verdict, evidence), *_passed_over(verdict), *_sites(verdict)]
+    if not verdict.learned:
+        return [_nothing_learned(verdict, evidence), _meanwhile(verdict, evidence), *_needed(verdict, evidence)]
+    undecided = "undecided" in verdict.advice
+    texts = [
+        _recommended(verdict, evidence),
+        _together(verdict, evidence),
+        *_groups(verdict),
+        *([_meanwhile(verdict, evidence)] if undecided else []),
+        *_passed_over(verdict),
+        *_sites(verdict),
+    ]
     if verdict.together.answer != "no":
         texts += [_personal(verdict), *([_beyond(verdict)] if verdict.beyond else []), _cost(verdict, evidence)]
     return [*texts, *_needed(verdict, evidence)]
 
 
 def headline(verdict: ConsortiumVerdict) -> str:
-    """The verdict in a few words."""
-    if verdict.reason or verdict.together is None or verdict.together.answer == "undecided":
+    """The verdict in a few words; where groups of sites differ, what each should do."""
+    if verdict.reason or verdict.together is None:
         return "Undecided"
+    if not verdict.learned:
+        return "Undecided: no model has learned anything yet"
+    if len(verdict.advice) > 1:
+        said = "; ".join(f"{group.name}: {_advised(verdict, group.advice)}" for group in verdict.groups)
+        text = said[0].upper() + said[1:]
+    else:
+        text = _for_all(verdict)
+    for verb, sites in verdict.exceptions.items():
+        if sites:
+            names = _named(sites, numbers=False)
+            text += f"; but not {names}, which {verb if len(sites) == 1 else verb[:-1]}"
+    return text
+
+
+def _advised(verdict: ConsortiumVerdict, advice: Advice) -> str:
+    if advice == "together":
+        return (
+            f"train together, {plain(verdict.method)}"
+            if verdict.method
+            else "train together (by which method is undecided)"
+        )
+    return "each by itself" if advice == "alone" else "undecided"
+
+
+def _for_all(verdict: ConsortiumVerdict) -> str:
+    (advice,) = verdict.advice
+    if advice == "alone":
+        return "Each site by itself"
+    if advice == "undecided":
+        assert verdict.average is not None
+        helps = verdict.average.low > 0
+        return "Training together helps on average; for which sites is undecided" if helps else "Undecided"
     names = {
-        ALONE: "Each site by itself",
         GENERIC: "Train together: a single model is enough",
         FINE_TUNED: "Train together, and fine-tune at each site",
     }
     if verdict.method:
-        kind = "with one model" if verdict.single else "with personal models"
-        return names.get(verdict.method, f"Train together {kind}: {verdict.method}")
+        return names.get(verdict.method, f"Train together: {plain(verdict.method)}")
     assert verdict.personal
     if verdict.personal.answer == "yes":
         return "Train together with personal models; by which method is undecided"
@@ -53,32 +124,76 @@ def settings_text(settings: dict[str, object]) -> str:
 
 def _recommended(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
     if verdict.method == ALONE:
-        return f"Train alone: `{ALONE}` with {settings_text(evidence.candidates[ALONE].settings)}."
+        return f"Train alone (`{ALONE}`) with {settings_text(evidence.candidates[ALONE].settings)}."
+    name = verdict.method or verdict.judged
+    settings = settings_text(evidence.candidates[name].settings)
     if verdict.method:
-        settings = settings_text(evidence.candidates[verdict.method].settings)
-        assert verdict.together is not None
-        assert verdict.average is not None
-        another = verdict.method != verdict.together.better  # than that of the next sentence
-        gain = f": {points(verdict.average)} above training alone on average" if another else ""
-        return f"Use `{verdict.method}` with {settings}{gain}."
-    together = evidence.candidates[verdict.judged]
+        whom = "" if verdict.advice == {"together"} else " where sites train together"
+        return f"Use {plain(name)}{whom}, with {settings}."
+    shown = f" The simplest that is shown to gain is {plain(verdict.helpful)}." if verdict.helpful else ""
     return (
-        f"Which method is undecided. Of those that train together, `{together.name}` has the highest validation "
-        f"accuracy, with {settings_text(together.settings)}."
+        f"Which method is undecided. Of those that train together, {plain(name)} has the highest score on validation "
+        f"rows, with {settings}.{shown}"
     )
 
 
 def _together(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
-    question = verdict.together
-    assert question is not None
-    basis = f"(`{question.better}` against `{ALONE}`, {len(evidence.site)} held-out rows, {len(evidence.seeds)} seeds)"
-    if question.answer == "yes":
-        return f"Training together gains {points(question.gain)} on average over training alone {basis}."
-    if question.answer == "no":
-        loses = question.gain.high < 0
-        what = "loses against training alone" if loses else f"gains no more than the margin of {verdict.margin:g}"
-        return f"Training together {what}: {points(question.gain)} on average {basis}."
-    return f"Undecided whether training together helps: {points(question.gain)} on average {basis}."
+    """The mean over sites, and beside it the mean over rows."""
+    assert verdict.together is not None
+    assert verdict.average is not None
+    assert verdict.by_rows is not None
+    gain, seeds = verdict.average, len(evidence.seeds)
+    sites = len(evidence.rows.scored)
+    basis = f"`{verdict.judged}` against `{ALONE}`, {len(evidence.rows.site)} held-out rows, {seeds} seeds"
+    rows = f"Weighted by rows it is {points(verdict.by_rows)}."
+    of = f"{points(gain)} on average over {sites} sites, each counting the same ({basis}). {rows}"
+    if gain.low > 0 and gain.high > verdict.margin:
+        return f"Training together gains {of}"
+    if gain.high < 0:
+        return f"Training together loses against training alone: {of}"
+    if gain.high <= verdict.margin:
+        return f"Training together gains no more than the margin of {verdict.margin:g}: {of}"
+    return f"Undecided whether training together helps on average: {of}"
+
+
+def _groups(verdict: ConsortiumVerdict) -> list[str]:
+    """What sites of each size gain, where sizes differ."""
+    if len(verdict.groups) < 2:
+        return []
+    said = [f"{group.name} {points(group.gain)}{_of_group(group)}" for group in verdict.groups]
+    return [f"By size of the sites, with `{verdict.judged}`: {'; '.join(said)}."]
+
+
+def _of_group(group: GroupGain) -> str:
+    return {"together": "", "alone": ", which is no gain that counts", "undecided": ", which is undecided"}[
+        group.advice
+    ]
+
+
+def _nothing_learned(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
+    best = max(evidence.candidates.values(), key=lambda candidate: candidate.validation)
+    gain = mean_gain(evidence, best.values, evidence.guess, verdict.level, evidence.rows.scored)
+    return (
+        "No model is shown to score higher than always saying what is most frequent at a site. The best by "
+        f"validation, {plain(best.name)}, scores {points(gain)} more than that."
+    )
+
+
+def _meanwhile(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
+    """The cheapest choice that harms nobody, as far as is known, with its cost."""
+    judged, margin = evidence.candidates[verdict.judged], verdict.margin
+    means = [group.gain for group in verdict.groups]
+    if verdict.learned and all(mean.low >= -margin and mean.mean > 0 for mean in means):
+        return (
+            f"Meanwhile: train together, {plain(judged.name)}. It is shown to cost no group of sites more than the "
+            f"margin, and costs {_cost_of(judged.megabytes, judged.seconds)}."
+        )
+    most = max(mean.high for mean in means)
+    missed = f" What sites miss by that is at most {most:.1f} points on average." if most > 0 else ""
+    return (
+        f"Meanwhile: each site trains alone (`{ALONE}`), which sends nothing and costs "
+        f"{evidence.candidates[ALONE].seconds:.2g} s of computing.{missed}"
+    )
 
 
 def _passed_over(verdict: ConsortiumVerdict) -> list[str]:
@@ -101,10 +216,15 @@ def _sites(verdict: ConsortiumVerdict) -> list[str]:
     if verdict.most:
         tested = all(not math.isnan(site.gain.low) for site in verdict.sites)
         texts.append(f"{verdict.most} gains more than every other site{'' if tested else ' with held-out rows'}.")
-    undecided = [site for site in verdict.sites if site.answer == "undecided"]
-    if undecided:
-        whom = "every site by itself" if len(undecided) == len(verdict.sites) else _named(undecided, numbers=False)
-        texts.append(f"Undecided for {whom}: too few held-out rows there for gains of such a size.")
+    for short in ("held-out rows", "seeds"):
+        if undecided := [site for site in verdict.sites if site.short == short]:
+            whom = "every site by itself" if len(undecided) == len(verdict.sites) else _named(undecided, numbers=False)
+            texts.append(f"Undecided for {whom}: too few {short} for a gain of such a size.")
+    if without := [site for site in verdict.sites if math.isnan(site.gain.low)]:
+        names = _named(without, numbers=False)
+        texts.append(
+            f"Not judged: {names}. Their held-out rows are none, or of one class, which defines no such score."
+        )
     return texts
 
 
@@ -146,10 +266,11 @@ def _beyond(verdict: ConsortiumVerdict) -> str:
 
 def _cost(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
     judged = evidence.candidates[verdict.judged]
-    return (
-        f"`{judged.name}` costs {judged.megabytes:.2g} MB of messages and {judged.seconds:.2g} s of computing on this "
-        f"machine for each site."
-    )
+    return f"`{judged.name}` costs {_cost_of(judged.megabytes, judged.seconds)}."
+
+
+def _cost_of(megabytes: float, seconds: float) -> str:
+    return f"{megabytes:.2g} MB of messages and {seconds:.2g} s of computing on this machine for each site"
 
 
 def _needed(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
@@ -158,31 +279,53 @@ def _needed(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
     if verdict.together and verdict.together.answer != "no":
         asked["whether a single model is enough"] = verdict.personal
         asked["whether more than fine-tuning is needed"] = verdict.beyond
-    return [
+    texts = [
         f"To decide {what}, if the gain stays as it is: {_advice(question, evidence)}."
         for what, question in asked.items()
         if question is not None and question.answer == "undecided"
     ]
+    undecided = [group for group in verdict.groups if group.advice == "undecided"]
+    if len(verdict.groups) > 1 and verdict.learned:
+        texts += [_of_more_rows(group, verdict.margin) for group in undecided]
+    return texts
+
+
+def _of_more_rows(group: GroupGain, margin: float) -> str:
+    gain = group.gain
+    samples = more_samples(gain, max(gain.mean, margin - gain.mean), max(ENOUGH_SEEDS, gain.seeds))
+    wanted = "far more rows than there are" if samples is None else f"about {samples:,} held-out rows"
+    return (
+        f"To decide it for {group.name}, if the gain stays as it is: {wanted} there, in place of {gain.samples:,}, "
+        f"and {ENOUGH_SEEDS} seeds."
+    )
 
 
 def _advice(question: Question, evidence: Evidence) -> str:
     ways = []
+    now = len(evidence.seeds)
     if question.seeds:
-        ways.append(f"about {question.seeds} seeds in place of {question.gain.seeds}, which takes more minutes")
+        ways.append(f"about {question.seeds} seeds in place of {now} ({_minutes(question.seeds - now, evidence)})")
     if question.samples:
         ways.append(_rows(question.samples, evidence))
     if ways:
         return "; or ".join(ways)
     if question.samples_beside is None:
         return "far more rows and seeds than there are"
-    return f"{ENOUGH_SEEDS} seeds, which takes more minutes, and {_rows(question.samples_beside, evidence)}"
+    more = _minutes(ENOUGH_SEEDS - now, evidence)
+    return f"{ENOUGH_SEEDS} seeds ({more}) and {_rows(question.samples_beside, evidence)}"
+
+
+def _minutes(seeds: int, evidence: Evidence) -> str:
+    """The time of further seeds of all methods."""
+    a_seed = sum(candidate.seconds for candidate in evidence.candidates.values()) * len(evidence.sites)
+    return f"about {max(1, math.ceil(seeds * a_seed / 60))} minutes more of one core"
 
 
 def _rows(samples: int, evidence: Evidence) -> str:
     """So many held-out rows, and with as large a part held out so many in all."""
-    tests = len(evidence.site)
+    tests, rows = len(evidence.rows.site), sum(evidence.sizes)
     wanted = max(samples, tests + 1)
     return (
-        f"about {wanted:,} held-out rows in place of {tests:,} (in all {round(wanted * evidence.rows / tests):,} rows "
-        f"in place of {evidence.rows:,})"
+        f"about {wanted:,} held-out rows in place of {tests:,} (in all {round(wanted * rows / tests):,} rows in place "
+        f"of {rows:,})"
     )

@@ -5,6 +5,7 @@ import json
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ def test_a_decision_from_a_table(bench_here: Bench, table: Path, tmp_path: Path)
     """With too little time it says how much would do; then it decides, has no work left, and is a run like others."""
     columns = ["--label", "outcome", "--site", "site", "--subject", "patient"]
     command = ["decide", table.name, *columns, "--out", "r", "--jobs", 2]
-    first, reason, *_ = said(bench_here(*command, "--minutes", 0.001))
+    first, reason, *_ = said(bench_here(*command, "--minutes", 0.001, code=1))
     assert first == "Undecided"
     assert "0.001 minutes are too few; about " in reason
     file = tmp_path / "r" / "plan.json"
@@ -137,7 +138,7 @@ def test_a_method_that_diverges_with_the_defaults_ends_nothing(bench_here: Bench
         "partition_options: {shares: [0.6, 0.15, 0.25]}\nclients: 2\nmodel: mlp\nlr: 1.0e+30\nrounds: 8\n"
         "protocol: honest\n"
     )
-    said_ = said(bench_here("decide", "own.yaml", "--minutes", 0.001, "--out", "r", "--jobs", 1))
+    said_ = said(bench_here("decide", "own.yaml", "--minutes", 0.001, "--out", "r", "--jobs", 1, code=1))
     assert "0.001 minutes are too few; about " in said_[1]
 
 
@@ -146,6 +147,8 @@ MISTAKES = {
     "no time": ({"label": "outcome", "site": "site", "minutes": 0}, "--minutes 0: should be above 0"),
     "no margin": ({"label": "outcome", "site": "site", "margin": 0}, "--margin 0: should be above 0"),
     "a percentage": ({"label": "outcome", "site": "site", "confidence": 95}, "--confidence 95: should be from 0.5"),
+    "no such score": ({"label": "outcome", "site": "site", "score": "f1"}, "--score f1: should be one of accuracy"),
+    "one seed": ({"label": "outcome", "site": "site", "seeds": 1}, "--seeds 1: should be from 2 to 100"),
     "no such mean": ({"label": "outcome", "site": "site", "normalise": "all"}, "--normalise all: should be per_client"),
 }
 
@@ -163,6 +166,22 @@ def test_both_doors_refuse_in_the_same_words(
     assert refused == f"bench: {error.value}\n"
     assert expected in refused
     assert [path.name for path in tmp_path.iterdir()] == [table.name]
+
+
+def test_what_is_wrong_is_refused_before_torch_is_there(table: Path) -> None:
+    """Of a file, a column and an option: torch's import takes seconds."""
+    program = """
+import contextlib, sys
+from bench.cli import main
+for wrong in (["none.csv"], ["my sites.csv", "--label", "outcom"], ["my sites.csv", "--score", "f1"]):
+    sys.argv = ["bench", "decide", *wrong, "--site", "site"]
+    with contextlib.suppress(SystemExit):
+        main()
+    print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=table.parent, capture_output=True, text=True)
+    assert done.stdout.split() == ["False"] * 3, done.stderr
+    assert done.stderr.count("bench: ") == 3
 
 
 def test_sites_that_share_tests_are_refused(tmp_path: Path) -> None:
@@ -186,7 +205,7 @@ def test_the_page_s_path_from_a_table_to_a_prediction(bench_here: Bench, python:
     python(*make[1:], folder=tmp_path)
     bench_here(*look[1:])
     assert (tmp_path / "data.html").is_file()
-    bench_here(*decide[1:-1], "0.001", "--jobs", 2)
+    bench_here(*decide[1:-1], "0.001", "--jobs", 2, code=1)
     file = tmp_path / Path(read[1]).parent / "plan.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "plan": PLAN}))
     bench_here(*decide[1:-1], "0.2", "--jobs", 2)

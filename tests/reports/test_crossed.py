@@ -134,10 +134,55 @@ def test_the_advice_decides() -> None:
     values = np.clip(values, -100, 100)
     mean = crossed_mean(values, 0.05)
     half = 0.7 * (mean.high - mean.low) / 2
-    samples, seeds = more_samples(mean, half), more_seeds(mean, half)
+    samples, seeds = more_samples(mean, half, 6), more_seeds(mean, half, 1000)
     assert samples is not None
     assert samples > 400
     wider = crossed_mean(np.tile(values, (round(samples / 400), 1)), 0.05)
     assert (wider.high - wider.low) / 2 == pytest.approx(half, rel=0.25)
     assert seeds is None or seeds > 6
-    assert more_samples(mean, math.sqrt(mean.by_seeds)) is None
+    assert more_samples(mean, math.sqrt(mean.by_seeds), 6) is None
+
+
+def test_strata_of_equal_weight_are_what_counts() -> None:
+    """A mean over sites is one of their means; a site of few rows makes the interval wide, however many others have."""
+    rng = np.random.default_rng(0)
+    site = np.repeat([0, 1], [2000, 8])
+    values = 100.0 * rng.choice([-1, 0, 1], (len(site), 1), p=[0.1, 0.6, 0.3]) * np.ones((1, 4))
+    weights = np.where(site == 0, 0.5 / 2000, 0.5 / 8)
+    mean = crossed_mean(values, 0.05, weights=weights, strata=site)
+    assert mean.mean == pytest.approx((values[site == 0].mean() + values[site == 1].mean()) / 2)
+    alone = crossed_mean(values[site == 1], 0.05)
+    assert mean.high - mean.low == pytest.approx((alone.high - alone.low) / 2, rel=0.05)
+    assert mean.half(4 * mean.samples, 4) < 0.6 * mean.half(mean.samples, 4)
+    uniform = crossed_mean(values, 0.05, weights=np.full(len(site), 1 / len(site)), strata=np.zeros_like(site))
+    plain = crossed_mean(values, 0.05)
+    assert (uniform.mean, uniform.low, uniform.high) == pytest.approx((plain.mean, plain.low, plain.high))
+
+
+def draws_of_sites(rng: np.random.Generator, sizes: tuple[int, ...], seeds: int, skewed: bool) -> Floats:
+    """Differences at sites of unequal gains: of right and wrong rows, or with heavy tails to one side as of losses."""
+    site = np.repeat(np.arange(len(sizes)), sizes)
+    shape = len(site), seeds
+    if skewed:
+        gains = (
+            20 * rng.standard_t(3, (len(site), 1)) + (rng.exponential(60, (len(site), 1)) - 60) * (site % 2)[:, None]
+        )
+        return 10.0 * site[:, None] + gains + rng.normal(size=shape) + 2 * rng.standard_t(3, seeds)
+    better = rng.beta(0.3, 0.3 * (1 - 0.02 - 0.05 * site) / (0.02 + 0.05 * site))[:, None]
+    return 100.0 * ((rng.random(shape) < better).astype(float) - (rng.random(shape) < 0.05))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize("sizes", [(600, 10, 10, 10, 10, 10), (600, 600, 600, 4), (3,) * 6, (1, 1, 1, 100)])
+def test_it_covers_what_it_claims_of_sites_that_count_alike(sizes: tuple[int, ...], skewed: bool) -> None:
+    rng = np.random.default_rng(len(sizes))
+    number = np.arange(len(sizes))
+    truth = float((10.0 * number if skewed else 100 * (0.02 + 0.05 * number - 0.05)).mean())
+    site = np.repeat(number, sizes)
+    weights = np.repeat(1 / np.array(sizes) / len(sizes), sizes)
+    repeats, missed = 400, 0
+    for _ in range(repeats):
+        mean = crossed_mean(draws_of_sites(rng, sizes, 3, skewed), 0.05, weights=weights, strata=site)
+        missed += not mean.low <= truth <= mean.high
+    assert missed <= 0.05 * repeats + 3 * math.sqrt(0.05 * repeats)

@@ -152,7 +152,7 @@ def _task_by_task(store: Store) -> object:
 
 
 def _decision(store: Store) -> object:
-    gains = [CrossedMean(k - 3.0, k - 5.0, k + 1.0, 100, 3, 1.0, 1.0, 2.0) for k in range(len(store.rows))]
+    gains = [CrossedMean(k - 3.0, k - 5.0, k + 1.0, 100, 3, 1.0, 1.0, 99.0, 0.05) for k in range(len(store.rows))]
     answers = itertools.cycle(("gains", "loses", "no difference", "undecided"))
     sites = tuple(SiteGain(row, gain, next(answers)) for row, gain in zip(store.rows, gains, strict=True))
     return decision._picture(ConsortiumVerdict(1.0, 0.05, judged=store.rows[0], average=gains[0], sites=sites))
