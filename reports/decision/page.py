@@ -21,6 +21,7 @@ from reports.page.page import write_page
 from reports.page.section import Section
 from reports.pictures.canvas import COLOURS, QUIET, Picture, drawing, finish
 from reports.reading.load import load
+from reports.statistics.crossed import CrossedMean
 from reports.tables.table import Column, Table, TableEntry, amount, number, words
 
 FOLDER, JSON = "decision", "decision.json"
@@ -48,7 +49,7 @@ _PURPOSE = (
     "model that goes into use without a study of its own."
 )
 _MOST_CLASSES = 12  # of a table of what a model says
-_WIDEST = 4.0  # times the median half width of the intervals: where the picture's axis is cut
+_WIDEST = 4.0  # middle half widths of the intervals at which the picture's axis ends at the latest
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,12 @@ def _score(evidence: Evidence, values: Floats) -> float:
     return float((evidence.rows.share @ values).mean()) / max(1, len(evidence.rows.scored))
 
 
+def reach(gains: Sequence[CrossedMean], margin: float) -> float:
+    """Points at which the axis of gains ends: a few of the middle interval's halves, and no mean is outside."""
+    widths = sorted(gain.high - gain.low for gain in gains)
+    return 1.05 * max(_WIDEST * widths[len(widths) // 2] / 2, margin, *(abs(gain.mean) for gain in gains))
+
+
 def _picture(verdict: ConsortiumVerdict) -> Picture:
     """Gains over training alone of groups and sites, with intervals; sites without a score are left out."""
     sites = [site for site in verdict.sites if not math.isnan(site.gain.low)]
@@ -152,17 +159,15 @@ def _picture(verdict: ConsortiumVerdict) -> Picture:
     if len(verdict.groups) > 1:
         entries += [(group.name, group.gain, "#000000") for group in verdict.groups if len(group.sites) > 1]
     entries += [(site.name, site.gain, colours[site.answer]) for site in sites]
-    gains = [gain for _, gain, _ in entries]
-    halves = sorted(gain.high - gain.low for gain in gains)
-    reach = max(_WIDEST * halves[len(halves) // 2] / 2, verdict.margin, *(abs(gain.mean) for gain in gains)) * 1.05
+    end = reach([gain for _, gain, _ in entries], verdict.margin)
     with drawing(["gain"], 1, panel=(6.0, 0.6 + 0.24 * max(3, len(entries)))) as (canvas, (axis,)):
         for place, (_, gain, colour) in enumerate(entries):
-            ends = max(gain.low, -reach), min(gain.high, reach)
+            ends = max(gain.low, -end), min(gain.high, end)
             axis.plot(ends, (place, place), color=colour, linewidth=1.4)
             axis.plot(gain.mean, place, "o", color=colour, markersize=4)
-            for end, true, mark in zip(ends, (gain.low, gain.high), "<>", strict=True):
-                if end != true:
-                    axis.plot(end, place, mark, color=colour, markersize=6)
+            for shown, true, mark in zip(ends, (gain.low, gain.high), "<>", strict=True):
+                if shown != true:
+                    axis.plot(shown, place, mark, color=colour, markersize=6)
         axis.axvspan(-verdict.margin, verdict.margin, color="#e3e6ea", zorder=0)
         axis.axvline(0, color="#555b63", linewidth=0.8)
         axis.set_yticks(range(len(entries)), [name for name, _, _ in entries])
@@ -209,7 +214,7 @@ def _method_table(verdict: ConsortiumVerdict, evidence: Evidence) -> Table:
             amount(candidate.seconds),
             words(settings_text(candidate.settings)),
         )
-        rows.append((plain(name), entries))
+        rows.append((name, entries))
     heads = ("model", "validation", "held out", "gain over alone", "MB a site", "seconds a site", "settings")
     caption = (
         "Scores in points, the mean over sites: on validation rows, by which methods are chosen, and on held-out rows, "

@@ -180,19 +180,20 @@ def _nothing_learned(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
 
 
 def _meanwhile(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
-    """The cheapest choice that harms nobody, as far as is known, with its cost."""
+    """The cheapest choice of those who are undecided that harms nobody, as far as is known, with its cost."""
     judged, margin = evidence.candidates[verdict.judged], verdict.margin
-    means = [group.gain for group in verdict.groups]
-    if verdict.learned and all(mean.low >= -margin and mean.mean > 0 for mean in means):
+    if verdict.learned and all(group.gain.low >= -margin and group.gain.mean > 0 for group in verdict.groups):
         return (
             f"Meanwhile: train together, {plain(judged.name)}. It is shown to cost no group of sites more than the "
             f"margin, and costs {_cost_of(judged.megabytes, judged.seconds)}."
         )
-    most = max(mean.high for mean in means)
-    missed = f" What sites miss by that is at most {most:.1f} points on average." if most > 0 else ""
+    waiting = [group for group in verdict.groups if group.advice == "undecided"]
+    most = max(group.gain.high for group in waiting)
+    whom = "each site" if len(waiting) == len(verdict.groups) else " and ".join(group.name for group in waiting)
+    missed = f" That misses at most {most:.1f} points on average." if most > 0 else ""
     return (
-        f"Meanwhile: each site trains alone (`{ALONE}`), which sends nothing and costs "
-        f"{evidence.candidates[ALONE].seconds:.2g} s of computing.{missed}"
+        f"Meanwhile, train alone (`{ALONE}`): {whom}. It sends nothing and costs "
+        f"{evidence.candidates[ALONE].seconds:.2g} s of computing for each site.{missed}"
     )
 
 

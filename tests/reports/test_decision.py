@@ -355,7 +355,7 @@ def test_models_that_say_the_same_of_everybody_decide_nothing() -> None:
         assert (verdict.method, verdict.advice) == ("", {"undecided"})
         texts = sentences(verdict, found)
         assert texts[0].startswith("No model is shown to score higher than always saying what is most frequent")
-        assert any(text.startswith("Meanwhile: each site trains alone") for text in texts)
+        assert any(text.startswith("Meanwhile, train alone (`local`): each site. It sends nothing") for text in texts)
 
 
 def test_what_a_site_has_too_little_of_is_said() -> None:
@@ -373,3 +373,15 @@ def test_what_a_site_has_too_little_of_is_said() -> None:
     found = seen(candidates, site, ("noisy", "small"))
     verdict = decide(found, margin=1.0, level=0.05)
     assert [one.short for one in verdict.sites] == ["seeds", "held-out rows"]
+
+
+def test_a_site_of_which_nothing_is_known_does_not_squeeze_the_picture() -> None:
+    """The axis ends where most intervals do; every mean is inside."""
+    from reports.decision.page import reach
+
+    def gain(low: float, high: float) -> CrossedMean:
+        return CrossedMean((low + high) / 2, low, high, 10, 3, 1.0, 1.0, 9.0, 0.05)
+
+    narrow = [gain(-2.0, 4.0), gain(0.0, 5.0), gain(-1.0, 5.0)]
+    assert reach(narrow, 1.0) < 15
+    assert 11.5 < reach([*narrow, gain(-57.0, 80.0)], 1.0) < 20
