@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from bench.data import Floats
+from bench.data import Floats, Indices
+from bench.federation.cell_data import load_all
 from bench.results.figures import reported_figures
 from bench.results.reported_round import table_of
 from bench.results.results import CellView, load_run
+from bench.settings import Settings
 from bench.store import documents, store
+from reports.decision.baselines import baselines
 from reports.decision.scores import RECORDED_AS, HeldOut, held_out, row_values
 from reports.tables.cost import BYTES, MEGABYTE
 
@@ -105,28 +108,29 @@ def read_evidence(
             by_name[cell.label].append(cell)
     candidates: dict[str, Candidate] = {}
     missing: dict[str, str] = {}
-    rows = None
+    rows, outside = held_out(score, np.empty(0, np.int64), np.empty(0, np.int64)), tuple[Baseline, ...]()
     for name, cells in by_name.items():
         states = {cell.settings.seed: cell.status.state for cell in cells}
         if lacking := [seed for seed in range(seeds) if states.get(seed) != "done"]:
             missing[name] = f"seed {lacking[0]}: {states.get(lacking[0], 'not run')}"
             continue
         ordered = sorted(cells, key=lambda cell: cell.settings.seed)
-        candidates[name], rows = _candidate(name, ordered, settings[name], score, data_root)
+        candidates[name], rows, sample = _candidate(name, ordered, settings[name], score, data_root)
     sites = data["sites"]
     sizes = tuple(sum(site[part] for part in ("train", "validation", "test")) for site in sites)
-    rows = held_out(score, np.empty(0, np.int64), np.empty(0, np.int64)) if rows is None else rows
+    if candidates:
+        outside = _baselines(score, rows, sample, ordered[0].settings, data_root)
     counts = np.array([site["classes"] for site in sites], float).reshape(len(sites), len(data["classes"]))
     prior = np.log((counts + 1) / (counts + 1).sum(axis=1, keepdims=True))
     guess = row_values(score, rows, prior[rows.site][:, None])
     names, classes = tuple(site["name"] for site in sites), tuple(data["classes"])
-    return Evidence(names, sizes, rows, score, classes, tuple(range(seeds)), candidates, missing, guess)
+    return Evidence(names, sizes, rows, score, classes, tuple(range(seeds)), candidates, missing, guess, outside)
 
 
 def _candidate(
     name: str, cells: Sequence[CellView], settings: dict[str, Any], score: str, data_root: Path
-) -> tuple[Candidate, HeldOut]:
-    """The candidate, and the held-out rows, which are the same for all cells."""
+) -> tuple[Candidate, HeldOut, Indices]:
+    """The candidate, the held-out rows, which are the same for all cells, and their positions in the data set."""
     from scipy.special import softmax
 
     from bench.results.saved_models import SavedModels  # here, as it takes torch
@@ -154,4 +158,13 @@ def _candidate(
     values, chances = row_values(score, rows, stacked), np.asarray(softmax(stacked, axis=2))
     known = [value for value in validation if np.isfinite(value)]
     mean, costs = float(np.mean(known)) if known else -np.inf, (float(np.mean(megabytes)), float(np.median(seconds)))
-    return Candidate(name, settings, personal, mean, values, *costs, chances), rows
+    return Candidate(name, settings, personal, mean, values, *costs, chances), rows, sample
+
+
+def _baselines(score: str, rows: HeldOut, sample: Indices, settings: Settings, data_root: Path) -> tuple[Baseline, ...]:
+    """The models from outside on the same rows, of a table; other data have none."""
+    dataset, partition, _ = load_all(settings, data_root)
+    if dataset.table is None:
+        return ()
+    logits = baselines(dataset, partition, rows.site, sample)
+    return tuple(Baseline(name, fitted, row_values(score, rows, of_rows)) for name, fitted, of_rows in logits)
