@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bench.api import refuse_text, run_name
 from bench.api.data_source import cells_of
 from bench.errors import UserError, refusing_exits
@@ -20,8 +22,8 @@ from bench.runs.run_folder import choose_folder
 from bench.runs.workers import start_server, worker_count
 from bench.settings import RECORDED, Settings
 from bench.store import inside, store
-from reports.decision.scores import RARE, RECORDED_AS, SCORES
-from sweeps.budget import TUNING_SEEDS
+from reports.decision.scores import RARE, RECORDED_AS, SCORES, held_out
+from sweeps.budget import FEW_SEEDS, TUNING_SEEDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 TABLE, MODELS = "data.csv", "models"
 """In the run folder: a table that came from memory, and models, of the recommended method or else of the best by
 validation of those that train together."""
-_END = 8.0  # seconds that are kept for the page
+_END = 12.0  # seconds that are kept for models from outside and the page
 _OF_TABLES: dict[str, Any] = {
     "model": "mlp",
     "model_options": {"hidden": 32},
@@ -148,13 +150,13 @@ def decide(
     cell = _with_same_tests(cell, options.data_root)
     about = describe(cell, options.data_root)
     score, why = (score, "as asked for") if score else _default_score(about)
-    cell = _chosen_by(cell, score)
+    cell = _chosen_by(cell, score, options.data_root)
     start_server()
     # What is wrong with the arguments or the data has been said by now: these take torch, and seconds.
     from bench.api.run import choose_runner
     from bench.runs.progress import printer
     from bench.runs.session import print_notes
-    from reports.decision.evidence import read_evidence
+    from reports.decision.evidence import Evidence, read_evidence
     from reports.decision.page import Course, write_decision
     from reports.decision.sentences import headline, sentences
     from reports.decision.verdict import ConsortiumVerdict
@@ -179,7 +181,8 @@ def decide(
         verdict = ConsortiumVerdict(
             margin, level, reason=f"{minutes:g} minutes are too few; about {wanted:.1f} would do"
         )
-        evidence = read_evidence(folder, score, about, {}, 0, options.data_root)
+        nothing = held_out(score, np.empty(0, np.int64), np.empty(0, np.int64))
+        evidence = Evidence((), (), nothing, score, (), (), {}, {}, np.empty((0, 1)))
         return Decision(headline(verdict), sentences(verdict, evidence), verdict, evidence, folder, None)
     evidence = read_evidence(folder, score, about, run.chosen(plan), plan.seeds, options.data_root)
     verdict = verdict_of(evidence, margin, level)
@@ -209,16 +212,18 @@ def _default_score(about: dict[str, Any]) -> tuple[str, str]:
     counts = [sum(of_class) for of_class in zip(*(site["classes"] for site in about["sites"]), strict=True)]
     share, name = max(counts) / max(1, sum(counts)), about["classes"][counts.index(max(counts))]
     if share > RARE:
-        return (
-            "auroc",
-            f"{100 * share:.1f} % of the training rows are {name}, so that accuracy is high without learning",
-        )
+        return "auroc", f"{100 * share:.1f} % of the training rows are {name}: accuracy is high without learning"
     return "accuracy", f"the most frequent class, {name}, has {100 * share:.1f} % of the training rows"
 
 
-def _chosen_by(cell: Settings, score: str) -> Settings:
-    """The cell, whose rounds and settings are chosen by a score."""
-    quantity = RECORDED_AS.get(score, score)
+def _chosen_by(cell: Settings, score: str, data_root: Path) -> Settings:
+    """The cell, whose rounds and settings are chosen by a score, or by the loss where too few validation rows are of a
+    second class: an area under a curve is then defined nowhere."""
+    dataset, quantity = load_dataset(cell, data_root), RECORDED_AS.get(score, score)
+    for seed in (*TUNING_SEEDS, *range(FEW_SEEDS)) if score == "auroc" else ():
+        partition = load_partition(cell.model_copy(update={"seed": seed}), dataset)
+        if all(len(np.unique(dataset.y[at])) < 2 for at in partition.validation):
+            quantity = "loss"
     metrics = cell.metrics if quantity in (*RECORDED, *cell.metrics) else (*cell.metrics, quantity)
     return cell.model_copy(update={"metrics": metrics, "select_by": quantity})
 
@@ -308,7 +313,7 @@ def _steps(cell: Settings, plan: "DecisionPlan", folder: Path) -> list[str]:
     return [
         f"Model: {model}; {plan.rounds} rounds, batches of {cell.batch_size}; inputs normalised {by[cell.normalise]}.",
         f"Tuning: {', '.join(plan.methods)}; trials of each, as far as there was time: {plan.trials}, on "
-        f"{len(TUNING_SEEDS)} seeds, by the score on validation rows; the same budget for all, and no held-out row.",
+        f"{len(TUNING_SEEDS)} seeds, by {cell.select_by} on validation rows; the same budget for all, no held-out row.",
         f"Report: the chosen settings on {plan.seeds} further seeds, with other initial weights and batches, "
         f"{division}. Held-out rows are the same for all.",
         f"It is an ordinary run: `bench verify {folder}` computes cells again, `bench report {folder}` shows all, "

@@ -10,12 +10,12 @@ import numpy as np
 from bench.data import Floats, Indices
 from bench.federation.cell_data import load_all
 from bench.results.figures import reported_figures
-from bench.results.reported_round import table_of
+from bench.results.reported_round import COSTS, table_of
 from bench.results.results import CellView, load_run
 from bench.settings import Settings
 from bench.store import documents, store
 from reports.decision.baselines import baselines
-from reports.decision.scores import RECORDED_AS, HeldOut, held_out, row_values
+from reports.decision.scores import HeldOut, held_out, row_values
 from reports.tables.cost import BYTES, MEGABYTE
 
 
@@ -136,14 +136,14 @@ def _candidate(
     from bench.results.saved_models import SavedModels  # here, as it takes torch
 
     personal = "pm" not in cells[0].status.derived
-    metric, quantity = "pm" if personal else "gm", RECORDED_AS.get(score, score)
+    metric, quantity = "pm" if personal else "gm", cells[0].settings.select_by
     validation, logits, megabytes, seconds = [], [], [], []
     for cell in cells:
         figures = reported_figures(cell)
         reported = next(int(f["round"]) for f in figures if (f["metric"], f["on"]) == (metric, "local"))
         table = cell.table(table_of(quantity)).set_index(["metric", "on", "mean", "split", "quantity", "round"])
         value = float(table["value"].get((metric, "local", "equal", "validation", quantity, reported), np.nan))
-        validation.append(-100 * value if score == "log_loss" else 100 * value)
+        validation.append(-100 * value if quantity in COSTS else 100 * value)
         saved = SavedModels(cell, data_root)
         site, sample, of_cell = saved.test_logits(metric)
         logits.append(of_cell)
