@@ -3,20 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench.data import Floats, Indices
-from bench.federation.cell_data import load_all
 from bench.results.figures import reported_figures
 from bench.results.reported_round import COSTS, table_of
 from bench.results.results import CellView, load_run
-from bench.settings import Settings
 from bench.store import documents, store
 from reports.decision.baselines import baselines
 from reports.decision.scores import HeldOut, held_out, row_values
 from reports.tables.cost import BYTES, MEGABYTE
+
+if TYPE_CHECKING:
+    from bench.results.saved_models import SavedModels
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,11 @@ def read_evidence(
             missing[name] = f"seed {lacking[0]}: {states.get(lacking[0], 'not run')}"
             continue
         ordered = sorted(cells, key=lambda cell: cell.settings.seed)
-        candidates[name], rows, sample = _candidate(name, ordered, settings[name], score, data_root)
+        candidates[name], rows, sample, saved = _candidate(name, ordered, settings[name], score, data_root)
     sites = data["sites"]
     sizes = tuple(sum(site[part] for part in ("train", "validation", "test")) for site in sites)
     if candidates:
-        outside = _baselines(score, rows, sample, ordered[0].settings, data_root)
+        outside = _baselines(score, rows, sample, saved)
     counts = np.array([site["classes"] for site in sites], float).reshape(len(sites), len(data["classes"]))
     prior = np.log((counts + 1) / (counts + 1).sum(axis=1, keepdims=True))
     guess = row_values(score, rows, prior[rows.site][:, None])
@@ -129,8 +130,8 @@ def read_evidence(
 
 def _candidate(
     name: str, cells: Sequence[CellView], settings: dict[str, Any], score: str, data_root: Path
-) -> tuple[Candidate, HeldOut, Indices]:
-    """The candidate, the held-out rows, which are the same for all cells, and their positions in the data set."""
+) -> tuple[Candidate, HeldOut, Indices, "SavedModels"]:
+    """The candidate, the held-out rows, which are the same for all cells, their positions in the data, and these."""
     from scipy.special import softmax
 
     from bench.results.saved_models import SavedModels  # here, as it takes torch
@@ -158,13 +159,12 @@ def _candidate(
     values, chances = row_values(score, rows, stacked), np.asarray(softmax(stacked, axis=2))
     known = [value for value in validation if np.isfinite(value)]
     mean, costs = float(np.mean(known)) if known else -np.inf, (float(np.mean(megabytes)), float(np.median(seconds)))
-    return Candidate(name, settings, personal, mean, values, *costs, chances), rows, sample
+    return Candidate(name, settings, personal, mean, values, *costs, chances), rows, sample, saved
 
 
-def _baselines(score: str, rows: HeldOut, sample: Indices, settings: Settings, data_root: Path) -> tuple[Baseline, ...]:
+def _baselines(score: str, rows: HeldOut, sample: Indices, saved: "SavedModels") -> tuple[Baseline, ...]:
     """The models from outside on the same rows, of a table; other data have none."""
-    dataset, partition, _ = load_all(settings, data_root)
-    if dataset.table is None:
+    if saved.dataset.table is None:
         return ()
-    logits = baselines(dataset, partition, rows.site, sample)
+    logits = baselines(saved.dataset, saved.partition, rows.site, sample)
     return tuple(Baseline(name, fitted, row_values(score, rows, of_rows)) for name, fitted, of_rows in logits)
