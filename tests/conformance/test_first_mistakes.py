@@ -210,10 +210,17 @@ def test_what_a_run_cannot_know(mistake: str, mine: Path) -> None:
     assert computed(mine) == []
 
 
-@pytest.mark.parametrize("executor", ["sequential", "debug"])
-@pytest.mark.parametrize("mistake", ["a loss calls backward"])
-def test_backward_in_a_loss_is_named_by_each_executor(mistake: str, executor: Executor, mine: Path) -> None:
-    with pytest.raises(UserError) as error:
+BY_EXECUTOR: list[tuple[str, Executor]] = [
+    ("a loss calls backward", "sequential"),
+    ("a loss calls backward", "debug"),
+    ("a loss without a gradient", "debug"),
+    ("a loss takes the step", "debug"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "executor"), BY_EXECUTOR)
+def test_what_other_executors_say(mistake: str, executor: Executor, mine: Path) -> None:
+    with pytest.raises((UserError, TypeError)) as error:
         computed(mine, executor)
     check_message(mistake, None, str(error.value))
 
