@@ -13,6 +13,7 @@ from bench.cli import (
     from_pfllib,
     league,
     method,
+    peer,
     protocol,
     results,
     run,
@@ -31,7 +32,7 @@ GROUPS: dict[str, tuple[Callable[..., None] | Commands, ...]] = {
     "Tune": (sweep.sweep, decide.decide, league.app),
     "Publish": (verify.verify, verify.pack, verify.unpack, catalogue.cite, evaluate.export, protocol.app),
     "Data": (data.data, catalogue.datasets, from_pfllib.from_pfllib),
-    "Develop": (catalogue.methods, catalogue.models, method.new_method, method.check_method, speed.speed),
+    "Develop": (catalogue.methods, catalogue.models, method.new_method, method.check_method, peer.app, speed.speed),
 }
 """The commands under the headings of `bench --help`."""
 

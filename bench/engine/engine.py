@@ -4,7 +4,7 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -88,6 +88,7 @@ class Engine:
         notices: messages to the user about what happened so far, one line each.
         failed: backends that could not run a step (see `bench.engine.backends.backends`).
         done: what programs had done so far, of clients and of the server.
+        watch: what looks at each step under `debug`.
         private: the noisy steps of clients so far (the cell's setting `dp_sgd`).
         steps, images, seconds: client steps trained so far on this device, the samples in them, and what drawing and
             training took.
@@ -119,6 +120,7 @@ class Engine:
         self.private = PrivateSteps()
         self.done = {"clients": Work(0, 0), "server": Work(0, 0)}
         self.seconds = 0.0
+        self.watch: Callable[[Prepared], Watch] = Watch
         self._arithmetic = Arithmetic(settings.precision)
         self._preparer = Preparer(device_data, settings, self._arithmetic)
         values = hp_values(hyper, self.dtype, device_data.device)
@@ -308,7 +310,7 @@ class Engine:
 
         Values that were not finite meanwhile but are at the end only add a notice: `sequential` would not see them.
         """
-        watch = Watch(prepared)
+        watch = self.watch(prepared)
         trained = self._trainer.alone(prepared, watch)
         check(prepared, trained, watch.first)
         if watch.first:

@@ -1,0 +1,251 @@
+"""A cell beside the same training by PFLlib's code: compared after each round and, where they part, step by step."""
+
+import copy
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+import torch
+
+from bench.data import Floats
+from bench.engine.anomalies import Watch
+from bench.engine.prepare import Prepared
+from bench.engine.step import Flat, has_batch_statistics
+from bench.errors import UserError
+from bench.federation.federation import Federation
+from bench.params import Spec
+from bench.peer import pfllib
+from bench.plugin import METHODS, loaded_files
+from bench.settings import Settings
+
+ROUNDING = 1e-5
+"""Outputs that differ by less are equal: both codes compute in float64, and add in other orders."""
+
+Steps = dict[tuple[int, int], list[Any]]
+Outputs = dict[tuple[int, int], dict[str, Floats]]
+
+
+@dataclass
+class Course:
+    """What one code computed.
+
+    Attributes:
+        outputs: by round and client, the outputs of each tested model by its name, `[tests, classes]`.
+        steps: by round and client, the trained values after each local step.
+        selected: the clients of each round.
+    """
+
+    outputs: Outputs = field(default_factory=dict)
+    steps: Steps = field(default_factory=dict)
+    selected: list[list[int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How far two codes agree.
+
+    Attributes:
+        differences: by round, the largest difference over clients and tests.
+        models: by number of PFLlib's test in a round, the model here that is nearest (`pm` or `gm`).
+        place: where they part, in words; empty if they are equal.
+    """
+
+    differences: tuple[float, ...]
+    models: tuple[str, ...]
+    place: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether all outputs are equal up to rounding."""
+        return not self.place
+
+
+def run_here(settings: Settings, data_root: Path) -> Course:
+    """Run a cell, and keep its outputs after each round and the values after each local step."""
+    course, cell = Course(), Federation.of(settings, data_root, executor="debug")
+    cell.engine.watch = lambda request: _Kept(request, course.steps)
+    for version in range(settings.rounds + 1):
+        _keep_outputs(course.outputs, cell, version)
+        if version < settings.rounds:
+            cell.advance()
+            course.selected.append(list(cell.server.selected))
+    return course
+
+
+def _keep_outputs(outputs: Outputs, cell: Federation, version: int) -> None:
+    evaluation = cell.outputs()
+    for i, at in cell.evaluator.scorers.trained.own.items():
+        models = {"pm": evaluation.personal.get(i), "gm": evaluation.generic}
+        if cell.clients.local_buffers:  # PFLlib tests what a client has right after the broadcast
+            models["gm with the client's buffers"] = cell.clients.down(i).get("model")
+        tasks = {name: (model, at) for name, model in models.items() if model is not None}
+        logits = cell.engine.outputs("train", list(tasks.values()), owners=[i] * len(tasks))
+        outputs[version, i] = {name: values.double().numpy() for name, values in zip(tasks, logits, strict=True)}
+
+
+class _Kept(Watch):
+    """Keeps the trained values after each step, part by part."""
+
+    def __init__(self, request: Prepared, steps: Steps) -> None:
+        super().__init__(request)
+        self._steps, self._models = steps, dict(request.recipe.parts)
+
+    def after_step(self, parts: Flat) -> None:
+        address = self._request.address
+        values = [
+            (tensor.detach().reshape(-1).clone().double().numpy(), self._models[name.partition("/")[0]])
+            for name, tensor in parts.items()
+            if not name.endswith("/buffers")
+        ]
+        self._steps.setdefault((address.round, address.owner), []).append(values)
+
+
+def run_there(
+    settings: Settings,
+    data_root: Path,
+    checkout: Path,
+    arguments: Sequence[str],
+    selected: list[list[int]],
+    classes: Sequence[Path] = (),
+) -> Course:
+    """Run PFLlib's `main.py` on the samples, batches, selections and initial values of a cell.
+
+    Args:
+        checkout: PFLlib's repository.
+        arguments: of `main.py`.
+        selected: the clients of each round.
+        classes: the files of a server and a client that take FedAvg's place.
+
+    Raises:
+        UserError: its code ended with an error.
+    """
+    cell, course = Federation.of(settings, data_root), Course()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        _write(cell, selected, classes, folder)
+        command = [sys.executable, "-m", "bench.peer.pfllib", str(checkout), str(folder), "--", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise UserError(f"{checkout}: its main.py ended with an error:\n{done.stderr[-1500:]}")
+        with np.load(folder / pfllib.CAPTURED) as captured:
+            for name in captured.files:
+                kind, round, client, number = name.split("/")
+                at = int(round), int(client)
+                if kind == "output":
+                    course.outputs.setdefault(at, {})[number] = captured[name]
+                else:
+                    course.steps.setdefault(at, []).append(captured[name])
+    return course
+
+
+def _write(cell: Federation, selected: list[list[int]], classes: Sequence[Path], folder: Path) -> None:
+    """Write what comes from outside (`bench.peer.pfllib.OUTSIDE`)."""
+    local, train, tests = cell.device_data.local, cell.device_data.partition.train, cell.evaluator.scorers.trained.own
+    arrays: dict[str, Any] = {}
+    for i in cell.clients.ids:
+        for part, at in (("train", train[i]), ("test", tests[i])):
+            arrays |= {f"{part}/{i}/x": local.x[at].double().numpy(), f"{part}/{i}/y": local.y[at].numpy()}
+    np.savez(folder / pfllib.DATA, **arrays)
+    initial = cell.server.initial_model()
+    module = copy.deepcopy(initial.spec.module)
+    module.load_state_dict({name: t.clone() for name, t in initial.tensors().items()}, strict=False, assign=True)
+    torch.save(module, folder / pfllib.NETWORK)
+    plan = {
+        "seed": cell.settings.seed,
+        "rounds": cell.settings.rounds,
+        "selected": selected,
+        "batch_statistics": has_batch_statistics(initial.spec),
+        "plugins": [str(path) for path in loaded_files()],
+        "classes": [str(path.resolve()) for path in classes],
+    }
+    (folder / pfllib.PLAN).write_text(json.dumps(plan), encoding="utf-8")
+
+
+def compare(here: Course, there: Course) -> Verdict:
+    """Compare the outputs after each round, and name the first round and local step in which they differ."""
+    rounds = sorted({round for round, _ in there.outputs})
+    tests = sorted({number for outputs in there.outputs.values() for number in outputs})
+    far = {
+        (number, model): [_farthest(here, there, round, number, model) for round in rounds]
+        for number in tests
+        for model in _models(here)
+    }
+    nearest = {number: min(_models(here), key=lambda model: far[number, model][::-1]) for number in tests}
+    differences = tuple(max(far[number, nearest[number]][k] for number in tests) for k in range(len(rounds)))
+    first = next((round for round, value in zip(rounds, differences, strict=True) if not value < ROUNDING), None)
+    models = tuple(nearest[number] for number in tests)
+    return Verdict(differences, models, "" if first is None else _place(here, there, first))
+
+
+def _models(course: Course) -> list[str]:
+    return sorted(set.intersection(*(set(outputs) for outputs in course.outputs.values())))
+
+
+def _farthest(here: Course, there: Course, round: int, number: str, model: str) -> float:
+    """The largest difference over clients between a test's outputs and those of a model here; infinite without any."""
+    pairs = [
+        (here.outputs[at][model], outputs[number])
+        for at, outputs in there.outputs.items()
+        if at[0] == round and number in outputs and at in here.outputs
+    ]
+    differences = [np.abs(ours - theirs).max() if ours.shape == theirs.shape else np.inf for ours, theirs in pairs]
+    return float(max(differences, default=np.inf))
+
+
+def _place(here: Course, there: Course, round: int) -> str:
+    """Where two codes part whose outputs differ after a round, in words."""
+    if round == 0:
+        return "before the first round: initial values, or what is tested"
+    for client in here.selected[round - 1]:
+        at = round - 1, client
+        for number, values in enumerate(_changed(here.steps.get(at, []))):
+            if not any(_is_among(vector, spec, there.steps.get(at, [])) for vector, spec in values):
+                return (
+                    f"round {round}, client {client}, local step {number + 1} of {len(here.steps[at])} here "
+                    f"({len(there.steps.get(at, []))} there)"
+                )
+        if len(here.steps.get(at, [])) != len(there.steps.get(at, [])):
+            counts = f"{len(here.steps.get(at, []))} here and {len(there.steps.get(at, []))} there"
+            return f"round {round}, client {client}: all steps here are among those there, but there are {counts}"
+    return f"round {round}, after local training: what the server aggregates, what is sent, or what is tested"
+
+
+def _changed(steps: list[Any]) -> Iterator[list[Any]]:
+    """The parts that a step changed, step by step."""
+    earlier: list[Any] = []
+    for values in steps:
+        known = {id(spec): vector for vector, spec in earlier}
+        changed = [(v, spec) for v, spec in values if id(spec) not in known or not np.array_equal(known[id(spec)], v)]
+        yield changed or values
+        earlier = values
+
+
+def _is_among(vector: Floats, spec: Any, steps: list[Floats]) -> bool:
+    """Whether a step there left the whole of a part here, or its body or head, with these values."""
+    slices = [vector]
+    if isinstance(spec, Spec):
+        head = sum(entry.size for entry in spec.params if entry.name.startswith("head."))
+        slices += [vector[: len(vector) - head], vector[len(vector) - head :]]
+    return any(
+        len(values) == len(theirs) and len(theirs) and np.abs(values - theirs).max() < ROUNDING
+        for values in slices
+        for theirs in steps
+    )
+
+
+def alternatives(settings: Settings) -> Iterator[tuple[str, Settings]]:
+    """The cell under each other choice that its method or its BatchNorm declares, and the choice as it is written."""
+    if settings.batchnorm == "aggregate":
+        yield "batchnorm: local", settings.model_copy(update={"batchnorm": "local"})
+    for name, declared in METHODS.get(settings.method).Hyper.model_fields.items():
+        kind = declared.annotation
+        choices = get_args(kind) if get_origin(kind) is Literal else (False, True) if kind is bool else ()
+        for choice in choices:
+            if settings.hp.get(name, declared.default) != choice:
+                yield f"{name}: {choice}", settings.model_copy(update={"hp": settings.hp | {name: choice}})

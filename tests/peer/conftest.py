@@ -1,0 +1,1 @@
+from tests.runs.conftest import bench, start  # noqa: F401  # the real command

@@ -1,0 +1,127 @@
+"""`bench peer pfllib`: what is equal is called equal, and a fault is named at its first step.
+
+The checkout is a small one of our own (tests/peer/checkout.py); `PFLLIB=CHECKOUT pytest tests/peer` takes the real one.
+"""
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from bench.config.grid import load_grid
+from bench.peer.compare import Verdict, alternatives, compare, run_here, run_there
+from bench.settings import Settings
+from tests.peer.checkout import checkout
+from tests.runs.conftest import Bench
+
+CLIENT = """
+    from flcore.clients.clientbase import Client
+
+    class clientProx(Client):
+        def set_parameters(self, model):
+            super().set_parameters(model)
+            self.center = [p.data.clone() for p in model.parameters()]
+
+        def train(self):
+            self.model.train()
+            for x, y in self.load_train_data():
+                loss = self.loss(self.model(x), y)
+                pull = sum(((p - c) ** 2).sum() for p, c in zip(self.model.parameters(), self.center))
+                self.optimizer.zero_grad()
+                (loss + MU / 2 * pull).backward()
+                self.optimizer.step()
+    """
+SERVER = """
+    from flcore.clients.clientprox import clientProx
+    from flcore.servers.serverbase import Server
+
+    class FedProx(Server):
+        def __init__(self, args, times):
+            super().__init__(args, times)
+            self.set_slow_clients()
+            self.set_clients(clientProx)
+
+        def train(self):
+            for _ in range(self.args.global_rounds + 1):
+                self.selected_clients = self.select_clients()
+                for client in self.clients:
+                    client.set_parameters(self.global_model)
+                for client in self.clients:
+                    client.test_metrics()
+                for client in self.selected_clients:
+                    client.train()
+                weights = [client.train_samples for client in self.selected_clients]
+                for server in self.global_model.parameters():
+                    server.data.zero_()
+                for client, n in zip(self.selected_clients, weights):
+                    for server, local in zip(self.global_model.parameters(), client.model.parameters()):
+                        server.data += local.data * n / DIVISOR
+    """
+
+
+def cell(**settings: Any) -> Settings:
+    grid = {
+        "methods": [{"name": "fedprox", "mu": 0.5}], "datasets": ["digits"], "alphas": [0.5], "seeds": [0],
+        "clients": 4, "model": "logistic", "lr": 0.05, "batch_size": 50, "rounds": 2, "dtype": "float64",
+        "batchnorm": "local",
+    }  # fmt: skip
+    return load_grid(grid | settings).cells[0]
+
+
+def verdict(tmp_path: Path, settings: Settings, mu: float = 0.5, divisor: str = "sum(weights)") -> Verdict:
+    """Compare a cell with FedProx in the style of PFLlib."""
+    files = []
+    for name, text in (("serverprox.py", SERVER), ("clientprox.py", CLIENT)):
+        files.append(tmp_path / name)
+        tmp_path.mkdir(exist_ok=True)
+        files[-1].write_text(dedent(text).replace("MU", str(mu)).replace("DIVISOR", divisor), encoding="utf-8")
+    here = run_here(settings, tmp_path)
+    words = ["-algo=FedAvg", "-gr=2", "-nc=4", "-lr=0.05", "-lbs=50"]
+    there = run_there(settings, tmp_path, checkout(tmp_path / "checkout"), words, here.selected, files)
+    return compare(here, there)
+
+
+@pytest.mark.long
+def test_equal_codes_are_called_equal(tmp_path: Path) -> None:
+    found = verdict(tmp_path, cell(participation=0.5))
+    assert found.equal
+    assert max(found.differences) < 1e-12
+    assert len(found.differences) == 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [
+        (
+            {"mu": 0.0},
+            "round 1, client 0, local step 2 ",
+        ),  # the first step starts from the center, where it has no pull
+        ({"divisor": "4"}, "round 1, after local training"),
+    ],
+)
+def test_a_fault_is_named_at_its_first_step(tmp_path: Path, fault: dict[str, Any], place: str) -> None:
+    assert place in verdict(tmp_path, cell(), **fault).place
+
+
+@pytest.mark.long
+def test_buffers_that_nobody_averages_are_an_option_here(tmp_path: Path) -> None:
+    settings = cell(model="test_norm", batchnorm="aggregate")
+    found = verdict(tmp_path, settings)
+    assert "after local training" in found.place
+    others = dict(alternatives(settings))
+    assert verdict(tmp_path / "again", others["batchnorm: local"]).equal
+
+
+@pytest.mark.long
+def test_command(bench: Bench, tmp_path: Path) -> None:
+    options = ["--rounds", 1, "--set", "model=logistic", "--set", "model_options={}"]
+    done = bench("peer", "pfllib", checkout(tmp_path), *options, "--", "-lbs", 50, "-nc", 4)
+    assert done.stdout.endswith("equal\n")
+    assert "from outside PFLlib: " in done.stdout
+
+
+def test_a_folder_that_is_no_checkout_is_refused(bench: Bench, tmp_path: Path) -> None:
+    done = bench("peer", "pfllib", tmp_path, code=2)
+    assert "is no checkout of PFLlib: it has no system/main.py" in done.stderr
