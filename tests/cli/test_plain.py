@@ -23,6 +23,7 @@ ELSEWHERE = {
     "decide": "tests/cli/test_decide.py",
     "speed": "tests/speed/test_measure.py",
     "league": "tests/sweeps/test_league_commands.py",
+    "peer": "tests/peer/test_pfllib.py",
     "protocol": "tests/reports/test_protocol.py",
     "ui": "a server that does not end; tests/runs/test_tracking.py starts it",
 }
