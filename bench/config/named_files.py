@@ -9,7 +9,11 @@ from pathlib import Path
 from bench.errors import UserError, did_you_mean
 from bench.places import kind_of
 
-_MARKS = {"grid": r"^(methods?|cells)\s*:", "study": r"^(space|trials|report_seeds)\s*:"}
+_MARKS = {
+    "grid": r"^(methods?|cells)\s*:",
+    "file": r"^(methods?|cells)\s*:",
+    "study": r"^(space|trials|report_seeds)\s*:",
+}
 """By kind of file, a top-level key that only such files have."""
 _READ = 64 * 1024  # bytes of a file that are looked at
 _FILES = 200  # files of a folder that are looked at

@@ -47,11 +47,13 @@ def sentences(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
         return [f"Undecided: {verdict.reason}."]
     assert verdict.together is not None
     if not verdict.learned:
-        return [_nothing_learned(verdict, evidence), _meanwhile(verdict, evidence), *_needed(verdict, evidence)]
+        said = [_nothing_learned(verdict, evidence), *_no_network(verdict, evidence)]
+        return [*said, _meanwhile(verdict, evidence), *_needed(verdict, evidence)]
     undecided = "undecided" in verdict.advice
     texts = [
         _recommended(verdict, evidence),
         _together(verdict, evidence),
+        *_no_network(verdict, evidence),
         *_groups(verdict),
         *([_meanwhile(verdict, evidence)] if undecided else []),
         *_passed_over(verdict),
@@ -60,6 +62,21 @@ def sentences(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
     if verdict.together.answer != "no":
         texts += [_personal(verdict), *([_beyond(verdict)] if verdict.beyond else []), _cost(verdict, evidence)]
     return [*texts, *_needed(verdict, evidence)]
+
+
+def _no_network(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
+    """Say which model from outside beats every network by more than the margin, if one does: the simplest such."""
+    for model in evidence.baselines:
+        gains = [
+            mean_gain(evidence, model.values, name, verdict.level, evidence.rows.scored) for name in evidence.candidates
+        ]
+        least = min(gains, key=lambda gain: gain.low)
+        if least.low > verdict.margin:
+            return [
+                f"A network is not what these data need: {model.name} of scikit-learn, fitted on {model.fitted}, beats "
+                f"every network, by {points(least)} at least."
+            ]
+    return []
 
 
 def headline(verdict: ConsortiumVerdict) -> str:

@@ -104,14 +104,14 @@ def _farthest(summary: Mapping[str, Any], others: list[Mapping[str, Any]]) -> tu
     """The number whose mean is farthest from the others', by how many of their deviations, and whether that is sure."""
     best = ("", 0.0, False)
     for column, entry in summary["columns"].items():
-        known = [
-            (other["rows"], other["columns"][column]) for other in others if other["columns"][column].get("deviation")
-        ]
-        rows = sum(count for count, _ in known)
-        if entry.get("mean") is None or not rows:
+        known = [(o["rows"], o["columns"][column]) for o in others if o["columns"][column].get("mean") is not None]
+        here = [(summary["rows"], entry), *known]
+        spreads = [(count, other["deviation"]) for count, other in here if other.get("deviation")]
+        rows, told = sum(count for count, _ in known), sum(count for count, _ in spreads)
+        if entry.get("mean") is None or not rows or not told:
             continue
         mean = sum(count * other["mean"] for count, other in known) / rows
-        spread = math.sqrt(sum(count * other["deviation"] ** 2 for count, other in known) / rows)
+        spread = math.sqrt(sum(count * deviation**2 for count, deviation in spreads) / told)
         noise = [entry["noise of the mean"], *(count / rows * other["noise of the mean"] for count, other in known)]
         own = (entry["deviation"] or spread) / math.sqrt(max(1, summary["rows"]))
         error = math.sqrt(2 * sum(scale**2 for scale in noise) + own**2 + spread**2 / rows)

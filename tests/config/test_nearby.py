@@ -62,6 +62,7 @@ def test_folders(tmp_path: Path) -> None:
 def test_a_missing_name() -> None:
     said = str(missing_option("grid", "--grid ", "run"))
     assert said.endswith("or the name of a built-in one: bench run --grid NAME. Files here: base.yaml.")
+    assert str(missing_option("file", "", "data")).endswith("bench data NAME. Files here: base.yaml.")
 
 
 def test_a_plugin_that_fails_is_not_followed_by_the_names_that_it_would_have_registered(folder: Path) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bench.data import Floats, Indices
-from reports.decision.evidence import Candidate, Evidence
+from reports.decision.baselines import POOLED
+from reports.decision.evidence import Baseline, Candidate, Evidence
 from reports.decision.scores import SCORES, held_out, row_values
 from reports.decision.sentences import headline, sentences
 from reports.decision.verdict import ConsortiumVerdict, answer, decide
@@ -385,3 +386,15 @@ def test_a_site_of_which_nothing_is_known_does_not_squeeze_the_picture() -> None
     narrow = [gain(-2.0, 4.0), gain(0.0, 5.0), gain(-1.0, 5.0)]
     assert reach(narrow, 1.0) < 15
     assert 11.5 < reach([*narrow, gain(-57.0, 80.0)], 1.0) < 20
+
+
+@pytest.mark.parametrize(("rate", "better"), [(0.95, True), (0.72, False), (0.6, False)])
+def test_models_from_outside_that_beat_every_network_are_named_and_never_recommended(rate: float, better: bool) -> None:
+    rates = {"local": (0.7, 0.7, 0.7), "fedavg": (0.5, 0.5, 0.5), "finetune": ALIKE, "ditto": (0.71, 0.71, 0.71)}
+    trees = Baseline("gradient-boosted trees", POOLED, correct((rate, rate, rate))[:, :1])
+    without, found = evidence(rates), replace(evidence(rates), baselines=(trees,))
+    verdict = decide(found, 1.0, 0.05)
+    assert verdict == decide(without, 1.0, 0.05)
+    said = [text for text in sentences(verdict, found) if text.startswith("A network is not what these data need")]
+    assert len(said) == better
+    assert not better or f"gradient-boosted trees of scikit-learn, fitted on {POOLED}, beats every network" in said[0]
