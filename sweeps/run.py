@@ -31,6 +31,7 @@ from bench.results.reported_round import (
     trailing_means,
 )
 from bench.rng import key
+from bench.runs.cell_options import Options
 from bench.runs.cell_runner import CellRunner, CellTask
 from bench.runs.events import Event
 from bench.runs.plan import PlannedCell
@@ -115,7 +116,7 @@ def tune(
     studies: "dict[str, optuna.Study]",
     folder: Path,
     *,
-    options: str,
+    options: Options,
     runner: CellRunner,
     identities: Identities,
     timeout: float | None,
@@ -128,7 +129,7 @@ def tune(
         study: the study that is tuned.
         studies: the result of `open_studies`.
         folder: the run store, with its `run.json`.
-        options: JSON of `bench.runs.cell_options.Options`.
+        options: how each cell is run.
         runner: runs the cells.
         identities: gives the cells' ids.
         timeout: seconds after which no trial is begun.
@@ -179,7 +180,7 @@ class _Tuner:
     studies: "dict[str, optuna.Study]"
     folder: Path
     worker: str
-    options: str
+    options: Options
     identities: Identities
     deadline: float | None
     say: Callable[[str], None]

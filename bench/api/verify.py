@@ -83,7 +83,7 @@ def check_runs(
         judge = Judge(scored, data_root) if blind else None
         runner = LocalRunner(jobs, "auto")
         files = plugins if judge else loaded_files()
-        options = Options(cells=runner.sharing, data_root=data_root, plugins=files, blind=blind).model_dump_json()
+        options = Options(cells=runner.sharing, data_root=data_root, plugins=files, blind=blind)
         checked = verify_views(views, cells, drawn, Path(new), options, runner, data_root, judge)
     return replace(
         checked,

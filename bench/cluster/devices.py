@@ -34,11 +34,10 @@ class DeviceWorker:
         """Receive a data set that is missing on this node."""
         provide(name, options, dataset)
 
-    def begin(self, settings: Settings, options: str) -> dict[str, Any] | str:
+    def begin(self, settings: Settings, options: Options) -> dict[str, Any] | str:
         """Build the cell's engine and return the recorded path, or a message that says what is wrong."""
-        chosen = Options.model_validate_json(options)
         try:
-            federation = build(settings, chosen, load_all(settings, data_root(self._needs.data_root)))
+            federation = build(settings, options, load_all(settings, data_root(self._needs.data_root)))
         except UserError as error:
             return str(error)
         self._engine = federation.engine
@@ -91,7 +90,7 @@ class Devices:
             UserError: a device cannot build the cell or has another recorded path.
         """
         self._wait_until_ready()
-        begun = [actor.begin.remote(settings, options.model_dump_json()) for actor in self._actors]
+        begun = [actor.begin.remote(settings, options) for actor in self._actors]
         for k, reference in enumerate(begun):
             built = self._get(k, reference)
             if isinstance(built, str):

@@ -133,7 +133,6 @@ class CellWorker:
 
     def _train(self, task: CellTask, folder: Path, report: Callable[[Event], None]) -> None:
         from bench.runs.cell import run_cell
-        from bench.runs.cell_options import Options
 
         folder.mkdir(parents=True, exist_ok=True)
         with inside.append(folder / "log.txt") as log:  # with what C code prints before it crashes
@@ -142,8 +141,7 @@ class CellWorker:
             os.dup2(log.fileno(), 2)
         print(f"on {socket.gethostname()}, {'in the run folder' if folder == task.folder else 'in scratch space'}")
         sys.stdout.flush()
-        options = Options.model_validate_json(task.options)
-        options = options.model_copy(update={"data_root": data_root(str(options.data_root))})
+        options = task.options.model_copy(update={"data_root": data_root(str(task.options.data_root))})
         others = self._others
         run_cell(
             task.settings,

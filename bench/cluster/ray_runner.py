@@ -117,13 +117,11 @@ class RayRunner:
             if wrong:
                 raise UserError(f"node {node.name}: {wrong}")
 
-    def order(self, tasks: list[CellTask]) -> list[CellTask]:
-        """Sort tasks by the dry run's estimate of their time, the longest first."""
-        return sorted(tasks, key=lambda task: -self._seconds.get(_key(task.settings), 0.0))
-
     def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
-        """Run cells on the cluster, and return what `bench.runs.cell_runner.supervise` returns."""
+        """Run cells on the cluster, those of a list by the dry run's estimate of their time, the longest first."""
         assert self._needs is not None, "check() comes first"
+        if isinstance(tasks, list):
+            tasks = sorted(tasks, key=lambda task: -self._seconds.get(_key(task.settings), 0.0))
         workers = _Workers(self, Backlog(tasks, on_event), self._needs, unwanted)
         try:
             return supervise(workers)
@@ -275,8 +273,8 @@ class _Workers:
         worker.ready, worker.shared, worker.asked, self._failed_starts = True, shared, None, 0
 
     def _give(self, worker: _Worker, task: CellTask) -> None:
-        options = json.loads(task.options) | {"data_root": self._needs.data_root, "plugins": []}  # plug-ins are there
-        sent = CellTask(task.settings, task.folder.resolve(), json.dumps(options))
+        there = {"data_root": Path(self._needs.data_root), "plugins": ()}  # its plug-ins are loaded
+        sent = CellTask(task.settings, task.folder.resolve(), task.options.model_copy(update=there))
         worker.task = task
         try:
             if not worker.shared:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from bench.runs.cell_options import Options
 from bench.runs.events import Event
 from bench.settings import Settings
 from bench.store import inside, store
@@ -24,11 +25,11 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 
 @dataclass(frozen=True)
 class CellTask:
-    """A cell to run; `options` is the JSON of `bench.runs.cell_options.Options`."""
+    """A cell to run."""
 
     settings: Settings
     folder: Path
-    options: str
+    options: Options
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,6 @@ class CellRunner(Protocol):
         Raises:
             UserError: something is missing where cells would run, or has another version.
         """
-
-    def order(self, tasks: list[CellTask]) -> list[CellTask]:
-        """Return the tasks in the order in which they should start."""
 
     def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
         """Run cells until none is left. Returns False if the user stopped the run.

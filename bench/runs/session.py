@@ -153,8 +153,8 @@ class Session:
             if not self.options.quiet:
                 print_notes([f"{file} is code of this notebook or script; --plugin or bench.load_file takes it later"])
 
-    def cell_options(self, runner: CellRunner, cells: int | None, callbacks: tuple[str, ...] = ()) -> str:
-        """The JSON of `bench.runs.cell_options.Options` for so many cells; None: more than there is room for."""
+    def cell_options(self, runner: CellRunner, cells: int | None, callbacks: tuple[str, ...] = ()) -> Options:
+        """The options of each of so many cells; None: more than there is room for."""
         options = self.options
         return Options(
             device=runner.device,
@@ -167,7 +167,7 @@ class Session:
             keep=options.keep,
             plugins=loaded_files(),
             callbacks=callbacks,
-        ).model_dump_json()
+        )
 
     def plan(self, runner: CellRunner) -> list[PlannedCell]:
         """Plan the cells, and check that the runner can run them.
@@ -234,7 +234,7 @@ def _print_missing_models(folder: Path, cells: Sequence[PlannedCell], keep: str)
 def work(
     folder: Path,
     cells: Sequence[PlannedCell],
-    options: str,
+    options: Options,
     runner: CellRunner,
     mirror: str | None = None,
     *,
@@ -247,7 +247,7 @@ def work(
     Args:
         folder: the run folder.
         cells: planned cells.
-        options: JSON of `bench.runs.cell_options.Options`.
+        options: how each of them is run.
         runner: runs them.
         mirror: MLflow store that mirrors the run.
         quiet: print no progress.
@@ -285,7 +285,7 @@ def work(
             for listener in listeners:
                 listener(event)
 
-        completed = runner.run(runner.order(tasks), tell)
+        completed = runner.run(tasks, tell)
     if tracking:
         tracking.finish(DRAIN_SECONDS if completed else STOP_SECONDS)
     return completed

@@ -89,12 +89,8 @@ class LocalRunner:
         """Find how many cells a GPU has room for; the workers have the same code and data as this process."""
         self.sharing = worker_count(self._jobs, self.device, cells, data_root)
 
-    def order(self, tasks: list[CellTask]) -> list[CellTask]:
-        """Keep the order of the grid, in which neighbouring cells share recorded steps."""
-        return tasks
-
     def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
-        """Run cells on the worker processes."""
+        """Run cells on the worker processes, in the order of the grid, in which neighbours share recorded steps."""
         allow_open_files(min(self.sharing, len(tasks)) if isinstance(tasks, Sized) else self.sharing)
         return supervise(_Pool(Backlog(tasks, on_event), self.sharing, unwanted))
 
@@ -320,7 +316,6 @@ def _work(pipe: Connection) -> None:
     threading.Thread(target=_take, args=(pipe, tasks, stopping), daemon=True).start()
 
     from bench.runs.cell import run_cell
-    from bench.runs.cell_options import Options
 
     def report(event: Event) -> None:
         pipe.send_bytes(_encode(event))
@@ -335,9 +330,8 @@ def _work(pipe: Connection) -> None:
             sys.stdout.flush()
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-        options = Options.model_validate_json(task.options)
         try:
-            status = run_cell(task.settings, task.folder, options, report=report, stop=stopping.is_set)
+            status = run_cell(task.settings, task.folder, task.options, report=report, stop=stopping.is_set)
         except store.BusyError as error:
             pipe.send_bytes(_encode(HeldElsewhere(error.holder)))
             continue

@@ -11,7 +11,6 @@ from bench.config.grid import Grid, load_grid
 from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from bench.runs.cell_runner import CellTask
 from bench.runs.options import SessionOptions
 from bench.runs.plan import select
 from bench.runs.session import Session
@@ -86,9 +85,6 @@ class Idle:
         return 1
 
     def check(self, cells: Collection[Settings], data_root: Path) -> None: ...
-
-    def order(self, tasks: list[CellTask]) -> list[CellTask]:
-        return tasks
 
     def run(self, tasks: Any, on_event: Any, unwanted: Any = ()) -> bool:
         return True

@@ -6,19 +6,20 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from bench.federation.cell_identity import Identities
+from bench.runs.cell_options import Options
 from bench.runs.run_folder import write_run
 from bench.runs.workers import LocalRunner
 from sweeps.run import Outcome, open_studies, tune
 from sweeps.study import Study
 
-OPTIONS = '{"device": "cpu", "executor": "sequential"}'
+OPTIONS = Options(device="cpu", executor="sequential")
 
 
 IDENTITIES = Identities(Path("data"))
 
 
 def run(
-    study: Study, folder: Path, timeout: float | None = None, options: str = OPTIONS
+    study: Study, folder: Path, timeout: float | None = None, options: Options = OPTIONS
 ) -> tuple[Outcome, dict[str, Any], list[str]]:
     """Tune with one worker process, as the command does."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -383,7 +383,7 @@ def test_one_method_under_two_names_is_tuned_alike(write: Write, tmp_path: Path)
     )
     study, folder = load_study(str(file), []), tmp_path / "run"
     options = Options(device="cpu", plugins=(str(tmp_path / "twin.py"),))
-    _, studies, _ = run(study, folder, options=options.model_dump_json())
+    _, studies, _ = run(study, folder, options=options)
     found: dict[str, list[Any]] = {"fedprox": [], "twin": []}
     for arm, choice in zip(study.arms, choose(study, studies, folder), strict=True):
         assert choice.best is not None

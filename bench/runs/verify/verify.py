@@ -18,6 +18,7 @@ import numpy as np
 from bench.errors import UserError
 from bench.plugin import METRICS
 from bench.results.results import CellView, RunView
+from bench.runs.cell_options import Options
 from bench.runs.cell_runner import CellRunner
 from bench.runs.plan import PlannedCell, plan
 from bench.runs.session import work
@@ -99,7 +100,7 @@ def verify(
     count: int,
     seed: int,
     scratch: Path,
-    options: str,
+    options: Options,
     runner: CellRunner,
     data_root: Path,
     judge: "Judge | None" = None,
@@ -111,7 +112,7 @@ def verify(
         count: number of cells drawn from all runs together; all cells if there are fewer.
         seed: seed of this draw.
         scratch: an empty folder for the new cells.
-        options: JSON of `bench.runs.cell_options.Options`.
+        options: how they are run.
         runner: computes the cells.
         data_root: folder of the data files.
         judge: scores the new cells in place of the processes that train them, which have `blind` among their options.
