@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.table import Table
+import pandas as pd
 
 from bench.cli.commands import print_table
 from bench.errors import UserError
@@ -165,19 +165,16 @@ def figures_text(cost: CommandCost, command: TimedCommand) -> tuple[str, str, st
 
 
 def _print(costs: Mapping[str, Mapping[str, CommandCost]], names: Sequence[str], limit: float) -> None:
-    table = Table(
-        title="Commands",
-        caption="CPU s: seconds of the processors, of all processes of a command. s: on the clock. MB: peak of its "
-        f"largest process. The best of up to three times; >: ended after {limit:g} s.",
+    print(
+        "CPU s: seconds of the processors, of all processes of a command. s: on the clock. MB: peak of its "
+        f"largest process. The best of up to three times; >: ended after {limit:g} s."
     )
-    table.add_column("command")
-    for name in names:
-        for heading in ("CPU s", "s", "MB"):
-            table.add_column(heading if len(names) == 1 else f"{name}: {heading}", justify="right")
-    for command in COMMANDS:
-        figures = [figures_text(costs[command.name][name], command) for name in names]
-        table.add_row(command.name, *(text for texts in figures for text in texts))
-    print_table(table)
+    heads = [head if len(names) == 1 else f"{name}: {head}" for name in names for head in ("CPU s", "s", "MB")]
+    rows = {
+        command.name: [text for name in names for text in figures_text(costs[command.name][name], command)]
+        for command in COMMANDS
+    }
+    print_table(pd.DataFrame.from_dict(rows, orient="index", columns=heads))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

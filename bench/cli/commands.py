@@ -1,17 +1,16 @@
 """Parts that commands share: their class, their beginning, arguments that several have, and tables in a terminal."""
 
 import contextlib
-import copy
 import functools
 import inspect
-import os
 import shlex
+import shutil
 import signal
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -23,12 +22,9 @@ from bench.runs.interrupts import end_at_once
 from bench.runs.options import SessionOptions
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    import pandas as pd
 
     from bench.results.results import CellView
-
-_LEAST_NAME = 8
-"""Letters of a name in a table's first column, however narrow the terminal."""
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 PluginFiles = Annotated[
@@ -221,50 +217,7 @@ def command_line() -> str:
     return shlex.join(["bench", *sys.argv[1:]])
 
 
-def print_table(table: "Table", whole: str = "") -> None:
-    """Print a table below itself in parts, each with its first column, that fit into the terminal.
-
-    No cell is broken over lines unless it alone is wider than the terminal. Words of headings stand on lines of their
-    own where that is narrower, and names in the first column that take more than two fifths are cut in their middle.
-
-    Args:
-        table: for people.
-        whole: the command that has the names whole; empty: they are not cut.
-    """
-    from rich.cells import cell_len
-    from rich.console import Console
-    from rich.text import Text
-
-    # without a terminal, rich would use 80 columns
-    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)
-    names, *others = table.columns
-    widths = []
-    for column in table.columns:
-        texts = [*str(column.header).split(), *map(str, column.cells)]
-        widths.append(max(map(cell_len, texts), default=0))
-        longest = max((cell_len(word) for text in texts for word in text.split()), default=0)
-        column.min_width, column.overflow = max(longest, min(widths[-1], console.width - 4)), "fold"
-    most = max(_LEAST_NAME, min(2 * console.width // 5, console.width - max(widths[1:], default=0) - 7))
-    cut = bool(whole) and widths[0] > most
-    if cut:
-        short = [text if len(text) <= most else f"{text[: most // 2]}…{text[most // 2 + 1 - most :]}"
-                 for text in map(str, names.cells)]  # fmt: skip
-        names = replace(names, _cells=[Text(text) for text in short], min_width=most, no_wrap=True)
-        widths[0] = most
-    parts: list[list[Any]] = [[]]
-    room = console.width - widths[0] - 4
-    for column in others:
-        if parts[-1] and sum(each.min_width + 3 for each in (*parts[-1], column)) > room:
-            parts.append([])
-        parts[-1].append(column)
-    for part in parts:
-        shown = copy.copy(table)
-        shown.columns = [replace(column, _index=at) for at, column in enumerate([names, *part])]
-        shown.title = table.title if part is parts[0] else None
-        shown.caption = table.caption if part is parts[-1] else None
-        try:
-            console.print(shown, crop=False)
-        except SystemExit:  # rich's answer where nobody reads on, as in `| head`
-            raise typer.Exit(1) from None
-    if cut:
-        print(f"Names cut with … are printed in full by `{whole}`.")
+def print_table(table: "pd.DataFrame", *, index: bool = True) -> None:
+    """Print a table for people, in parts that fit into the terminal, each with the table's index if that is shown."""
+    width = shutil.get_terminal_size((160, 24)).columns  # in a pipe there is no terminal
+    print(table.to_string(index=index, line_width=width))

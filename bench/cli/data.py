@@ -93,8 +93,7 @@ def data(
 
 
 def _print(entry: dict[str, Any]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+    import pandas as pd
 
     sites, classes = entry["sites"], entry["classes"]
     typer.echo(
@@ -103,19 +102,14 @@ def _print(entry: dict[str, Any]) -> None:
     )
     if entry["features"]:
         typer.echo(f"features: {', '.join(entry['features'])}")
-    table = Table("site", "train", "validation", "test", "± points", "missing %", "label distance", "feature score")
-    listed = len(classes) <= 6
-    for name in classes if listed else ["classes"]:
-        table.add_column(name)
+    listed, rows = len(classes) <= 6, {}
     for site in sites:
         counts = site["classes"] if listed else [sum(count > 0 for count in site["classes"])]
-        cells = [site["name"], site["train"], site["validation"], site["test"], _number(site["within"], 0)]
-        cells += [
-            _number(100 * site["missing"], 1),
-            *(_number(site[key], 2) for key in ("label_distance", "feature_score")),
-        ]
-        table.add_row(*(Text(str(cell)) for cell in [*cells, *counts]))
-    print_table(table)
+        numbers = {"± points": _number(site["within"], 0), "missing %": _number(100 * site["missing"], 1)}
+        numbers |= {name: _number(site[name.replace(" ", "_")], 2) for name in ("label distance", "feature score")}
+        sizes = {name: site[name] for name in ("train", "validation", "test")}
+        rows[site["name"]] = sizes | numbers | dict(zip(classes if listed else ["classes"], counts, strict=True))
+    print_table(pd.DataFrame.from_dict(rows, orient="index").rename_axis("site", axis=1))
     typer.echo(
         "± points: a site's test tells an accuracy of 50 % within so many (95 %). Of training samples: label distance, "
         "0 as at the others, 1 no class in common; feature score, 0.5 inputs like the others', 1 always told apart."

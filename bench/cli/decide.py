@@ -88,14 +88,11 @@ def decide(
 
 
 def _print_summaries(folder: Path) -> None:
-    from rich.table import Table
+    import pandas as pd
 
     from reports.decision.summaries import compare, read_summaries
 
     (heads, *lines), sentences = compare(read_summaries(folder))
-    table = Table(*heads)
-    for line in lines:
-        table.add_row(*line)
-    print_table(table)
+    print_table(pd.DataFrame(lines, columns=heads), index=False)
     for text in sentences:
         print(f"- {text}")

@@ -82,8 +82,6 @@ def clean(
     from bench.store.features import unused_files
 
     others = {cell.folder: _status_line(cell) for cell in other_cells(run)}
-    for folder in store.removed_cells(run):
-        others[folder] = f"{folder.name}: what is left of a removal that was stopped"
     for folder, line in others.items():
         print(line)
         if yes:
@@ -198,9 +196,6 @@ def compare(
 def print_summary(run: Path, metric: str = "accuracy") -> None:
     """Print accuracies in percent, or another score, by label and setting: GM and PM, mean and standard deviation over
     seeds."""
-    from rich.table import Table
-    from rich.text import Text
-
     from bench.results.remarks import missing_scores
     from bench.results.results import load_run, tidy
     from bench.results.summary import summary, undone
@@ -213,13 +208,8 @@ def print_summary(run: Path, metric: str = "accuracy") -> None:
     if text := undone(figures):
         print(text)
     for title, entries in summary(figures, metric):
-        table = Table(title=title)
-        table.add_column("")
-        for name in entries.columns:
-            table.add_column(name, justify="right")
-        for label, row in entries.iterrows():
-            table.add_row(Text(str(label)), *row)
-        print_table(table, f"bench results {shlex.quote(str(run))} --csv")
+        print(title)
+        print_table(entries)
     for note in load_run(run).privacy_notes:
         print(f"note: {note}")
 

@@ -49,7 +49,10 @@ def show(
         typer.echo(json.dumps({**head, "cells": cells}, indent=2))
     elif table:
         typer.echo(f"{loaded_grid.name}: {len(cells)} cells")
-        _print_table(differences)
+        import pandas as pd
+
+        rows = [{k: value if isinstance(value, str) else _flow(value) for k, value in c.items()} for c in differences]
+        print_table(pd.DataFrame(rows), index=False)
     else:
         typer.echo(_yaml({**head, "count": len(cells), "common": common, "cells": differences}), nl=False)
         for line in weights_table(loaded_grid.cells, data_root):
@@ -77,15 +80,3 @@ def _yaml(data: dict[str, Any]) -> str:
 def _flow(value: Any) -> str:
     """A value as YAML in one line, written as JSON, which is valid YAML."""
     return json.dumps(value, ensure_ascii=False)
-
-
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for key in rows[0]:
-        table.add_column(key)
-    for row in rows:
-        table.add_row(*(Text(value if isinstance(value, str) else _flow(value)) for value in row.values()))
-    print_table(table)

@@ -169,17 +169,14 @@ def _print_traffic(work: Path) -> None:
 
 def _print_messages(messages: list["Travelled"]) -> None:
     """Print what one site receives and sends in the last round of a rehearsal."""
-    from rich.table import Table
+    import pandas as pd
 
     first = min(message.site for message in messages)
-    table = Table("direction", "message", "tensor", "bytes", box=None)
-    for message in messages:
-        if message.site == first:
-            for name, size in message.tensors.items():
-                table.add_row(message.direction, message.kind, name, str(size))
-            rest = message.whole - sum(message.tensors.values())
-            table.add_row(message.direction, message.kind, "(names, shapes, plain values)", str(rest))
-    print_table(table)
+    rows = []
+    for message in (message for message in messages if message.site == first):
+        rest = {"(names, shapes, plain values)": message.whole - sum(message.tensors.values())}
+        rows += [(message.direction, message.kind, *part) for part in (message.tensors | rest).items()]
+    print_table(pd.DataFrame(rows, columns=["direction", "message", "tensor", "bytes"]), index=False)
 
 
 def _optional(runtime: str = "files") -> None:

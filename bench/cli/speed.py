@@ -46,33 +46,30 @@ def speed(
 
 
 def _print(measurements: dict[str, Any]) -> None:
-    from rich.table import Table
+    import pandas as pd
 
     from bench.speed.contestants import DISTURBED
 
     ceilings = ", ".join(
         f"{peak:.0f} GFLOP/s in {precision}" for precision, peak in measurements["ceiling_gflops"].items()
     )
-    table = Table(
-        title=f"FedAvg, batch 10; ceiling {ceilings}",
-        caption="ms per client step: with evaluation every round, every tenth round, and training alone. times: as "
-        "fast as the faster plain loop, in the same three ways. outside: share of a round outside training, one in ten "
-        "evaluated. cell: what `bench run` takes for one cell. grid: one cell per core side by side.",
+    print(f"FedAvg, batch 10; ceiling {ceilings}")
+    rows = {
+        (workload, contestant): {
+            "ms": f"{f['ms']:.2f}", "ms/10": f"{f['ms_sparse']:.2f}", "ms training": f"{f['ms_training']:.2f}",
+            "images/s": f"{f['images']:.0f}", "outside": f"{f['outside']:.1%}", "peak MB": f"{f['memory'] / 1e6:.0f}",
+            "of ceiling": f"{f['ceiling']:.1%}", "times": f"{f['times']:.2f}", "times/10": f"{f['times_sparse']:.2f}",
+            "times training": f"{f['times_training']:.2f}",
+        }
+        for workload, contestants in measurements["results"].items()
+        for contestant, f in contestants.items()
+    }  # fmt: skip
+    print_table(pd.DataFrame.from_dict(rows, orient="index"))
+    print(
+        "ms per client step: with evaluation every round, every tenth round, and training alone. times: as fast as the "
+        "faster plain loop, in the same three ways. outside: share of a round outside training, one in ten evaluated. "
+        "cell: what `bench run` takes for one cell. grid: one cell per core side by side."
     )
-    for heading in ("workload", ""):
-        table.add_column(heading)
-    for heading in ("ms", "ms/10", "training", "images/s", "outside", "peak MB", "of ceiling"):
-        table.add_column(heading, justify="right")
-    for heading in ("times", "times/10", "training"):
-        table.add_column(heading, justify="right")
-    for workload, contestants in measurements["results"].items():
-        for contestant, f in contestants.items():
-            table.add_row(
-                workload, contestant, f"{f['ms']:.2f}", f"{f['ms_sparse']:.2f}", f"{f['ms_training']:.2f}",
-                f"{f['images']:.0f}", f"{f['outside']:.1%}", f"{f['memory'] / 1e6:.0f}", f"{f['ceiling']:.1%}",
-                f"{f['times']:.2f}", f"{f['times_sparse']:.2f}", f"{f['times_training']:.2f}",
-            )  # fmt: skip
-    print_table(table)
     stolen_share = max(f["stolen"] for contestants in measurements["results"].values() for f in contestants.values())
     if stolen_share > DISTURBED:
         print(

@@ -42,15 +42,6 @@ def test_table_has_a_row_per_cell(file: str, capsys: pytest.CaptureFixture[str])
     assert out.count("[x]") == 3
 
 
-def test_a_narrow_table_has_every_word(
-    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "20")
-    show(file, ["methods=[{name: toy, label: 'a label, long-winded'}, plain]", "rounds=123456789"], table=True)
-    words = set(capsys.readouterr().out.split())
-    assert words >= {"a", "label,", "long-winded", "method", '{"tau":'}
-
-
 def test_two_formats_at_once_are_refused(file: str) -> None:
     with pytest.raises(UserError, match="--table and --json"):
         show(file, table=True, as_json=True)
