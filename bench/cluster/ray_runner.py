@@ -1,6 +1,5 @@
 """The driver of a Ray cluster: gives cells to workers on its nodes and brings their results to the run folder."""
 
-import json
 import math
 import sys
 import time
@@ -96,7 +95,7 @@ class RayRunner:
         self._needs = needs_of(cells, data_root)
         costs: dict[str, Estimate | None] = {}
         for cell in cells:
-            costs[_key(cell)] = estimate(cell, data_root, "cpu", max(1, int(self._cpus or 1)))
+            costs[cell.model_dump_json()] = estimate(cell, data_root, "cpu", max(1, int(self._cpus or 1)))
         self._seconds = {key: cost.seconds for key, cost in costs.items() if cost}
         needs_of_memory = [cost.memory for cost in costs.values() if cost]
         most = max(node.resources.get("memory", 0.0) for node in nodes())
@@ -121,7 +120,7 @@ class RayRunner:
         """Run cells on the cluster, those of a list by the dry run's estimate of their time, the longest first."""
         assert self._needs is not None, "check() comes first"
         if isinstance(tasks, list):
-            tasks = sorted(tasks, key=lambda task: -self._seconds.get(_key(task.settings), 0.0))
+            tasks = sorted(tasks, key=lambda task: -self._seconds.get(task.settings.model_dump_json(), 0.0))
         workers = _Workers(self, Backlog(tasks, on_event), self._needs, unwanted)
         try:
             return supervise(workers)
@@ -133,10 +132,6 @@ class RayRunner:
     def resources(self) -> dict[str, float]:
         """Resources of each device of a worker, by Ray's names."""
         return {"CPU": self._cpus or 1.0, "GPU": self._gpus, "memory": self._memory}
-
-
-def _key(settings: Settings) -> str:
-    return json.dumps(settings.model_dump(mode="json"), sort_keys=True)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from bench.results.cell_names import task_name
 from bench.results.portrait import COARSE, portrait, remarks
 from bench.results.remarks import partition_remarks
 from bench.settings import Settings
+from bench.store.data_record import partition_record
 
 
 def describe(cell: Settings, data_root: Path) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def describe(cell: Settings, data_root: Path) -> dict[str, Any]:
     dataset, partition = apply_shifts(cell, dataset, load_partition(cell, dataset))
     sites = portrait(dataset, partition)
     small = remarks(sites, dataset.classes, by_subject=dataset.subjects is not None)
-    texts = [*dataset.notes, *partition_remarks(partition, dataset), *small]
+    texts = [*dataset.notes, *partition_remarks(partition_record(dataset, partition)), *small]
     return {
         "data": task_name(cell),
         "seed": cell.seed,

@@ -10,9 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-from bench.data import Dataset, Indices, Partition
 from bench.results import figures
 from bench.results.cell_names import task_name
 from bench.results.privacy import privacy_notes
@@ -27,16 +24,43 @@ _NAMED = 20  # groups
 _Curve = tuple[tuple[str, ...], ...]
 
 
-def partition_remarks(partition: Partition, dataset: Dataset) -> list[str]:
-    """Return remarks on how the samples are divided."""
-    stages = partition.stages
-    sizes, tests = ([max(map(len, lists)) for lists in zip(*part, strict=True)] for part in _parts(stages))
-    held = set(np.unique(dataset.y[np.concatenate([part for stage in stages for part in stage.train])]).tolist())
-    return [*_of_lists(sizes, tests, held, dataset.num_classes), *_of_absent(len(partition), partition.left_out)]
+def partition_remarks(record: dict[str, Any]) -> list[str]:
+    """Return remarks on how the samples are divided.
+
+    Args:
+        record: the content of a cell's `partition.json`.
+    """
+    stages = [record, *record.get("changes", ())]
+    sizes, tests = (
+        [max(of) for of in zip(*(stage[key] for stage in stages), strict=True)] for key in ("n_train", "n_test")
+    )
+    held = {label for stage in stages for counts in stage["counts"] for label, count in enumerate(counts) if count}
+    classes, absent = len(record["counts"][0]), record.get("left_out", ())
+    empty = sum(size == 0 for size in sizes)
+    untested = sum(test == 0 < size for size, test in zip(sizes, tests, strict=True))
+    missing = sorted(set(range(classes)) - held)
+    texts = []
+    if classes == 1:
+        texts.append("all samples have one label, so every model is right: are these the labels?")
+    if empty:
+        texts.append(f"{empty} of {len(sizes)} clients have no training samples and take no part")
+    if untested and any(tests):
+        texts.append(f"{untested} of {len(sizes)} clients train and have no test samples: no local figure counts them")
+    if missing:
+        texts.append(
+            f"no client trains on class {_first(map(str, missing), 5)}, of labels 0 to {classes - 1}"
+            + (": do your labels start from 1?" if missing == [0] else "")
+        )
+    if absent:
+        listed = _first(absent, _NAMED)
+        texts.append(f"{len(sizes)} groups of the data take part, and {len(absent)} are left out: {listed}")
+    return texts
 
 
-def _parts(stages: Sequence[Partition]) -> list[list[tuple[Indices, ...]]]:
-    return [[stage.train for stage in stages], [stage.test for stage in stages]]
+def _first(names: Iterable[str], count: int) -> str:
+    """The first of some names."""
+    names = list(names)
+    return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
 
 
 def gathered(remarks: Iterable[tuple[Settings, Sequence[str]]]) -> list[str]:
@@ -62,7 +86,8 @@ def run_remarks(cells: Sequence[CellView]) -> list[str]:
     their noise covers."""
     folders = dict.fromkeys(cell.folder.parent for cell in cells)
     notes = dict.fromkeys(note for run in folders for note in (documents.read_run_file(run) or {}).get("notes", ()))
-    partitions = gathered((cell.settings, _of_file(cell)) for cell in cells)
+    records = ((cell.settings, documents.read(cell.folder, "partition.json")) for cell in cells)
+    partitions = gathered((settings, partition_remarks(record)) for settings, record in records if record is not None)
     noise = privacy_notes((cell.label, cell.privacy) for cell in cells)
     return [*notes, *partitions, *end_remarks(cells), *untimed(cells), *noise]
 
@@ -163,51 +188,6 @@ def equal_figures(cells: Sequence[CellView]) -> list[str]:
         f"{label}: every accuracy is another method's to the last digit ({text}) on {', '.join(names_of_tasks)}"
         for (label, text), names_of_tasks in tasks.items()
     ]
-
-
-def _of_lists(sizes: Sequence[int], tests: Sequence[int], held: set[int], classes: int) -> list[str]:
-    """Return remarks on a partition.
-
-    Args:
-        sizes: training samples of each client.
-        tests: test samples of each client.
-        held: labels that some client trains on.
-        classes: number of classes.
-    """
-    empty = sum(size == 0 for size in sizes)
-    untested = sum(test == 0 < size for size, test in zip(sizes, tests, strict=True))
-    missing = sorted(set(range(classes)) - held)
-    texts = []
-    if classes == 1:
-        texts.append("all samples have one label, so every model is right: are these the labels?")
-    if empty:
-        texts.append(f"{empty} of {len(sizes)} clients have no training samples and take no part")
-    if untested and any(tests):
-        texts.append(f"{untested} of {len(sizes)} clients train and have no test samples: no local figure counts them")
-    if missing:
-        names = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-        texts.append(
-            f"no client trains on class {names}, of labels 0 to {classes - 1}"
-            + (": do your labels start from 1?" if missing == [0] else "")
-        )
-    return texts
-
-
-def _of_absent(clients: int, names: Sequence[str]) -> list[str]:
-    """Return a remark on groups of the data that take no part."""
-    listed = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-    return [f"{clients} groups of the data take part, and {len(names)} are left out: {listed}"] if names else []
-
-
-def _of_file(cell: CellView) -> list[str]:
-    record: dict[str, Any] | None = documents.read(cell.folder, "partition.json")
-    if record is None:
-        return []
-    records = [record, *record.get("changes", ())]
-    sizes, tests = ([max(of) for of in zip(*(r[key] for r in records), strict=True)] for key in ("n_train", "n_test"))
-    held = {label for r in records for counts in r["counts"] for label, count in enumerate(counts) if count}
-    absent = _of_absent(len(sizes), record.get("left_out", ()))
-    return [*_of_lists(sizes, tests, held, len(record["counts"][0])), *absent]
 
 
 def _curves(cell: CellView) -> dict[str, _Curve]:

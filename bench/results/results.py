@@ -21,7 +21,7 @@ from bench.settings import RECORDED, Settings
 from bench.store import documents
 from bench.store.data_record import record_of
 from bench.store.documents import first_error, read_json, read_run_file
-from bench.store.store import REMOVED, Status, is_unsound, read_status
+from bench.store.store import Status, is_unsound, read_status
 from bench.store.tables import read_table, read_tables
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ class CellView:
         Raises:
             UserError: the cell is not done, kept no such model, or its data is not there.
         """
-        from bench.results.saved_models import load_model
+        from bench.results.saved_models import SavedModels
 
-        return load_model(self, client, data_root)
+        return SavedModels(self, data_root).load(client)
 
     def export(self, out: Path | str, data_root: Path | str = "data") -> "Export":
         """Write the models as files that predict anywhere: one of each client, and the generic one (docs/export.md).
@@ -285,7 +285,7 @@ def other_cells(run: Path) -> list[CellView]:
     cells = []
     for file in sorted(run.glob("*/settings.json")):
         name = file.parent.name
-        if name not in current and not name.endswith(REMOVED) and not file.parent.is_symlink():
+        if name not in current and not file.parent.is_symlink():
             try:
                 settings = Settings(**read_json(file))
             except (UserError, ValidationError, TypeError):

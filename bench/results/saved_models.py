@@ -252,15 +252,6 @@ def model_logits(federation: Federation, dataset: Dataset, tasks: Sequence[Task]
     return outputs(pool, [(w, np.searchsorted(used, at)) for w, at in tasks], arithmetic)
 
 
-def load_model(cell: ReadCell, client: int | None = None, data_root: Path | str = "data") -> KeptModel:
-    """Load one saved model of a cell: `SavedModels.load`.
-
-    Raises:
-        UserError: the cell is not done, kept no such model, or its data are not there.
-    """
-    return SavedModels(cell, data_root).load(client)
-
-
 def _normalisation(dataset: Dataset, client: int | None, dtype: torch.dtype) -> Normalisation | None:
     """The normalisation of raw samples: the client's own, if the cell has one for each client; None for nobody then."""
     if not dataset.client_statistics:

@@ -176,9 +176,9 @@ class Attempt:
                 log.warning("the tables are not those of the checkpoint of round %d", candidate.version)
                 continue
             federation.restore(candidate.tensors, candidate.rest["federation"])
-            self._note_missing_scores(federation, candidate.rest.get("metrics", []))
+            self._note_missing_scores(federation, candidate.rest["metrics"])
             self.seconds_before, self.figures = candidate.rest["seconds"], candidate.rest["figures"]
-            self.calls = self.calls_before = Counter(candidate.rest.get("calls", {}))
+            self.calls = self.calls_before = Counter(candidate.rest["calls"])
             self.saved_version = federation.version
             self.status = _status_of(self.status, federation)
             log.info("going on after round %d", federation.version)

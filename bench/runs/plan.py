@@ -202,8 +202,8 @@ class _Planner:
                 malicious = _malicious(settings, cell_partition)
             except UserError as error:
                 raise UserError(f"{cell_name(settings)}: {error}") from None
-            remarks = tuple(partition_remarks(cell_partition, cell_dataset))
-            self._partitions[key] = partition.hash, remarks, partition_record(cell_dataset, cell_partition, malicious)
+            record = partition_record(cell_dataset, cell_partition, malicious)
+            self._partitions[key] = partition.hash, tuple(partition_remarks(record)), record
         partition_hash, remarks, record = self._partitions[key]
         public = json.dumps(settings.model_dump(include=set(DATA_FIELDS) | _PUBLIC_FIELDS), sort_keys=True)
         if public not in self._public_notes:

@@ -41,27 +41,16 @@ def patience(text: str, *, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def steps(command: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that takes the step at which the block is; in a terminal a line says it after `QUIET_SECONDS`.
+    """Yield a function that takes the step at which the block is; in a terminal a line shows it until the block ends.
 
     Args:
         command: the beginning of the line.
     """
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
     from rich.console import Console
     from rich.text import Text
 
-    line = Console(stderr=True).status(command, refresh_per_second=4)
-    timer = threading.Timer(QUIET_SECONDS, line.start)
-    timer.daemon = True
-    timer.start()
-    try:
+    with Console(stderr=True).status(command) as line:
         yield lambda text: line.update(Text(f"{command}: {text}"))
-    finally:
-        timer.cancel()
-        timer.join()
-        line.stop()
 
 
 class Reporter(AbstractContextManager["Reporter"]):

@@ -79,23 +79,27 @@ def _loader(job: SiteJob) -> str:
 
 
 def _meaning(facts: DataFacts) -> list[str]:
-    """Lines that say what the columns and the class numbers mean: every site must have the same."""
-    lines = []
-    if facts.features:
-        lines += ["Columns of `x`:", *(f"    {i}: {_quoted(name)}" for i, name in enumerate(facts.features))]
+    """Lines that say what the columns and the class numbers mean: every site must have the same.
+
+    Names are quoted as in JSON, without what would end a docstring.
+    """
+    lines, columns, classes = (
+        [],
+        *(
+            [f"    {i}: {json.dumps(name, ensure_ascii=False)}" for i, name in enumerate(names)]
+            for names in (facts.features, facts.classes)
+        ),
+    )
+    if columns:
+        lines += ["Columns of `x`:", *columns]
     if facts.table is not None:
         lines += [
             "`datasets.new_rows.samples(file, table)` makes such an `x` of a file's rows, by names of columns;",
             "`table` is `bench.sites.job.SiteJob.load(path).data.table` of the job's file.",
         ]
-    if facts.classes:
-        lines += ["Class numbers in `y`:", *(f"    {i}: {_quoted(name)}" for i, name in enumerate(facts.classes))]
+    if classes:
+        lines += ["Class numbers in `y`:", *classes]
     return lines
-
-
-def _quoted(name: str) -> str:
-    """A name in quotes, without what would end a docstring."""
-    return json.dumps(name, ensure_ascii=False)
 
 
 def write_samples(settings: Settings, data_root: Path, folders: list[Path]) -> None:

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import json
 import os
-import re
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -87,8 +86,6 @@ REMEDY = "the next `bench run` does the cell again"
 
 _COVERED = {*RECORDS, *(f"{name}.csv" for name in COLUMNS)}
 _LOCK = "lock"
-REMOVED = ".removed"
-"""What the name of a cell's folder ends with while it is removed."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -285,24 +282,15 @@ def remove_leftovers(folder: Path, status: Status) -> None:
 
 
 def remove_cell(folder: Path) -> None:
-    """Remove a cell's folder; it is renamed first, so that a kill leaves no half of a cell (`removed_cells`).
+    """Remove a cell's folder, its settings last: what a kill leaves is still listed as a cell, to be removed again.
 
     Raises:
         BusyError: another process works on the cell.
     """
-    gone = folder if folder.name.endswith(REMOVED) else folder.with_name(folder.name + REMOVED)
     with locked(folder):
-        if gone != folder and gone.exists():  # of an earlier removal that was killed
-            inside.remove(gone)
-        folder.rename(gone)
-        inside.remove(gone)
+        clear(folder, keep=(_LOCK, "settings.json"))
+        inside.remove(folder)
     inside.sync_folder(folder.parent)
-
-
-def removed_cells(run: Path) -> list[Path]:
-    """Folders that were left where the removal of a cell was killed."""
-    folders = [folder for folder in sorted(run.glob(f"*{REMOVED}")) if folder.is_dir() and not folder.is_symlink()]
-    return [folder for folder in folders if re.fullmatch(documents.CELL_ID, folder.name.removesuffix(REMOVED))]
 
 
 def forget(folder: Path) -> None:

@@ -17,13 +17,9 @@ from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
 from bench.plugin import DATASETS
 from bench.results.data_description import describe
-from bench.results.remarks import _of_file
-from bench.results.results import CellView
 from bench.runs.plan import plan, planned_remarks
 from bench.samples.division import make_partition
 from bench.settings import BY_GROUPS, Settings
-from bench.store.data_record import partition_record
-from bench.store.store import Status
 from datasets.assemble import assemble
 from tests.warm import PATIENCE, Start
 
@@ -167,9 +163,6 @@ def test_the_data_page_and_the_run_name_who_is_left_out(tmp_path: Path) -> None:
     text = f"3 groups of the data take part, and 2 are left out: {', '.join(left_out)}"
     assert text in describe(cell, tmp_path)["remarks"]
     assert planned_remarks(plan([cell], tmp_path, download=False)) == [f"a: {text} (seed 0)"]
-    partition = load_partition(cell, load_dataset(cell))
-    (tmp_path / "partition.json").write_text(json.dumps(partition_record(load_dataset(cell), partition)))
-    assert _of_file(CellView("0", "fedavg", cell, tmp_path, Status("done"))) == [text]
 
 
 def test_held_out_groups_are_the_new_clients() -> None:

@@ -136,18 +136,6 @@ def test_rounds_after_the_checkpoint_are_done_again(cell: Cell, tmp_path: Path) 
     assert results(folder) == results(tmp_path / "whole")
 
 
-def test_a_checkpoint_from_before_calls_and_metrics_were_kept_is_gone_on_with(cell: Cell, tmp_path: Path) -> None:
-    run_cell(cell(), tmp_path, EVERY_ROUND, stop=stop_after(3))
-    for file in (tmp_path / "checkpoint").glob("*/state.json"):
-        state = json.loads(file.read_text())
-        del state["rest"]["calls"], state["rest"]["metrics"]
-        store.write_json(file, state)
-        manifest = json.loads(file.with_name("manifest.json").read_text())
-        store.write_json(file.with_name("manifest.json"), {**manifest, file.name: store.checksum(file)})
-    assert run_cell(cell(), tmp_path, EVERY_ROUND).state == "done"
-    assert "going on after round 3" in (tmp_path / "log.txt").read_text()
-
-
 @pytest.mark.faults
 @pytest.mark.parametrize("damage", ["newest", "both", "short table", "altered table", "no status", "odd status"])
 def test_damage_costs_time_and_no_bytes(cell: Cell, tmp_path: Path, damage: str) -> None:
