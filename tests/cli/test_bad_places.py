@@ -30,7 +30,7 @@ from bench.runs.cell_options import Options
 from bench.runs.workers import start_server
 from tests.runs.conftest import COMMON, Bench, write_arrays
 from tests.runs.helpers import make_run
-from tests.warm import PATIENCE, Start
+from tests.warm import PATIENCE
 
 SECONDS = 120  # after which a command is taken for one that waits without end
 
@@ -306,28 +306,6 @@ def test_every_bad_place_has_a_good_answer(slot: str) -> None:
     assert answered, done.stderr
     assert not [said for said in answered if not said.startswith(f"[{slot}] fine ")], done.stdout
     assert counts == f"{len(answered)} tried, {len(answered)} fine, 0 poor, 0 bad"
-
-
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        (["status", "file"], "file is a file, not a run folder; `bench unpack file FOLDER` makes one of a packed run"),
-        (["data", "pipe.csv", "--label", "y"], "pipe.csv is a pipe, not a table"),
-        (["pack", "good", "--out", "folder"], "--out folder is a folder, not a file"),
-        (["export", "good", "--out", "file"], "--out file: file is a file, not a folder"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)
-def test_the_real_command_says_the_same(
-    command: list[str], says: str, good: Path, start: Start, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe.csv")
-    (tmp_path / "good").symlink_to(good / "good")
-    with start(*command) as process:
-        out, said = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out, said.splitlines()[-1]) == (2, "", f"bench: {says}")
 
 
 VALUES = {  # values that are no places, and what is said of them

@@ -96,11 +96,6 @@ def check_queries(bench: Bench, run: Path) -> None:
 
 
 BAD = {
-    "no such grid": (["--grid", "nowhere.yaml"], "nowhere.yaml"),
-    "mistyped key": (["--set", "momentun=0.5"], "Did you mean 'momentum'?"),
-    "only: no pair": (["--only", "fedavg"], "write key=value"),
-    "only: nearly fits": (["--only", "method=fedagv,seed=0"], "Did you mean 'fedavg'? `--dry-run -v`"),
-    "only twice": (["--only", "seed=7", "--only", "method=fedavg"], "none of the 1 cells fits"),
     "an option twice": (["--jobs", "2", "--jobs", "3"], "--jobs is given 2 times, and only one can count"),
     "a setting twice": (["--set", "seed=1", "--set", "seeds=[2]"], "--set seeds=[2]: --set seed=... is given, too"),
     "too many clients": (["--set", "clients=1000"], "clients"),

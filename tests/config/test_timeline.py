@@ -150,14 +150,3 @@ def test_who_is_there_at_first() -> None:
     assert late({"arrive": (3, 5)}) == {3, 4, 5}
     assert late({"leave": (3, 5)}, {"arrive": (4, 6)}) == {6}
     assert late({"exchange": 1.0}) == set()
-
-
-def test_a_spelt_out_default_makes_no_other_cell() -> None:
-    name, bare, spelt = (
-        bench.Settings(method="fedavg", timeline=[{"round": 2, "shifts": [shift]}], **CELL)
-        for shift in ("concept_shift", {"name": "concept_shift"}, {"name": "concept_shift", "clusters": 4})
-    )
-    assert name == bare == spelt
-    grid = {**CELL, "methods": ["fedavg"], "datasets": ["digits"], "timeline": [{"round": 2, "shifts": ["rotation"]}]}
-    (cell,) = load_grid(grid).cells
-    assert [dict(shift) for shift in cell.timeline[0].shifts or ()] == [{"name": "rotation", "groups": 4}]

@@ -203,16 +203,6 @@ def test_altered_results_are_not_used(cell: Cell, tmp_path: Path, name: str, kee
     assert store.read_status(tmp_path).state == "interrupted"
 
 
-def test_the_status_is_written_last(cell: Cell, tmp_path: Path) -> None:
-    """Therefore a cell with status `done` was not killed while it wrote another file."""
-    run_cell(cell(), tmp_path, EVERY_ROUND)
-    status = (tmp_path / "status.json").stat().st_mtime_ns
-    others = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")} | {
-        path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.csv")
-    }
-    assert all(time <= status for time in others.values()), others
-
-
 @pytest.mark.usefixtures("odd_methods")
 def test_a_failure_keeps_its_traceback_and_is_tried_again(cell: Cell, tmp_path: Path) -> None:
     settings = cell(method="odd_raises", hp={"round": 4})

@@ -1,8 +1,6 @@
 """What a dry run says of cells before they run, compared with what they do: steps, bytes, memory, time."""
 
-import gc
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,8 +30,7 @@ from bench.runs.forecast.outline import (
 from bench.runs.forecast.stand_in import stand_in
 from bench.runs.forecast.timing import kind, measured, measured_rates
 from bench.settings import OperationPart, PublicSet, Settings
-from bench.store.checkpoint import Checkpoint, Writer
-from tests.engine.problems import METHOD_NAMES, run, toy
+from tests.engine.problems import METHOD_NAMES
 from tests.runs.device_memory import device_memory
 
 
@@ -292,26 +289,3 @@ def test_the_memory_of_another_device(method: str, on_host: bool) -> None:
     """The prediction for a GPU, compared with the largest total size of tensors on a simulated device."""
     predicted, really = device_memory(method, "mlp", 80, on_host)
     assert 0.8 * really < predicted < 1.35 * really
-
-
-@pytest.mark.long
-def test_a_checkpoint_that_is_being_written_holds_its_own_size(tmp_path: Path) -> None:
-    """The dry run counts it; the thread begins to write when all rounds are over."""
-    peaks, gate = [], threading.Event()
-    for beside in (False, False, True):  # the first makes what later cells of the process share
-        gc.collect()
-        with MemoryMeter() as footprint:
-            federation = toy("local", model="mlp")
-            run(federation, 1)
-            tensors, _ = federation.state()
-            size = sum(tensor.nbytes for tensor in tensors.values())
-            writer = Writer(tmp_path / "checkpoint")
-            writer._thread.submit(gate.wait)
-            if beside:
-                writer.start(Checkpoint(1, tensors, {}))
-            del tensors
-            run(federation, 3)
-            peaks.append(footprint.peak)
-    gate.set()
-    writer.wait()
-    assert 0.5 * size < peaks[2] - peaks[1] <= size

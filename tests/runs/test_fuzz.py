@@ -78,19 +78,6 @@ KINDS = ("truncate", "flip", "swap", "link", "replace", "delete", "folder", "pip
 FAULTS = st.lists(
     st.builds(Fault, st.sampled_from(KINDS), st.integers(0, 1000), st.floats(0, 0.999)), min_size=1, max_size=2
 )
-FEW = [
-    Fault("truncate", 0, 0.5, "partition.json"),
-    Fault("flip", 0, 0, "timing.json"),
-    Fault("flip", 7, 0.4, "metrics.csv"),
-    Fault("swap", 1, 0.9, "partition.json"),
-    Fault("link", 0, 0, "timing.json"),
-    Fault("replace", 0, 0, "status.json"),
-    Fault("delete", 1, 0, "settings.json"),
-    Fault("delete", 0, 0, "run.json"),
-    Fault("folder", 0, 0, "partition.json"),
-    Fault("pipe", 1, 0, "timing.json"),
-    Fault("link of a folder", 1, 0, "lock"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -187,17 +174,6 @@ def resume(whole: Path, run: Path) -> None:
         for one in (run, whole)
     )
     assert ended == undisturbed
-
-
-@pytest.mark.parametrize("fault", FEW, ids=lambda fault: f"{fault.kind} {fault.name}")
-def test_one_fault_of_each_kind(whole: Path, fault: Fault) -> None:
-    """And the other cell keeps its place in the table."""
-    with damaged(whole, [fault]) as run:
-        check_numbers(whole, run)
-        if check(whole, run, "status", run):
-            assert "done" in {cell.status.state for cell in load_run(run).cells}
-        else:
-            assert fault.name == "run.json"
 
 
 @pytest.mark.long

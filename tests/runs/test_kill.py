@@ -1,7 +1,6 @@
 """Runs that are killed, interrupted or shared."""
 
 import os
-import shutil
 import signal
 import sys
 import time
@@ -13,11 +12,9 @@ from typing import Any
 import pytest
 
 from bench.results.results import load_run
-from bench.rng import generator
 from bench.runs.cell import run_cell
 from bench.runs.cell_options import Options
 from bench.settings import Settings
-from tests.engine.problems import ONE_OF_A_KIND, QUICK
 from tests.runs.conftest import Grid
 from tests.runs.helpers import CHILDREN, RESULTS, cells, states, wait_for
 from tests.warm import PATIENCE, Start
@@ -26,38 +23,6 @@ pytestmark = pytest.mark.faults
 
 
 OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
-KILLS = 3
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("method", sorted(ONE_OF_A_KIND))
-def test_kill_at_any_moment(cell: Callable[..., Settings], tmp_path: Path, method: str) -> None:
-    """A process is killed at seeded moments; another process continues in its folder and ends with the undisturbed
-    bytes."""
-    settings = cell(method=method, hp=QUICK.get(method, {}), participation=0.5, rounds=8)
-
-    def run(name: str, seconds: float | None = None) -> int | None:
-        child = CHILDREN.Process(target=run_cell, args=(settings, tmp_path / name, OPTIONS))
-        child.start()
-        child.join(seconds)
-        child.kill()
-        child.join()
-        return child.exitcode
-
-    assert run("first") == 0  # takes the time of the imports
-    start = time.monotonic()
-    assert run("whole") == 0
-    duration = time.monotonic() - start
-    folder = tmp_path / "killed"
-    for moment in generator("tests", "kill", method).uniform(0.2, 0.9, KILLS) * duration:
-        while run("killed", moment) != -signal.SIGKILL:  # it had finished: the machine has become faster
-            shutil.rmtree(folder)
-            moment /= 2
-    assert run_cell(settings, folder, OPTIONS).state == "done"
-    assert {name: (folder / name).read_bytes() for name in RESULTS} == {
-        name: (tmp_path / "whole" / name).read_bytes() for name in RESULTS
-    }
-    assert not list(folder.rglob("*.tmp"))
 
 
 def run_and_kill(settings: Settings, folder: Path, options: Options, change: int, changes: Connection) -> None:

@@ -6,7 +6,6 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
@@ -14,7 +13,6 @@ from sqlalchemy.pool import NullPool
 
 from bench.runs.tracking import embedded_uri, mirror_run, sqlite_url
 from tests.runs.conftest import Bench, Grid
-from tests.warm import PATIENCE, Start
 
 NASTY = ["a?3", "a?1", "a#1", "a%413", "ü [x];&=@:'"]
 """Names that are read as something else where they are not quoted."""
@@ -72,31 +70,6 @@ def test_mlflow_s_files_lie_in_the_run_s_folder(one_run: Path, tmp_path: Path, m
         (experiment,) = [one.experiment_id for one in client.search_experiments() if one.name == "small"]
         (run,) = [one for one in client.search_runs([experiment]) if "cell" in one.data.tags]
         assert "metrics.csv" in [artifact.path for artifact in client.list_artifacts(run.info.run_id)]
-    strays = {path for path in everything(tmp_path) - before if not any(path.is_relative_to(one) for one in folders)}
-    assert strays == set()
-
-
-@pytest.mark.long
-def test_studies_in_folders_of_similar_names_share_no_trial(start_in: Start, arrays: Path, tmp_path: Path) -> None:
-    """With the real command: the second sweep has to run its own trials, and reports find them."""
-    data = [{"name": "npz", "path": str(arrays)}]
-    grid = {
-        "methods": ["fedavg"], "datasets": data, "alphas": [1.0], "clients": 4, "model": "logistic", "batch_size": 10,
-        "rounds": 1,
-    }  # fmt: skip
-    study = {"grid": grid, "space": {"lr": [0.1, 0.5]}, "sampler": "grid", "seeds": [100, 101], "report_seeds": [0, 1]}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
-    before = everything(tmp_path)
-    names = ["a?1", "a?3"]
-    for name in names:
-        options = ["--device", "cpu", "--jobs", "1", "--no-tracking", "--no-page", "--out", name]
-        with start_in(["sweep", "--study", "study.yaml", *options], tmp_path) as process:
-            _, said = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, said
-        assert said.count(" of 2 (lr=") == 2, said
-        trials = sqlite3.connect(tmp_path / name / "study.db").execute("select count(*) from trials").fetchall()
-        assert trials == [(2,)]
-    folders = [tmp_path / name for name in names]
     strays = {path for path in everything(tmp_path) - before if not any(path.is_relative_to(one) for one in folders)}
     assert strays == set()
 

@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
@@ -172,13 +171,6 @@ def test_a_small_archive_of_many_bytes_or_files_is_refused(
     assert not any((tmp_path / "out").iterdir())
 
 
-def test_a_packed_run_has_the_numbers_of_the_run(run: Path, tmp_path: Path) -> None:
-    pack.pack(run, tmp_path / "a.tar.xz")
-    pack.unpack(tmp_path / "a.tar.xz", tmp_path / "again")
-    assert load_run(tmp_path / "again").results.equals(load_run(run).results)
-    assert {cell.status.state for cell in load_run(tmp_path / "again").cells} == {"done"}
-
-
 def test_pack_publishes_nothing_that_a_link_leads_to(run: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret", encoding="utf-8")
     folder = load_run(run).cells[0].folder
@@ -290,31 +282,6 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(run: Path) -> None:
 
 
 # -- a full disk ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_a_full_disk_keeps_the_archive_that_was_to_be_replaced(run: Path, tmp_path: Path) -> None:
-    """A limit on file sizes, in a process of its own: writing ends in the middle, as on a full disk."""
-    file = tmp_path / "a.tar.xz"
-    pack.pack(run, file)
-    before = file.read_bytes()
-    code = (
-        "import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from bench.cli import main; "
-        f"sys.argv = ['bench', 'pack', {str(run)!r}, '--out', {str(file)!r}]; main()"
-    )
-    limit = len(before) // 2
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    assert done.returncode == 1
-    assert "the disk is full" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert file.read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.xz", "run"]
 
 
 def test_a_replaced_file_is_whole_or_as_before(tmp_path: Path) -> None:

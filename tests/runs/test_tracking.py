@@ -469,12 +469,3 @@ def test_which_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "mlruns")
     with pytest.raises(UserError, match="MLFLOW_TRACKING_URI mlruns"):
         choose_store(tmp_path, None)
-
-
-def test_a_bad_address_writes_nothing(bench_here: Bench, grid10: Path, tmp_path: Path) -> None:
-    options = ("--out", tmp_path / "run", "--device", "cpu", "--tracking", "--tracking-uri", "htp://host")
-    assert (
-        "--tracking-uri htp://host: MLflow needs an address"
-        in bench_here("run", "--grid", grid10, *options, code=2).stderr
-    )
-    assert not (tmp_path / "run").exists()

@@ -143,20 +143,6 @@ def test_what_is_left_out_by_only_is_no_damage(kept: Path, tmp_path: Path, bench
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", ["settings.json", "partition.json", "tests.json"])
-def test_older_cells_without_their_checksums_are_looked_at(
-    run: Path, name: str, damage: Callable[[Path], None]
-) -> None:
-    folder = folder_of(run, "ditto")
-    older(folder)
-    assert {cell.status.state for cell in load_run(run).cells} == {"done"}
-    damage(folder / name)
-    cells = {cell.label: cell.status for cell in load_run(run).cells}
-    assert cells["ditto"].state == "interrupted"
-    assert name in cells["ditto"].reason
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
 def test_without_its_time_a_cell_has_all_its_numbers(
     whole: Path, run: Path, bench_here: Bench, damage: Callable[[Path], None]
 ) -> None:
