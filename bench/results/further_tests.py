@@ -225,33 +225,21 @@ class _Scoring:
                 }
         rows: _Rows = []
         for metric, by_client in scored.items():
-            if ALL in by_client:
-                rows += [self._row(metric, on, "", ALL, label, name, value) for name, value in by_client[ALL].items()]
-            else:
-                rows += self._means(metric, on, label, by_client)
+            place = {"round": models.rounds[metric], "metric": metric, "on": on, "split": label}
+            for quantity in next(iter(by_client.values())):
+                row = {**place, "quantity": quantity}
+                values = {client: scores[quantity] for client, scores in by_client.items()}
+                if ALL not in values:
+                    means = self._means(values).items()
+                    rows += [{**row, "mean": mean, "client": ALL, "value": value} for mean, value in means]
+                rows += [{**row, "mean": "", "client": client, "value": value} for client, value in values.items()]
         return rows
 
-    def _means(self, metric: str, on: str, label: str, by_client: dict[int, dict[str, float]]) -> _Rows:
-        """Rows of clients and of their means, weighted by training samples and equally."""
-        rows: _Rows = []
-        for quantity in next(iter(by_client.values()), {}):
-            values = np.array([scores[quantity] for scores in by_client.values()])
-            train = np.array([len(self._partition.train[i]) for i in by_client], np.float64)
-            for mean, weights in (("train_size", train), ("equal", np.ones(len(train)))):
-                rows.append(self._row(metric, on, mean, ALL, label, quantity, mean_of_present(values, weights)))
-            rows += [
-                self._row(metric, on, "", client, label, quantity, scores[quantity])
-                for client, scores in by_client.items()
-            ]
-        return rows
-
-    def _row(
-        self, metric: str, on: str, mean: str, client: int, label: str, quantity: str, value: float
-    ) -> dict[str, Any]:
-        return {
-            "round": self._models.rounds[metric], "metric": metric, "on": on, "mean": mean, "client": client,
-            "split": label, "quantity": quantity, "value": value,
-        }  # fmt: skip
+    def _means(self, values: dict[int, float]) -> dict[str, float]:
+        """The means of clients' values by name, weighted by training samples and equally."""
+        of_clients, train = np.array([*values.values()]), [float(len(self._partition.train[i])) for i in values]
+        weights = {"train_size": np.array(train), "equal": np.ones(len(train))}
+        return {mean: mean_of_present(of_clients, each) for mean, each in weights.items()}
 
 
 def _append(folder: Path, rows: _Rows) -> None:
