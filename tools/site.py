@@ -1,20 +1,26 @@
-"""What the site's pages take from the command line: `<!-- bench datasets -->` becomes what that command prints.
+"""What the site's pages take from elsewhere: `<!-- bench datasets -->` becomes what that command prints.
 
-A page in the repository has only the command, so that no copy of its output grows old.
+A page in the repository has only the command, or the name of a file with a table, so that no copy grows old.
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from bench.cli.app import app
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Fill in a page's outputs; `COMMAND --help` stands for the help of all commands. MkDocs calls it for each page."""
-    return re.sub(r"^<!-- bench (.+) -->$", lambda found: _printed(found[1]), markdown, flags=re.MULTILINE)
+    """Fill in a page's outputs and tables; MkDocs calls it for each page.
+
+    `<!-- bench COMMAND --help -->` stands for the help of all commands, `<!-- table FILE KEY -->` for one of a file.
+    """
+    markdown = re.sub(r"(?m)^<!-- table (\S+) (\w+) -->$", lambda found: _table(*found.groups()), markdown)
+    return re.sub(r"(?m)^<!-- bench (.+) -->$", lambda found: _printed(found[1]), markdown)
 
 
 def _printed(command: str) -> str:
@@ -31,6 +37,13 @@ def _printed(command: str) -> str:
             raise RuntimeError(f"bench {command}: {done.output}")
         outputs.append(done.output.strip())
     return "\n\n".join(f"```text\n{output}\n```" for output in outputs)
+
+
+def _table(file: str, key: str) -> str:
+    """The mistakes and messages under a key of a file in docs/."""
+    text = (Path(__file__).parents[1] / "docs" / file).read_text(encoding="utf-8")
+    rows = [("mistake", "message"), ("---", "---"), *yaml.safe_load(text)[key].items()]
+    return "\n".join(f"| {mistake} | {message} |" for mistake, message in rows)
 
 
 def _paths() -> list[list[str]]:

@@ -62,5 +62,8 @@ def test_a_page_of_the_site_has_what_a_command_prints() -> None:
     assert "--checkpoint-seconds" in helped
     with pytest.raises(RuntimeError, match="bench nothing: "):
         on_page_markdown("<!-- bench nothing -->")
+    page = on_page_markdown((ROOT / "docs" / "first-mistakes.md").read_text(encoding="utf-8"))
+    assert page.count("| mistake | message |\n| --- | --- |\n") == 3
+    assert "\n| a draw | … draws from torch's generator: " in page
     named = {name for page in PAGES for name in re.findall(r"^<!-- (bench .+) -->$", page.read_text(), re.MULTILINE)}
     assert named == {"bench datasets", "bench models", "bench --help", "bench COMMAND --help"}
