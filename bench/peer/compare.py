@@ -25,14 +25,14 @@ from bench.plugin import METHODS, loaded_files
 from bench.settings import Settings
 
 ROUNDING = 1e-5
-"""Outputs that differ by less are equal: both codes compute in float64, and add in other orders."""
+"""_Outputs that differ by less are equal: both codes compute in float64, and add in other orders."""
 
-Steps = dict[tuple[int, int], list[Any]]
-Outputs = dict[tuple[int, int], dict[str, Floats]]
+_Steps = dict[tuple[int, int], list[Any]]
+_Outputs = dict[tuple[int, int], dict[str, Floats]]
 
 
 @dataclass
-class Course:
+class PeerRun:
     """What one code computed.
 
     Attributes:
@@ -41,13 +41,13 @@ class Course:
         selected: the clients of each round.
     """
 
-    outputs: Outputs = field(default_factory=dict)
-    steps: Steps = field(default_factory=dict)
+    outputs: _Outputs = field(default_factory=dict)
+    steps: _Steps = field(default_factory=dict)
     selected: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Agreement:
     """How far two codes agree.
 
     Attributes:
@@ -66,9 +66,9 @@ class Verdict:
         return not self.place
 
 
-def run_here(settings: Settings, data_root: Path) -> Course:
+def run_here(settings: Settings, data_root: Path) -> PeerRun:
     """Run a cell, and keep its outputs after each round and the values after each local step."""
-    course, cell = Course(), Federation.of(settings, data_root, executor="debug")
+    course, cell = PeerRun(), Federation.of(settings, data_root, executor="debug")
     cell.engine.watch = lambda request: _Kept(request, course.steps)
     for version in range(settings.rounds + 1):
         _keep_outputs(course.outputs, cell, version)
@@ -78,7 +78,7 @@ def run_here(settings: Settings, data_root: Path) -> Course:
     return course
 
 
-def _keep_outputs(outputs: Outputs, cell: Federation, version: int) -> None:
+def _keep_outputs(outputs: _Outputs, cell: Federation, version: int) -> None:
     evaluation = cell.outputs()
     for i, at in cell.evaluator.scorers.trained.own.items():
         models = {"pm": evaluation.personal.get(i), "gm": evaluation.generic}
@@ -92,7 +92,7 @@ def _keep_outputs(outputs: Outputs, cell: Federation, version: int) -> None:
 class _Kept(Watch):
     """Keeps the trained values after each step, part by part."""
 
-    def __init__(self, request: Prepared, steps: Steps) -> None:
+    def __init__(self, request: Prepared, steps: _Steps) -> None:
         super().__init__(request)
         self._steps, self._models = steps, dict(request.recipe.parts)
 
@@ -113,7 +113,7 @@ def run_there(
     arguments: Sequence[str],
     selected: list[list[int]],
     classes: Sequence[Path] = (),
-) -> Course:
+) -> PeerRun:
     """Run PFLlib's `main.py` on the samples, batches, selections and initial values of a cell.
 
     Args:
@@ -125,7 +125,7 @@ def run_there(
     Raises:
         UserError: its code ended with an error.
     """
-    cell, course = Federation.of(settings, data_root), Course()
+    cell, course = Federation.of(settings, data_root), PeerRun()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         _write(cell, selected, classes, folder)
@@ -167,7 +167,7 @@ def _write(cell: Federation, selected: list[list[int]], classes: Sequence[Path],
     (folder / pfllib.PLAN).write_text(json.dumps(plan), encoding="utf-8")
 
 
-def compare(here: Course, there: Course) -> Verdict:
+def compare(here: PeerRun, there: PeerRun) -> Agreement:
     """Compare the outputs after each round, and name the first round and local step in which they differ."""
     rounds = sorted({round for round, _ in there.outputs})
     tests = sorted({number for outputs in there.outputs.values() for number in outputs})
@@ -180,14 +180,14 @@ def compare(here: Course, there: Course) -> Verdict:
     differences = tuple(max(far[number, nearest[number]][k] for number in tests) for k in range(len(rounds)))
     first = next((round for round, value in zip(rounds, differences, strict=True) if not value < ROUNDING), None)
     models = tuple(nearest[number] for number in tests)
-    return Verdict(differences, models, "" if first is None else _place(here, there, first))
+    return Agreement(differences, models, "" if first is None else _place(here, there, first))
 
 
-def _models(course: Course) -> list[str]:
+def _models(course: PeerRun) -> list[str]:
     return sorted(set.intersection(*(set(outputs) for outputs in course.outputs.values())))
 
 
-def _farthest(here: Course, there: Course, round: int, number: str, model: str) -> float:
+def _farthest(here: PeerRun, there: PeerRun, round: int, number: str, model: str) -> float:
     """The largest difference over clients between a test's outputs and those of a model here; infinite without any."""
     pairs = [
         (here.outputs[at][model], outputs[number])
@@ -198,7 +198,7 @@ def _farthest(here: Course, there: Course, round: int, number: str, model: str) 
     return float(max(differences, default=np.inf))
 
 
-def _place(here: Course, there: Course, round: int) -> str:
+def _place(here: PeerRun, there: PeerRun, round: int) -> str:
     """Where two codes part whose outputs differ after a round, in words."""
     if round == 0:
         return "before the first round: initial values, or what is tested"

@@ -41,7 +41,7 @@ _BUILT = "Mclr_Logistic"
 """The network that `main.py` builds for `-m MLR`; ours is built in its place."""
 
 
-class Network(nn.Module):
+class WithFc(nn.Module):
     """A network whose head is called `fc`, as `main.py` expects."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -150,7 +150,7 @@ class Loader:
             yield x[at[:size]], y[at[:size]]
 
 
-class Absent(types.ModuleType):
+class AbsentPackage(types.ModuleType):
     """Stands in for a package that is not installed: it can be imported from, and nothing of it can be used."""
 
     def __getattr__(self, name: str) -> Any:
@@ -181,7 +181,7 @@ def replace_parts(recorder: Recorder, system: Path, folder: Path) -> None:
     torch.set_num_threads(1)
     sys.path.insert(0, str(system))
     for name in absent_packages(system):
-        sys.modules[name] = Absent(name)
+        sys.modules[name] = AbsentPackage(name)
     torch.utils.data.DataLoader = recorder.loader  # type: ignore[misc, assignment]
     sklearn.metrics.roc_auc_score = lambda *_, **__: 0.0
     torch.argmax, torch.argmin = (_watched(function, recorder) for function in (torch.argmax, torch.argmin))
@@ -196,7 +196,7 @@ def replace_parts(recorder: Recorder, system: Path, folder: Path) -> None:
     if recorder.plan["classes"]:
         average: Any = importlib.import_module("flcore.servers.serveravg")
         average.FedAvg = _own_server(server.Server, recorder.plan["classes"])
-    setattr(models, _BUILT, lambda *_, **__: Network(torch.load(folder / NETWORK, weights_only=False)))
+    setattr(models, _BUILT, lambda *_, **__: WithFc(torch.load(folder / NETWORK, weights_only=False)))
 
 
 def _own_server(base: type, files: list[str]) -> Any:
