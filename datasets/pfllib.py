@@ -81,8 +81,8 @@ def load(
 
 
 def _counts(folder: Path) -> list[dict[int, int] | None]:
-    """By client the number of its samples of each label, as `config.json` says; None where there is no such file, as
-    of Shakespeare.
+    """Read each client's number of samples of each label from `config.json`; None where there is no such file, as of
+    Shakespeare.
 
     Raises:
         UserError: the folder has no clients, or the file is not in PFLlib's format.

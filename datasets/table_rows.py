@@ -298,7 +298,7 @@ def _notes(features: Columns, y: Array, groups: Array | None, subjects: Array | 
 
 
 def _doubts(features: Columns, y: Array, groups: Array | None, subjects: Array | None) -> dict[str, str]:
-    """What makes a decision on a table mean little, by the name that `--accept` takes."""
+    """Reasons why a decision on a table means little, by the name that `--accept` takes."""
     doubts = {}
     for column, (kind, values) in features.items():
         if (share := telling(kind, values, y)) >= TELLING:

@@ -2,7 +2,7 @@
 
 FLOORS = [
     "base", "samples", "config", "models", "metrics", "channel", "attacks", "engine", "federation", "store", "results",
-    "runs", "conformance", "speed", "cluster", "sites",
+    "runs", "conformance", "peer", "speed", "cluster", "sites",
     "api",
     "cli",
 ]  # fmt: skip

@@ -3,7 +3,6 @@
 Names and defaults of arguments are those of PFLlib at `COMMIT`, which is the newest version that was looked at.
 """
 
-import argparse
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -291,7 +290,7 @@ def translate(words: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
     """
     from bench.config.grid import load_grid
 
-    given = vars(_parser().parse_args(words))
+    given = _given(words)
     values = _Recorded({name: default for name, (_, default) in ARGUMENTS.items()} | given)
     here = _known(ALGORITHMS, "algo", values["algorithm"], "algorithm")
     model, model_options, model_note = _known(MODELS, "m", values["model"], "model")
@@ -328,19 +327,22 @@ class _Recorded(dict[str, Any]):
         return super().__getitem__(name)
 
 
-class _Parser(argparse.ArgumentParser):
-    """`main.py`'s parser, whose refusal is an error of the user."""
+def _given(words: list[str]) -> dict[str, Any]:
+    """Read the arguments that are given, as `main.py`'s parser does.
 
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"PFLlib's main.py would refuse this: {message}")
+    Raises:
+        UserError: `main.py` would refuse them.
+    """
+    import argparse  # every command imports this file
 
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise UserError(f"PFLlib's main.py would refuse this: {message}")
 
-def _parser() -> _Parser:
-    """`main.py`'s parser; its result has the arguments that are given."""
-    parser = _Parser(prog="main.py", add_help=False)
+    parser = Parser(prog="main.py", add_help=False)
     for name, (short, default) in ARGUMENTS.items():
         parser.add_argument(f"-{short}", f"--{name}", type=type(default), default=argparse.SUPPRESS)
-    return parser
+    return vars(parser.parse_args(words))
 
 
 def _known(table: Mapping[str, Any], short: str, name: str, noun: str) -> Any:

@@ -33,7 +33,7 @@ _Outputs = dict[tuple[int, int], dict[str, Floats]]
 
 @dataclass
 class PeerRun:
-    """What one code computed.
+    """The results of one code.
 
     Attributes:
         outputs: by round and client, the outputs of each tested model by its name, `[tests, classes]`.
@@ -47,8 +47,8 @@ class PeerRun:
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """How far two codes agree.
+class Likeness:
+    """The differences between two codes.
 
     Attributes:
         differences: by round, the largest difference over clients and tests.
@@ -167,7 +167,7 @@ def _write(cell: Federation, selected: list[list[int]], classes: Sequence[Path],
     (folder / pfllib.PLAN).write_text(json.dumps(plan), encoding="utf-8")
 
 
-def compare(here: PeerRun, there: PeerRun) -> Agreement:
+def compare(here: PeerRun, there: PeerRun) -> Likeness:
     """Compare the outputs after each round, and name the first round and local step in which they differ."""
     rounds = sorted({round for round, _ in there.outputs})
     tests = sorted({number for outputs in there.outputs.values() for number in outputs})
@@ -180,7 +180,7 @@ def compare(here: PeerRun, there: PeerRun) -> Agreement:
     differences = tuple(max(far[number, nearest[number]][k] for number in tests) for k in range(len(rounds)))
     first = next((round for round, value in zip(rounds, differences, strict=True) if not value < ROUNDING), None)
     models = tuple(nearest[number] for number in tests)
-    return Agreement(differences, models, "" if first is None else _place(here, there, first))
+    return Likeness(differences, models, "" if first is None else _place(here, there, first))
 
 
 def _models(course: PeerRun) -> list[str]:
@@ -194,12 +194,12 @@ def _farthest(here: PeerRun, there: PeerRun, round: int, number: str, model: str
         for at, outputs in there.outputs.items()
         if at[0] == round and number in outputs and at in here.outputs
     ]
-    differences = [np.abs(ours - theirs).max() if ours.shape == theirs.shape else np.inf for ours, theirs in pairs]
+    differences = [np.abs(a - b).max() if a.shape == b.shape else np.inf for a, b in pairs]
     return float(max(differences, default=np.inf))
 
 
 def _place(here: PeerRun, there: PeerRun, round: int) -> str:
-    """Where two codes part whose outputs differ after a round, in words."""
+    """The place, in words, where two codes part whose outputs differ after a round."""
     if round == 0:
         return "before the first round: initial values, or what is tested"
     for client in here.selected[round - 1]:
@@ -233,9 +233,9 @@ def _is_among(vector: Floats, spec: Any, steps: list[Floats]) -> bool:
         head = sum(entry.size for entry in spec.params if entry.name.startswith("head."))
         slices += [vector[: len(vector) - head], vector[len(vector) - head :]]
     return any(
-        len(values) == len(theirs) and len(theirs) and np.abs(values - theirs).max() < ROUNDING
+        len(values) == len(step) and len(step) and np.abs(values - step).max() < ROUNDING
         for values in slices
-        for theirs in steps
+        for step in steps
     )
 
 

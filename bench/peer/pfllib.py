@@ -73,7 +73,7 @@ class Recorder:
         self._clients: dict[int, Any] = {}
 
     def trained(self, client: int) -> tuple[bool, ...]:
-        """Which tensors of a client's model are trained now: a new training begins where this changes."""
+        """Tell for each tensor of a client's model whether it is trained now; where this changes, a training begins."""
         model = getattr(self._clients.get(client), "model", None)
         return tuple(p.requires_grad for p in model.parameters()) if isinstance(model, nn.Module) else ()
 
@@ -209,8 +209,8 @@ def _own_server(base: type, files: list[str]) -> Any:
         assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)]
-    return next(value for value in found if value.__module__ == module.__name__)
+    servers = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)]
+    return next(value for value in servers if value.__module__ == module.__name__)
 
 
 def _watched(function: Any, recorder: Recorder) -> Any:

@@ -1,4 +1,4 @@
-"""What a site may tell others of its table before anything is shared: counts, shares, means and deviations with noise.
+"""A summary of a site's table that may be shared before anything else: counts, shares, means, deviations, with noise.
 
 The noise makes the file differentially private (Dwork et al. 2006, "Calibrating noise to sensitivity in private data
 analysis"): with or without any one row, or subject, each file is as likely but for a factor of exp(epsilon). What rows
@@ -110,7 +110,7 @@ def totals(
 
 
 def sensitivity(bound: list[str] | tuple[float, float]) -> int:
-    """By how much a row changes a column's totals in sum: a count by 1; or count, sum and squares by `STEPS` each."""
+    """The sum of a row's changes to a column's totals: a count by 1; or count, sum and squares by `STEPS` each."""
     return 1 if isinstance(bound, list) else 3 * STEPS
 
 

@@ -119,8 +119,8 @@ def as_json(verdict: ConsortiumVerdict, evidence: Evidence, course: Course) -> d
             "rows": len(evidence.rows.site),
             "guess": _score(evidence, evidence.guess),
             "baselines": [
-                {"name": one.name, "fitted": one.fitted, "test": _score(evidence, one.values)}
-                for one in evidence.baselines
+                {"name": model.name, "fitted": model.fitted, "test": _score(evidence, model.values)}
+                for model in evidence.baselines
             ],
             "methods": judged,
             "missing": evidence.missing,
@@ -234,18 +234,18 @@ def _over_alone(values: Floats, verdict: ConsortiumVerdict, evidence: Evidence) 
 
 
 def _beside_table(verdict: ConsortiumVerdict, evidence: Evidence) -> Table:
-    """What the models are measured by: saying what is most frequent, and models from outside."""
+    """Models that a decision compares with: the most frequent class for all rows, and models from outside."""
     guess = Baseline("always what is most frequent", "each site by itself", evidence.guess)
     rows = tuple(
         (
-            one.name,
+            model.name,
             (
-                words(one.fitted),
-                number(_score(evidence, one.values), decimals=1),
-                words(_over_alone(one.values, verdict, evidence)),
+                words(model.fitted),
+                number(_score(evidence, model.values), decimals=1),
+                words(_over_alone(model.values, verdict, evidence)),
             ),
         )
-        for one in (guess, *evidence.baselines)
+        for model in (guess, *evidence.baselines)
     )
     heads = ("fitted", "held out", "gain over alone")
     labels = evidence.rows.labels
@@ -256,7 +256,7 @@ def _beside_table(verdict: ConsortiumVerdict, evidence: Evidence) -> Table:
 
 
 def _model_section(verdict: ConsortiumVerdict, evidence: Evidence) -> list[Section]:
-    """What the recommended model, or the judged one, says of rows of each class, and how far it can be believed."""
+    """The answers of the recommended or judged model for rows of each class, and how far they can be believed."""
     name = verdict.method or verdict.judged
     probabilities = evidence.candidates[name].probabilities
     if probabilities is None:

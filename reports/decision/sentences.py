@@ -174,7 +174,7 @@ def _together(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
 
 
 def _groups(verdict: ConsortiumVerdict) -> list[str]:
-    """What sites of each size gain, where sizes differ."""
+    """The gains of sites of each size, where sizes differ."""
     if len(verdict.groups) < 2:
         return []
     said = [f"{group.name} {points(group.gain)}{_of_group(group)}" for group in verdict.groups]

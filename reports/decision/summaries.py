@@ -1,4 +1,4 @@
-"""What summaries of several sites say before anything is shared: how different the sites are, and which could gain."""
+"""Summaries of several sites, read before anything is shared: how different the sites are, and which could gain."""
 
 import math
 from collections.abc import Mapping
@@ -113,8 +113,8 @@ def _farthest(summary: Mapping[str, Any], others: list[Mapping[str, Any]]) -> tu
         mean = sum(count * other["mean"] for count, other in known) / rows
         spread = math.sqrt(sum(count * deviation**2 for count, deviation in spreads) / told)
         noise = [entry["noise of the mean"], *(count / rows * other["noise of the mean"] for count, other in known)]
-        own = (entry["deviation"] or spread) / math.sqrt(max(1, summary["rows"]))
-        error = math.sqrt(2 * sum(scale**2 for scale in noise) + own**2 + spread**2 / rows)
+        sampling = (entry["deviation"] or spread) / math.sqrt(max(1, summary["rows"]))
+        error = math.sqrt(2 * sum(scale**2 for scale in noise) + sampling**2 + spread**2 / rows)
         apart = entry["mean"] - mean
         if abs(apart) / spread > abs(best[1]):
             best = (column, apart / spread, abs(apart) > _SURE * error)

@@ -134,7 +134,7 @@ class ConsortiumVerdict:
 
     @property
     def advice(self) -> set[Advice]:
-        """What groups of sites should do."""
+        """The advice to groups of sites."""
         return {group.advice for group in self.groups}
 
     @property
@@ -149,7 +149,7 @@ class ConsortiumVerdict:
 
     @property
     def site_advice(self) -> dict[str, Advice]:
-        """What each site should do, by its name: what its group should, unless that is shown to be wrong for it."""
+        """The advice to each site, by its name: that to its group, unless it is shown to be wrong for the site."""
         turned: dict[Advice, Advice] = {"together": "alone", "alone": "together"}
         exceptions = {site.name for sites in self.exceptions.values() for site in sites}
         return {
@@ -319,7 +319,7 @@ def _simplest(together: Question, single: Question, beyond: Question | None) -> 
 
 
 def _advice(gain: CrossedMean, best: CrossedMean, margin: float) -> Advice:
-    """What a group should do, by its gain with the judged method and with the best by validation."""
+    """The advice to a group, by its gain with the judged method and with the best by validation."""
     if max(gain.high, best.high) <= margin:
         return "alone"
     return "together" if gain.low > 0 else "undecided"

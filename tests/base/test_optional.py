@@ -20,7 +20,7 @@ from datasets.tables import read_table
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 IMPORTED_AS = {"dp-accounting": "dp_accounting", "PyYAML": "yaml", "scikit-learn": "sklearn"}
-BROUGHT_ALONG = {"PIL", "markupsafe", "pydantic_core", "sqlalchemy", "triton", "typing_extensions"}
+BROUGHT_ALONG = {"PIL", "markupsafe", "pydantic_core", "sqlalchemy", "threadpoolctl", "triton", "typing_extensions"}
 """Modules of packages that the dependencies need themselves."""
 BEHIND = ("bench/cluster/", "bench/federation/privacy.py", "bench/sites/flare.py")
 """Files that import such a package themselves: they are reached behind a call of `optional`, or of `check_privacy`.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.config.grid import load_grid
-from bench.peer.compare import Agreement, alternatives, compare, run_here, run_there
+from bench.peer.compare import Likeness, alternatives, compare, run_here, run_there
 from bench.settings import Settings
 from tests.peer.checkout import checkout
 from tests.runs.conftest import Bench
@@ -69,7 +69,7 @@ def cell(**settings: Any) -> Settings:
     return load_grid(grid | settings).cells[0]
 
 
-def verdict(tmp_path: Path, settings: Settings, mu: float = 0.5, divisor: str = "sum(weights)") -> Agreement:
+def verdict(tmp_path: Path, settings: Settings, mu: float = 0.5, divisor: str = "sum(weights)") -> Likeness:
     """Compare a cell with FedProx in the style of PFLlib."""
     files = []
     for name, text in (("serverprox.py", SERVER), ("clientprox.py", CLIENT)):
