@@ -164,7 +164,7 @@ def _together(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
     basis = f"`{verdict.judged}` against `{ALONE}`, {len(evidence.rows.site)} held-out rows, {seeds} seeds"
     rows = f"Weighted by rows it is {points(verdict.by_rows)}."
     of = f"{points(gain)} on average over {sites} sites, each counting the same ({basis}). {rows}"
-    if gain.low > 0 and gain.high > verdict.margin:
+    if gain.low > 0 and verdict.together.answer != "no":
         return f"Training together gains {of}"
     if gain.high < 0:
         return f"Training together loses against training alone: {of}"
