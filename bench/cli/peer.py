@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.cli.commands import Commands, PluginFiles
+from bench.cli.commands import Commands, PluginFiles, load_plugins
 from bench.errors import UserError
 from bench.runs.options import DataRoot
 
@@ -49,6 +49,7 @@ def pfllib(
 
     The exit status is 1 if they differ. The data are scikit-learn's digits unless `--set` names others.
     """
+    load_plugins(plugin)
     if not (checkout / "system" / "main.py").is_file():
         raise UserError(f"{checkout} is no checkout of PFLlib: it has no system/main.py")
     if (client is None) != (server is None):

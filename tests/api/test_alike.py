@@ -48,7 +48,12 @@ DOORS = {
         },
         {"overrides": "`--set`"},
     ),
-    "decide": (decide, bench.decide, {"plugin": "bench.load_file loads one"}, {}),
+    "decide": (
+        decide,
+        bench.decide,
+        {"plugin": "bench.load_file loads one", "from_summaries": "prints for a reader"},
+        {},
+    ),
     "evaluate": (evaluate, bench.evaluate, {"plugin": "bench.load_file loads one"}, {}),
     "report": (report, bench.report, {"plugin": "bench.load_file loads one"}, {}),
     "verify": (

@@ -97,7 +97,7 @@ def check_queries(bench: Bench, run: Path) -> None:
 
 BAD = {
     "an option twice": (["--jobs", "2", "--jobs", "3"], "--jobs is given 2 times, and only one can count"),
-    "a setting twice": (["--set", "seed=1", "--set", "seeds=[2]"], "--set seeds=[2]: --set seed=... is given, too"),
+    "a setting twice": (["--set", "seed=1", "--set", "seeds=[2]"], "--set seeds=[2]: --set seed=... sets the same key"),
     "too many clients": (["--set", "clients=1000"], "clients"),
     "no such option": (["--jbos", "2"], "--jobs"),
 }

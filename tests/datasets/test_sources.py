@@ -87,7 +87,7 @@ def test_the_command_writes_all_of_them_and_the_validator_takes_them(tmp_path: P
     """The second part where `mlcroissant` is installed (`make validate` runs it in an environment of its own)."""
     command = [sys.executable, "-m", "bench.cli", "datasets", "--croissant", "out"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "csv, hugging_face, image_folder, npz, parquet, texts" in done.stdout
+    assert "csv, hugging_face, image_folder, npz, parquet, pfllib, texts" in done.stdout
     assert sorted(path.stem for path in (tmp_path / "out").iterdir()) == NAMES
     assert (tmp_path / "out" / "mnist.json").read_text(encoding="utf-8") == sources.describe("mnist")
     if importlib.util.find_spec("mlcroissant"):

@@ -223,7 +223,7 @@ def test_the_report_has_a_table_of_each_score_with_the_number_of_clients_without
 
 
 def test_one_cell_is_not_scored_in_two_ways(cell: Cell) -> None:
-    with pytest.raises(UserError, match=r"there twice with different `metrics`.*at the top of the grid"):
+    with pytest.raises(UserError, match=r"has this cell twice with different `metrics`.*at the top of the grid"):
         plan([cell(label="a"), cell(label="b", metrics=["ece"])], Path("data"), download=False)
 
 

@@ -126,7 +126,10 @@ def test_set_reaches_the_study_and_its_grid(write: Write) -> None:
 def test_set_is_stronger_than_the_study_and_given_once(write: Write) -> None:
     study = load_study(str(write(set={"rounds": 7, "alphas": [0.3]})), ["alpha=0.5"])
     assert {(cell.rounds, cell.alpha) for cell in study.grid.cells} == {(7, 0.5)}
-    for twice, said in ((["trials=2", "trials=3"], "trials=... is given"), (["lr=1", "lr=2"], "lr=... is given")):
+    for twice, said in (
+        (["trials=2", "trials=3"], "trials=... is given twice"),
+        (["lr=1", "lr=2"], "lr=... sets the same"),
+    ):
         with pytest.raises(UserError, match=said):
             load_study(str(write()), twice)
     with pytest.raises(UserError, match=r"--trials 2: --set trials=... is given, too"):

@@ -1,0 +1,47 @@
+"""Comparing the results of two codes, on values that are made up."""
+
+from typing import Any
+
+import numpy as np
+
+from bench.peer.compare import PeerRun, compare
+
+SPEC = "no model"  # a trained part that is no model value
+
+
+def run(outputs: list[float], steps: list[float]) -> PeerRun:
+    """One client, whose outputs after each round and trained value after each step of the first are these numbers."""
+    values: list[Any] = [[(np.array([step]), SPEC)] for step in steps]
+    return PeerRun({(k, 0): {"gm": np.array([[x]])} for k, x in enumerate(outputs)}, {(0, 0): values}, [[0]])
+
+
+def other(outputs: list[float], steps: list[float]) -> PeerRun:
+    """The same by PFLlib's code."""
+    tested = {(k, 0): {"0": np.array([[x]])} for k, x in enumerate(outputs)}
+    return PeerRun(tested, {(0, 0): [np.array([step]) for step in steps]})
+
+
+def test_rounding_is_no_difference() -> None:
+    likeness = compare(run([1, 2], [0.5, 0.25]), other([1, 2 + 1e-9], [0.5, 0.25]))
+    assert likeness.equal
+    assert likeness.models == ("gm",)
+    assert likeness.differences[0] == 0
+
+
+def test_the_first_step_that_the_other_code_does_not_take_is_named() -> None:
+    place = compare(run([1, 2], [0.5, 0.25, 0.125]), other([1, 2.5], [0.5, 0.2, 0.1])).place
+    assert place == "round 1, client 0, local step 2 of 3 here (3 there)"
+
+
+def test_equal_steps_leave_what_comes_after_them() -> None:
+    place = compare(run([1, 2], [0.5, 0.25]), other([1, 2.5], [0.5, 0.25])).place
+    assert place.startswith("round 1, after local training")
+
+
+def test_a_code_that_takes_further_steps_differs_in_their_number() -> None:
+    place = compare(run([1, 2], [0.5]), other([1, 2.5], [0.5, 0.25])).place
+    assert "there are 1 here and 2 there" in place
+
+
+def test_what_differs_before_the_first_round_has_no_step() -> None:
+    assert compare(run([1, 2], [0.5]), other([1.5, 2], [0.5])).place.startswith("before the first round")
