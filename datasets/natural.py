@@ -35,8 +35,9 @@ def natural(
     seeds is then one over the same clients. They keep the order of their names. The generic model is tested on the
     union of the local tests.
 
+    The data set and the seed are as in `make_partition`.
+
     Args:
-        dataset, seed: as in `make_partition`.
         clients: a number, those held out among them, or `all` groups that are large enough.
         min_samples: groups with fewer samples to divide are left out.
         pooled: use all groups and assign them to the clients at random; the clients' numbers of groups differ by at

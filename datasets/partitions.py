@@ -34,8 +34,9 @@ def dirichlet(
 
     The classes are cut at the rounded running sums of the shares. No sample is given twice; a client may stay empty.
 
+    The first four arguments are those of `make_partition`.
+
     Args:
-        dataset, clients, alpha, seed: as in `make_partition`.
         balanced: a client that holds 1/N of all samples gets none of the remaining classes (PGFed's released code).
         min_samples: draw again until every client has that many (PGFed's released code).
         top_up: clients with fewer samples are filled up to this number, at random from the largest clients.
@@ -99,8 +100,9 @@ def classes(
     each of its classes, the first part for training and the rest for its test. The generic model is tested on the union
     of these tests.
 
+    The data set, the number of clients and the seed are as in `make_partition`.
+
     Args:
-        dataset, clients, seed: as in `make_partition`.
         k: classes per client.
         same_classes: all clients have the same classes (the paper's IID case); otherwise each draws its own.
         test_share: share of each bucket that is for tests.

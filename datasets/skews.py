@@ -79,8 +79,9 @@ def quantity(
 ) -> Split:  # fmt: skip
     """Quantity skew without label skew: each client gets samples at random, in numbers that follow `law`.
 
+    The data set, the clients, the seed, `shares` and `fixed_tests` are as in `dirichlet`.
+
     Args:
-        dataset, clients, seed, shares, fixed_tests: as in `dirichlet`.
         law: sizes are in proportion to a draw from Dir(parameter) (`dirichlet`), to the exponential of a normal draw
             with standard deviation `parameter` (`lognormal`), or to rank ** -parameter with random ranks (`power`).
         parameter: parameter of the law.
