@@ -43,13 +43,13 @@ def _table(file: str, key: str) -> str:
     """The mistakes and messages under a key of a file in docs/."""
     text = (Path(__file__).parents[1] / "docs" / file).read_text(encoding="utf-8")
     rows = [("mistake", "message"), ("---", "---"), *yaml.safe_load(text)[key].items()]
-    return "\n".join(f"| {mistake} | {_no_links(message)} |" for mistake, message in rows)
+    return "\n".join(f"| {mistake} | {_as_text(message)} |" for mistake, message in rows)
 
 
-def _no_links(text: str) -> str:
-    """Escape brackets outside code, which Markdown would take for a link's."""
+def _as_text(text: str) -> str:
+    """Escape outside code what Markdown would take for a link or for bold text."""
     parts = text.split("`")
-    return "`".join(part if i % 2 else part.replace("[", r"\[") for i, part in enumerate(parts))
+    return "`".join(part if i % 2 else re.sub(r"([\[_])", r"\\\1", part) for i, part in enumerate(parts))
 
 
 def _paths() -> list[list[str]]:
