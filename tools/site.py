@@ -19,8 +19,8 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
     `<!-- bench COMMAND --help -->` stands for the help of all commands, `<!-- table FILE KEY -->` for one of a file.
     """
-    markdown = re.sub(r"(?m)^<!-- table (\S+) (\w+) -->$", lambda found: _table(*found.groups()), markdown)
-    return re.sub(r"(?m)^<!-- bench (.+) -->$", lambda found: _printed(found[1]), markdown)
+    markdown = re.sub(r"(?m)^<!-- table (\S+) (\w+) -->$", lambda mark: _table(*mark.groups()), markdown)
+    return re.sub(r"(?m)^<!-- bench (.+) -->$", lambda mark: _printed(mark[1]), markdown)
 
 
 def _printed(command: str) -> str:

@@ -63,7 +63,7 @@ def data(
     """
     arguments = given(locals(), "as_json", "html", "plugin", "summary", "epsilon", "bounds")
     if summary is not None:
-        from bench.api.summary import summarise_table
+        from bench.results.site_summary import summarise_table
 
         typer.echo(summarise_table(Path(source), summary, label, subject, bounds, epsilon))
         return

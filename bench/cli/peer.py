@@ -52,8 +52,8 @@ def pfllib(
     load_plugins(plugin)
     if not (checkout / "system" / "main.py").is_file():
         raise UserError(f"{checkout} is no checkout of PFLlib: it has no system/main.py")
-    if (client is None) != (server is None):
-        raise UserError("--client and --server go together")
+    if (client is None) != (server is None) or (client and not method):
+        raise UserError("--client, --server and --method go together: the classes, and the method here beside them")
     words = [f"-algo={algo}", f"-gr={rounds}", *(f"-{name}={value}" for name, value in _DEFAULTS.items())]
     words += arguments or []
     cell = _cell(words, method, set_ or [], plugin or [])

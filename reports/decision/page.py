@@ -259,9 +259,9 @@ def _model_section(verdict: ConsortiumVerdict, evidence: Evidence) -> list[Secti
     """The answers of the recommended or judged model for rows of each class, and how far they can be believed."""
     name = verdict.method or verdict.judged
     probabilities = evidence.candidates[name].probabilities
-    if probabilities is None:
-        return []
     labels, classes = evidence.rows.labels, evidence.classes
+    if probabilities is None or len(classes) > _MOST_CLASSES:
+        return []
     said = probabilities.argmax(axis=2)
     rows = []
     for label, text in enumerate(classes):
@@ -276,7 +276,7 @@ def _model_section(verdict: ConsortiumVerdict, evidence: Evidence) -> list[Secti
         f"differs from the share that is right by {100 * error:.1f} points on average (expected calibration error)."
     )
     table = Table("confusion", "What it says", caption, "Class", tuple(map(Column, classes)), tuple(rows))
-    return [Section("model", f"The model: {plain(name)}", tables=(table,))] if len(classes) <= _MOST_CLASSES else []
+    return [Section("model", f"The model: {plain(name)}", tables=(table,))]
 
 
 def _kind_table(course: Course) -> Table:

@@ -311,11 +311,12 @@ def _needed(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
 def _of_more_rows(group: GroupGain, margin: float) -> str:
     gain = group.gain
     samples = more_samples(gain, max(gain.mean, margin - gain.mean), max(ENOUGH_SEEDS, gain.seeds))
-    wanted = "far more rows than there are" if samples is None else f"about {samples:,} held-out rows"
-    return (
-        f"To decide it for {group.name}, if the gain stays as it is: {wanted} there, in place of {gain.samples:,}, "
-        f"and {ENOUGH_SEEDS} seeds."
-    )
+    wanted = f"{ENOUGH_SEEDS} seeds"
+    if samples is None:
+        wanted += f" and far more held-out rows there than {gain.samples:,}"
+    elif samples > gain.samples:
+        wanted += f" and about {samples:,} held-out rows there, in place of {gain.samples:,}"
+    return f"To decide it for {group.name}, if the gain stays as it is: {wanted}."
 
 
 def _advice(question: Question, evidence: Evidence) -> str:

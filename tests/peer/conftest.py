@@ -1,1 +1,1 @@
-from tests.runs.conftest import bench, start  # noqa: F401  # the real command
+from tests.runs.conftest import bench, bench_here, start  # noqa: F401  # the real command

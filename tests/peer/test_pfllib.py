@@ -34,29 +34,21 @@ CLIENT = """
     """
 SERVER = """
     from flcore.clients.clientprox import clientProx
-    from flcore.servers.serverbase import Server
+    from flcore.servers.serveravg import FedAvg
 
-    class FedProx(Server):
+    class FedProx(FedAvg):
         def __init__(self, args, times):
             super().__init__(args, times)
-            self.set_slow_clients()
+            self.clients = []
             self.set_clients(clientProx)
 
-        def train(self):
-            for _ in range(self.args.global_rounds + 1):
-                self.selected_clients = self.select_clients()
-                for client in self.clients:
-                    client.set_parameters(self.global_model)
-                for client in self.clients:
-                    client.test_metrics()
-                for client in self.selected_clients:
-                    client.train()
-                weights = [client.train_samples for client in self.selected_clients]
-                for server in self.global_model.parameters():
-                    server.data.zero_()
-                for client, n in zip(self.selected_clients, weights):
-                    for server, local in zip(self.global_model.parameters(), client.model.parameters()):
-                        server.data += local.data * n / DIVISOR
+        def aggregate_parameters(self):
+            weights = [client.train_samples for client in self.selected_clients]
+            for server in self.global_model.parameters():
+                server.data.zero_()
+            for client, n in zip(self.selected_clients, weights):
+                for server, local in zip(self.global_model.parameters(), client.model.parameters()):
+                    server.data += local.data * n / DIVISOR
     """
 
 
@@ -69,7 +61,7 @@ def cell(**settings: Any) -> Settings:
     return load_grid(grid | settings).cells[0]
 
 
-def verdict(tmp_path: Path, settings: Settings, mu: float = 0.5, divisor: str = "sum(weights)") -> Likeness:
+def likeness_of(tmp_path: Path, settings: Settings, mu: float = 0.5, divisor: str = "sum(weights)") -> Likeness:
     """Compare a cell with FedProx in the style of PFLlib."""
     files = []
     for name, text in (("serverprox.py", SERVER), ("clientprox.py", CLIENT)):
@@ -84,10 +76,10 @@ def verdict(tmp_path: Path, settings: Settings, mu: float = 0.5, divisor: str = 
 
 @pytest.mark.long
 def test_equal_codes_are_called_equal(tmp_path: Path) -> None:
-    found = verdict(tmp_path, cell(participation=0.5))
-    assert found.equal
-    assert max(found.differences) < 1e-12
-    assert len(found.differences) == 3
+    likeness = likeness_of(tmp_path, cell(participation=0.5))
+    assert likeness.equal
+    assert max(likeness.differences) < 1e-12
+    assert len(likeness.differences) == 3
 
 
 @pytest.mark.long
@@ -102,16 +94,16 @@ def test_equal_codes_are_called_equal(tmp_path: Path) -> None:
     ],
 )
 def test_a_fault_is_named_at_its_first_step(tmp_path: Path, fault: dict[str, Any], place: str) -> None:
-    assert place in verdict(tmp_path, cell(), **fault).place
+    assert place in likeness_of(tmp_path, cell(), **fault).place
 
 
 @pytest.mark.long
 def test_buffers_that_nobody_averages_are_an_option_here(tmp_path: Path) -> None:
     settings = cell(model="test_norm", batchnorm="aggregate")
-    found = verdict(tmp_path, settings)
-    assert "after local training" in found.place
+    likeness = likeness_of(tmp_path, settings)
+    assert "after local training" in likeness.place
     others = dict(alternatives(settings))
-    assert verdict(tmp_path / "again", others["batchnorm: local"]).equal
+    assert likeness_of(tmp_path / "again", others["batchnorm: local"]).equal
 
 
 @pytest.mark.long
@@ -120,6 +112,11 @@ def test_command(bench: Bench, tmp_path: Path) -> None:
     done = bench("peer", "pfllib", checkout(tmp_path), *options, "--", "-lbs", 50, "-nc", 4)
     assert done.stdout.endswith("equal\n")
     assert "from outside PFLlib: " in done.stdout
+
+
+def test_classes_need_a_method_beside_them(bench_here: Bench, tmp_path: Path) -> None:
+    done = bench_here("peer", "pfllib", checkout(tmp_path), "--client", "c.py", "--server", "s.py", code=2)
+    assert "--client, --server and --method go together" in done.stderr
 
 
 def test_a_folder_that_is_no_checkout_is_refused(bench: Bench, tmp_path: Path) -> None:

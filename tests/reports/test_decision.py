@@ -398,3 +398,22 @@ def test_models_from_outside_that_beat_every_network_are_named_and_never_recomme
     said = [text for text in sentences(verdict, found) if text.startswith("A network is not what these data need")]
     assert len(said) == better
     assert not better or f"gradient-boosted trees of scikit-learn, fitted on {POOLED}, beats every network" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("by_rows", "by_seeds", "asked"),
+    [
+        (0.001, 9.0, "20 seeds."),  # the rows that there are would do
+        (30.0, 1.0, "20 seeds and about "),
+    ],
+)
+def test_more_rows_are_asked_for_only_where_they_are_needed(by_rows: float, by_seeds: float, asked: str) -> None:
+    known = evidence({"local": (0.7, 0.7, 0.7), "fedavg": ALIKE, "finetune": ALIKE})
+    verdict = decide(known, margin=1.0, level=0.05)
+    gain = CrossedMean(10.0, -5.0, 25.0, 50, 3, by_rows, by_seeds, 49.0, 0.05)
+    (group,) = verdict.groups
+    undecided = replace(group, name="the small sites", gain=gain, advice="undecided")
+    texts = sentences(replace(verdict, groups=(undecided, group)), known)
+    (text,) = [text for text in texts if text.startswith("To decide it for the small sites")]
+    assert f"if the gain stays as it is: {asked}" in text
+    assert ("in place of 50" in text) == (by_rows > by_seeds)

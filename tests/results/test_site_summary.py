@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from bench.cli import commands  # noqa: F401  (the command's own start)
 from bench.cli.app import app
 from bench.errors import UserError
 from bench.results.site_summary import discrete_laplace, read_bounds, sensitivity, summarise, totals
