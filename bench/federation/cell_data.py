@@ -208,6 +208,7 @@ def _loaded(name: str, options: str, data_root: Path, download: bool, factory: A
 def _versions(name: str, options: str, data_root: Path) -> str:
     """A digest of the current directory and the versions of the files that options name, and that are the set's."""
     texts = {key: value for key, value in json.loads(options).items() if isinstance(value, str) and value}
+    # Any other text may be a path, of a plug-in's data set, too; a column may be called as a large folder is here.
     places = [Path(text) for key, text in texts.items() if key != "name" and not key.endswith("_column")]
     places += [data_root / place for place in UNVERIFIED.get(name, ())]
     return digest(repr((Path.cwd(), [*map(versions, places), versions(data_root / name, _LEVELS)])))
