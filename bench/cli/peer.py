@@ -54,35 +54,35 @@ def pfllib(
         raise UserError(f"{checkout} is no checkout of PFLlib: it has no system/main.py")
     if (client is None) != (server is None) or (client and not method):
         raise UserError("--client, --server and --method go together: the classes, and the method here beside them")
-    words = [f"-algo={algo}", f"-gr={rounds}", *(f"-{name}={value}" for name, value in _DEFAULTS.items())]
-    words += arguments or []
-    cell = _cell(words, method, set_ or [], plugin or [])
-    from bench.peer.compare import alternatives, compare, run_here, run_there
+    words, cell = pair(algo, rounds, arguments or [], method, set_ or [], plugin or [])
+    from bench.peer.compare import beside_pfllib
     from bench.peer.pfllib import OUTSIDE
 
-    here = run_here(cell, data_root)
-    there = run_there(cell, data_root, checkout, words, here.selected, [path for path in (server, client) if path])
-    verdict = compare(here, there)
+    likeness = beside_pfllib(cell, data_root, checkout, words, [path for path in (server, client) if path])
     print(f"{server or algo} of PFLlib beside `{cell.method}` here; PFLlib's arguments: {shlex.join(words)}")
     print(f"from outside PFLlib: {'; '.join(OUTSIDE)}\n")
-    print(f"largest difference of outputs ({', '.join(verdict.models)}):")
-    for round, value in enumerate(verdict.differences):
+    print(f"largest difference of outputs ({', '.join(likeness.models)}):")
+    for round, value in enumerate(likeness.differences):
         print(f"  after {round} rounds  {value:.1e}")
-    if verdict.equal:
+    if likeness.equal:
         print("equal")
         return
-    print(f"they part in {verdict.place}")
-    equal = [text for text, other in alternatives(cell) if compare(run_here(other, data_root), there).equal]
-    print(f"equal under: {'; '.join(equal) or 'no single other choice that the method or the cell declares'}")
+    print(f"they part in {likeness.place}")
+    nothing = "no single other choice that the method or the cell declares"
+    print(f"equal under: {'; '.join(likeness.equal_under) or nothing}")
     raise typer.Exit(1)
 
 
-def _cell(words: list[str], method: str, overrides: list[str], plugins: list[Path]) -> "Settings":
-    """The cell that computes what PFLlib's arguments say, on digits.
+def pair(
+    algorithm: str, rounds: int, arguments: list[str], method: str, overrides: list[str], plugins: list[Path]
+) -> tuple[list[str], "Settings"]:
+    """The arguments of PFLlib's `main.py`, and the cell that computes what they say, on digits.
 
     Raises:
         UserError: there is no such cell.
     """
+    words = [f"-algo={algorithm}", f"-gr={rounds}", *(f"-{name}={value}" for name, value in _DEFAULTS.items())]
+    words += arguments
     from bench.cli.from_pfllib import translate
     from bench.config.grid import load_grid
 
@@ -93,4 +93,4 @@ def _cell(words: list[str], method: str, overrides: list[str], plugins: list[Pat
     }  # fmt: skip
     grid = {key: value for key, value in grid.items() if key not in ("partition_options", "seeds", "precision")}
     grid |= digits | ({"methods": [method]} if method else {})
-    return load_grid({**grid, "seeds": [0]}, overrides).cells[0]
+    return words, load_grid({**grid, "seeds": [0]}, overrides).cells[0]

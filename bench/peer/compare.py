@@ -1,6 +1,7 @@
 """A cell beside the same training by PFLlib's code: compared after each round and, where they part, step by step."""
 
 import copy
+import dataclasses
 import json
 import subprocess
 import sys
@@ -54,16 +55,41 @@ class Likeness:
         differences: by round, the largest difference over clients and tests.
         models: by number of PFLlib's test in a round, the model here that is nearest (`pm` or `gm`).
         place: where they part, in words; empty if they are equal.
+        equal_under: other single choices, which the method or the cell declares, under which they are equal.
     """
 
     differences: tuple[float, ...]
     models: tuple[str, ...]
     place: str = ""
+    equal_under: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
         """Whether all outputs are equal up to rounding."""
         return not self.place
+
+
+def beside_pfllib(
+    settings: Settings, data_root: Path, checkout: Path, arguments: Sequence[str], classes: Sequence[Path] = ()
+) -> Likeness:
+    """Run a cell and PFLlib's `main.py`, compare them, and where they differ try what else the method declares.
+
+    Args:
+        settings: of the cell.
+        data_root: the folder of data.
+        checkout: PFLlib's repository.
+        arguments: of `main.py`.
+        classes: the files of a server and a client that take FedAvg's place.
+
+    Raises:
+        UserError: PFLlib's code ended with an error.
+    """
+    here = run_here(settings, data_root)
+    there = run_there(settings, data_root, checkout, arguments, here.selected, classes)
+    likeness = compare(here, there)
+    others = () if likeness.equal else alternatives(settings)
+    equal = tuple(text for text, other in others if compare(run_here(other, data_root), there).equal)
+    return dataclasses.replace(likeness, equal_under=equal)
 
 
 def run_here(settings: Settings, data_root: Path) -> PeerRun:
