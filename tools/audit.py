@@ -56,7 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     load_file(NETWORK)
     words = yaml.safe_load(WORDS.read_text(encoding="utf-8"))
-    rows = pd.read_csv(MEASURED, dtype=str).to_dict("records") if MEASURED.exists() else []
+    rows: list[Any] = pd.read_csv(MEASURED, dtype=str).to_dict("records") if MEASURED.exists() else []
     for algorithm in options.only or words:
         rows = [row for row in rows if row["algorithm"] != algorithm]
         for row in measure(options.checkout, algorithm, words[algorithm] or {}):
