@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bench.data import Floats
 from bench.engine.anomalies import Watch
@@ -20,7 +22,7 @@ from bench.engine.prepare import Prepared
 from bench.engine.step import Flat, has_batch_statistics
 from bench.errors import UserError
 from bench.federation.federation import Federation
-from bench.params import Spec
+from bench.params import Spec, parts
 from bench.peer import pfllib
 from bench.plugin import METHODS, loaded_files
 from bench.settings import Settings
@@ -82,10 +84,12 @@ def beside_pfllib(
         classes: the files of a server and a client that take FedAvg's place.
 
     Raises:
-        UserError: PFLlib's code ended with an error.
+        UserError: PFLlib's code ended with an error, or did not end.
     """
+    start = time.monotonic()
     here = run_here(settings, data_root)
-    there = run_there(settings, data_root, checkout, arguments, here.selected, classes)
+    limit = 300 + 30 * (time.monotonic() - start)  # PFLlib's code is some times slower, and its start takes a while
+    there = run_there(settings, data_root, checkout, arguments, here.selected, classes, limit)
     likeness = compare(here, there)
     others = () if likeness.equal else alternatives(settings)
     equal = tuple(text for text, other in others if compare(run_here(other, data_root), there).equal)
@@ -139,6 +143,7 @@ def run_there(
     arguments: Sequence[str],
     selected: list[list[int]],
     classes: Sequence[Path] = (),
+    limit: float | None = None,
 ) -> PeerRun:
     """Run PFLlib's `main.py` on the samples, batches, selections and initial values of a cell.
 
@@ -147,16 +152,23 @@ def run_there(
         arguments: of `main.py`.
         selected: the clients of each round.
         classes: the files of a server and a client that take FedAvg's place.
+        limit: the seconds after which it is stopped.
 
     Raises:
-        UserError: its code ended with an error.
+        UserError: its code ended with an error, or did not end.
     """
     cell, course = Federation.of(settings, data_root), PeerRun()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         _write(cell, selected, classes, folder)
         command = [sys.executable, "-m", "bench.peer.pfllib", str(checkout), str(folder), "--", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"{checkout}: its main.py was stopped after {limit:.0f} s, many times what the cell took here; with "
+                "these arguments a loop of it may not end"
+            ) from None
         if done.returncode:
             raise UserError(f"{checkout}: its main.py ended with an error:\n{done.stderr[-1500:]}")
         with np.load(folder / pfllib.CAPTURED) as captured:
@@ -182,6 +194,7 @@ def _write(cell: Federation, selected: list[list[int]], classes: Sequence[Path],
     module = copy.deepcopy(initial.spec.module)
     module.load_state_dict({name: t.clone() for name, t in initial.tensors().items()}, strict=False, assign=True)
     torch.save(module, folder / pfllib.NETWORK)
+    torch.save({i: _further(cell, i) for i in cell.clients.ids}, folder / pfllib.FURTHER)
     plan = {
         "seed": cell.settings.seed,
         "rounds": cell.settings.rounds,
@@ -191,6 +204,19 @@ def _write(cell: Federation, selected: list[list[int]], classes: Sequence[Path],
         "classes": [str(path.resolve()) for path in classes],
     }
     (folder / pfllib.PLAN).write_text(json.dumps(plan), encoding="utf-8")
+
+
+def _further(cell: Federation, client: int) -> list[list[Tensor]]:
+    """The initial values of what a client or the server has beside the cell's network, such as a gate."""
+    arch = cell.server.initial_model().spec.arch
+    state = parts([cell.server.state, cell.clients[client].state])
+    return [
+        [values]
+        if isinstance(values, Tensor)
+        else [values.tensors()[entry.name].clone() for entry in values.spec.params]
+        for values in state
+        if isinstance(values, Tensor) or (values.spec.whole or values.spec).arch != arch
+    ]
 
 
 def compare(here: PeerRun, there: PeerRun) -> Likeness:

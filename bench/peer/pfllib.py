@@ -29,13 +29,13 @@ OUTSIDE = (
     "each client's samples, in float64",
     "the batches of each epoch, with the last, smaller one that PFLlib drops",
     "the clients of each round",
-    "the network and its initial values",
+    "the network and its initial values, and those of further networks of the same shapes",
     "one batch for all tests of a client; no AUC is computed and no file of results is written",
 )
 """What PFLlib's own code does not do here."""
 
-DATA, NETWORK, PLAN, CAPTURED = "data.npz", "network.pt", "plan.json", "captured.npz"
-"""Files in the folder: the first three are given, the last is the result."""
+DATA, NETWORK, FURTHER, PLAN, CAPTURED = "data.npz", "network.pt", "further.pt", "plan.json", "captured.npz"
+"""Files in the folder: the first four are given, the last is the result."""
 
 _BUILT = "Mclr_Logistic"
 """The network that `main.py` builds for `-m MLR`; ours is built in its place."""
@@ -66,7 +66,9 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self.captured: dict[str, Any] = {}
         self.plan: dict[str, Any] = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-        self._data = np.load(folder / DATA)
+        with np.load(folder / DATA) as data:
+            self._data = dict(data)
+        self._further: dict[int, list[list[Tensor]]] = torch.load(folder / FURTHER)
         self._round = self._client = -1
         self._part = "train"
         self._testing = False
@@ -87,13 +89,18 @@ class Recorder:
         """The clients of the next round; PFLlib tests at its beginning, right after the broadcast."""
         self._round += 1
         self._clients = {client.id: client for client in server.clients}
+        if self._round == 0:
+            for client in server.clients:
+                for module in vars(client).values():
+                    if isinstance(module, nn.Module):
+                        fill(module, self._further[client.id])
         ids = self.plan["selected"][min(self._round, self.plan["rounds"] - 1)]
         server.current_num_join_clients = len(ids)
         return [client for client in server.clients if client.id in ids]
 
-    def loader(self, dataset: Any, batch_size: int = 1, **_: Any) -> "Loader":
+    def loader(self, dataset: Any, batch_size: int = 1, shuffle: bool = False, **_: Any) -> "Loader":
         """The batches of the samples that were asked for last, in place of torch's `DataLoader`."""
-        return Loader(self, dataset, batch_size, self._client, self._part)
+        return Loader(self, dataset, batch_size, self._client, self._part, shuffle=shuffle)
 
     def batches(self, client: int, n: int, width: int, epoch: int) -> Iterator[tuple[Any, int]]:
         """Positions and sizes of a client's batches in an epoch of this round."""
@@ -126,10 +133,12 @@ class Recorder:
 
 
 class Loader:
-    """Batches of one client's samples; every pass over it is the next epoch of a training."""
+    """Batches of one client's samples; every pass over it is the next epoch of a training, or the first, unshuffled."""
 
-    def __init__(self, recorder: Recorder, dataset: Any, batch_size: int, client: int, part: str) -> None:
-        self.dataset = dataset
+    def __init__(
+        self, recorder: Recorder, dataset: Any, batch_size: int, client: int, part: str, *, shuffle: bool
+    ) -> None:
+        self.dataset, self._shuffle = dataset, shuffle
         self._recorder, self._width, self._client, self._part = recorder, batch_size, client, part
         self._epoch, self._trained = 0, recorder.trained(client)
 
@@ -145,9 +154,23 @@ class Loader:
         trained = self._recorder.trained(self._client)
         if trained != self._trained:
             self._trained, self._epoch = trained, 0
-        self._epoch += 1
-        for at, size in self._recorder.batches(self._client, len(x), self._width, self._epoch - 1):
+        epoch, self._epoch = self._epoch, self._epoch + self._shuffle
+        for at, size in self._recorder.batches(self._client, len(x), self._width, epoch):
             yield x[at[:size]], y[at[:size]]
+
+
+def fill(module: nn.Module, networks: list[list[Tensor]]) -> None:
+    """Copy each network into a part of a module that has its shapes; of equal shapes, the first into the first part."""
+    left = list(networks)
+    for part in module.modules():
+        parameters = list(part.parameters())
+        shapes = [p.shape for p in parameters]
+        for k, network in enumerate(left):
+            if [tensor.shape for tensor in network] == shapes:
+                with torch.no_grad():
+                    for parameter, values in zip(parameters, left.pop(k), strict=True):
+                        parameter.copy_(values)
+                break
 
 
 class AbsentPackage(types.ModuleType):

@@ -7,10 +7,16 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from bench.config.grid import load_grid
-from bench.peer.compare import Likeness, alternatives, compare, run_here, run_there
+from bench.errors import UserError
+from bench.federation.federation import Federation
+from bench.peer.compare import Likeness, _further, alternatives, compare, run_here, run_there
+from bench.peer.pfllib import DATA, FURTHER, PLAN, Recorder, fill
 from bench.settings import Settings
 from tests.peer.checkout import checkout
 from tests.runs.conftest import Bench
@@ -104,6 +110,38 @@ def test_buffers_that_nobody_averages_are_an_option_here(tmp_path: Path) -> None
     assert "after local training" in likeness.place
     others = dict(alternatives(settings))
     assert likeness_of(tmp_path / "again", others["batchnorm: local"]).equal
+
+
+def test_a_checkout_that_does_not_end_is_stopped(tmp_path: Path) -> None:
+    words = ["-algo=FedAvg", "-gr=1000000", "-nc=4", "-lr=0.05"]
+    with pytest.raises(UserError, match=r"its main.py was stopped after 0 s"):
+        run_there(cell(), tmp_path, checkout(tmp_path), words, [[0]], limit=0.1)
+
+
+def test_an_unshuffled_loader_repeats_its_order(tmp_path: Path) -> None:
+    """As FedALA's weights are trained until the losses of a pass's last batch are alike."""
+    np.savez(tmp_path / DATA, **{"train/0/x": np.arange(20.0), "train/0/y": np.arange(20)})
+    torch.save({}, tmp_path / FURTHER)
+    (tmp_path / PLAN).write_text('{"seed": 0, "batch_statistics": false}', encoding="utf-8")
+    recorder = Recorder(tmp_path)
+    samples = recorder.samples("digits", 0)
+    for shuffle in (False, True):
+        loader = recorder.loader(samples, 8, shuffle=shuffle)
+        first, second = (torch.cat([y for _, y in loader]).tolist() for _ in range(2))
+        assert (first == second) is not shuffle
+
+
+def test_further_networks_start_from_the_values_here(tmp_path: Path) -> None:
+    federation = Federation.of(cell(methods=["gpfl"], model="mlp"), tmp_path)
+    further = _further(federation, 0)
+    classes, width = further[0][0].shape
+    valve = [nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width)).double() for _ in range(2)]
+    client = nn.ModuleList([nn.Embedding(classes, width, dtype=torch.float64), nn.ModuleList(valve)])
+    fill(client, further)
+    for part, name in zip(valve, ("gamma", "beta"), strict=True):
+        vector = torch.cat([p.flatten() for p in part.parameters()])
+        assert torch.equal(vector, federation.server.state[name].weights)
+    assert torch.equal(client[0].weight, federation.server.state["embeddings"])
 
 
 @pytest.mark.long
