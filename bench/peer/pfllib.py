@@ -71,7 +71,7 @@ class Recorder:
         self._further: dict[int, list[list[Tensor]]] = torch.load(folder / FURTHER)
         self._round = self._client = -1
         self._part = "train"
-        self._testing = False
+        self._testing = self._stepped = False
         self._clients: dict[int, Any] = {}
 
     def trained(self, client: int) -> tuple[bool, ...]:
@@ -86,8 +86,9 @@ class Recorder:
         return list(zip(x, y, strict=True))
 
     def select(self, server: Any) -> list[Any]:
-        """The clients of the next round; PFLlib tests at its beginning, right after the broadcast."""
-        self._round += 1
+        """The clients of the next round; of the same one if nobody has trained since they were selected last."""
+        self._round += self._stepped or self._round < 0
+        self._stepped = False
         self._clients = {client.id: client for client in server.clients}
         if self._round == 0:
             for client in server.clients:
@@ -119,15 +120,17 @@ class Recorder:
         """Keep the values of which the class is about to be taken, if they are a test's."""
         if self._testing and values.ndim == 2:
             self._testing = False
-            self._keep("output", values)
+            trained = max(0, self._round + self._stepped)  # rounds; most methods test at the beginning of the next one
+            self._keep("output", min(self.plan["rounds"], trained), values)
 
     def keep_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Keep the trained values after a local step."""
         trained = [p.detach().reshape(-1) for group in optimizer.param_groups for p in group["params"]]
-        self._keep("step", torch.cat(trained))
+        self._keep("step", self._round, torch.cat(trained))
+        self._stepped = True
 
-    def _keep(self, kind: str, values: Tensor) -> None:
-        place = f"{kind}/{self._round}/{self._client}/"
+    def _keep(self, kind: str, round: int, values: Tensor) -> None:
+        place = f"{kind}/{round}/{self._client}/"
         number = sum(name.startswith(place) for name in self.captured)
         self.captured[f"{place}{number}"] = values.detach().clone().numpy()
 
@@ -255,8 +258,10 @@ def main(checkout: Path, folder: Path, arguments: list[str]) -> None:
     scratch.mkdir(parents=True)
     os.chdir(scratch)
     sys.argv = ["main.py", "-dev", "cpu", "-m", "MLR", *arguments]
-    runpy.run_path(str(system / "main.py"), run_name="__main__")
-    np.savez(folder / CAPTURED, **recorder.captured)
+    try:
+        runpy.run_path(str(system / "main.py"), run_name="__main__")
+    finally:
+        np.savez(folder / CAPTURED, **recorder.captured)
 
 
 if __name__ == "__main__":

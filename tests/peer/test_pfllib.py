@@ -57,6 +57,21 @@ SERVER = """
                     server.data += local.data * n / DIVISOR
     """
 
+ORDER = """
+        def train(self):
+            for _ in range(self.args.global_rounds + 1):
+                for client in self.clients:
+                    client.set_parameters(self.global_model)
+                for client in self.clients:
+                    client.test_metrics()
+                self.select_clients()
+                self.selected_clients = self.select_clients()
+                for client in self.selected_clients:
+                    client.train()
+                self.aggregate_parameters()
+            self.absent
+    """
+
 
 def cell(**settings: Any) -> Settings:
     grid = {
@@ -67,10 +82,12 @@ def cell(**settings: Any) -> Settings:
     return load_grid(grid | settings).cells[0]
 
 
-def likeness_of(tmp_path: Path, settings: Settings, mu: float = 0.5, divisor: str = "sum(weights)") -> Likeness:
+def likeness_of(
+    tmp_path: Path, settings: Settings, mu: float = 0.5, divisor: str = "sum(weights)", server: str = SERVER
+) -> Likeness:
     """Compare a cell with FedProx in the style of PFLlib."""
     files = []
-    for name, text in (("serverprox.py", SERVER), ("clientprox.py", CLIENT)):
+    for name, text in (("serverprox.py", server), ("clientprox.py", CLIENT)):
         files.append(tmp_path / name)
         tmp_path.mkdir(exist_ok=True)
         files[-1].write_text(dedent(text).replace("MU", str(mu)).replace("DIVISOR", divisor), encoding="utf-8")
@@ -86,6 +103,11 @@ def test_equal_codes_are_called_equal(tmp_path: Path) -> None:
     assert likeness.equal
     assert max(likeness.differences) < 1e-12
     assert len(likeness.differences) == 3
+
+
+@pytest.mark.long
+def test_a_server_may_test_first_and_select_twice_and_fail_after_its_last_test(tmp_path: Path) -> None:
+    assert likeness_of(tmp_path, cell(participation=0.5), server=SERVER.rstrip(" ") + ORDER).equal
 
 
 @pytest.mark.long
