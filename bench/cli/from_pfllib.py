@@ -198,7 +198,9 @@ ALGORITHMS: dict[str, Here] = {
     "FedGH": Here("fedgh", lambda a: {"server_lr": a["server_learning_rate"]}),
     "FedDBE": Here("feddbe", lambda a: {"kl": a["kl_weight"], "momentum": a["momentum"]}),
     "FedCAC": _whole("fedcac", lambda a: {"tau": a["tau"], "beta": int(a["beta"])}),
-    "PFL-DA": Here("pflda", lambda a: {"lam": a["lamda"]}, notes={"lamda": "without effect there: it has no gradient"}),
+    "PFL-DA": Here(
+        "pflda", lambda a: {"lam": 0.0}, notes={"lamda": "without effect there, as the distance has no gradient"}
+    ),
     "FedLC": Here("fedlc", lambda a: {"tau": a["tau"]}, notes={"tau": "margins there are of all clients' counts"}),
     "FedAS": Here("fedas"),
     "FedCross": _whole(
