@@ -233,7 +233,7 @@ def test_a_model_knows_its_padding_by_its_number(model: str) -> None:
     assert torch.equal(found, expected)
 
 
-OF_ADAPTERS = ["ffa_lora", "fedsa_lora", "fedex_lora", "feddpa", "flexlora", "hetlora"]
+OF_ADAPTERS = ["ffa_lora", "fedsa_lora", "fedex_lora", "feddpa", "flexlora", "flora", "hetlora"]
 
 
 @pytest.fixture(scope="module")

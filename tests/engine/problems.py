@@ -26,6 +26,7 @@ BOTH_MODELS = [pytest.param("test_linear", marks=pytest.mark.long), "test_norm"]
 
 QUICK: dict[str, dict[str, Any]] = {  # where defaults take long on toy data, or need more than `test_linear` has
     "ccvr": {"calibration_steps": 5},
+    "fedap": {"warmup": 1},  # toy runs would not see the end of its warm-up
     "feddf": {"distil_steps": 20},
     "fedgen": {"generator_steps": 3},
     "fedmd": {"pretrain_epochs": 2},

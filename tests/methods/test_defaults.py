@@ -132,6 +132,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "share": (None, "ours: 1 / N (card)"),
         "pull": (1.0, "ours (card)"),
     },
+    "fedap": {"lam": (0.5, "authors' code"), "warmup": (5, "ours (card)")},
     "fedas": {
         "align_epochs": (1, "authors' code: one epoch"),
         "align_lr": (0.01, "authors' code"),
@@ -256,6 +257,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     "flexlora": {"ranks": ((), "ours: every client has the cell's rank")},
     "floco": _FLOCO,
     "floco_plus": _FLOCO | {"personal_epochs": (None, CELL)},
+    "flora": {"ranks": ((), "ours: every client has the cell's rank")},
     "flute": {
         "simplex": (0.25, "authors' code"),
         "head_decay": (0.0025, "authors' code"),

@@ -1,5 +1,5 @@
-"""FedIT, FFA-LoRA, FedSA-LoRA, FedEx-LoRA, FedDPA, FlexLoRA and HetLoRA on LoRA's matrices: against plain torch, and by
-what their papers claim."""
+"""FedIT, FFA-LoRA, FedSA-LoRA, FedEx-LoRA, FedDPA, FlexLoRA, FLoRA and HetLoRA on LoRA's matrices: against plain torch,
+and by what their papers claim."""
 
 import copy
 import math
@@ -7,11 +7,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+import methods.flora
 from bench.config.checked import conflicts
 from bench.errors import UserError
 from bench.federation.federation import Federation
@@ -19,12 +21,13 @@ from bench.method import Message, Params
 from bench.model_call import Forward
 from bench.models import adapters
 from bench.params import Spec
+from bench.rng import generator
 from bench.settings import LoraSettings, Settings
 from methods.feddpa import by_sample, mixed, mixed_loss
 from methods.lora import product, replaced
 from tests.engine.problems import METHOD_NAMES, QUICK, linear, remarks, run, toy, toy_partition
 from tests.methods.images import images
-from tests.methods.reference import DATA, LR, PLAIN, local_batches
+from tests.methods.reference import DATA, LR, PLAIN, SEED, local_batches
 
 SIZES = [7, 5]
 SHARES = [7 / 12, 5 / 12]
@@ -33,7 +36,7 @@ SCALE = ALPHA / RANK
 A, B, W, HEAD = "inner.lora_a", "inner.lora_b", "inner.weight", "head.weight"
 ADAPTERS = {"name": "lora", "rank": RANK, "alpha": ALPHA}
 ALONE = {**ADAPTERS, "layers": ["inner"], "train": []}
-FAMILY = ["fedavg", "ffa_lora", "fedsa_lora", "fedex_lora", "feddpa", "flexlora", "hetlora"]
+FAMILY = ["fedavg", "ffa_lora", "fedsa_lora", "fedex_lora", "feddpa", "flexlora", "flora", "hetlora"]
 Tensors = dict[str, Tensor]
 
 
@@ -118,6 +121,17 @@ def flexlora(server: Tensors, clients: list[Tensors], round: int) -> Tensors:
     return server | {A: sign * v[:2], B: (u * s)[:, :2] * sign.T, HEAD: mean([t[HEAD] for t in after])}
 
 
+def flora(server: Tensors, clients: list[Tensors], round: int) -> Tensors:
+    """Ranks 2 and 1; A and B are what the clients draw, and are merged into the weight."""
+    seed, after = int(generator("server", SEED, "flora", round).integers(2**63)), []
+    for i, rank in enumerate((2, 1)):
+        a = torch.zeros_like(server[A])
+        a[:rank] = torch.from_numpy(np.random.default_rng([seed, i]).uniform(-0.5, 0.5, (rank, IN)))
+        after.append(trained(server | {A: a}, [A, B, HEAD], round, i))
+    moved = server[W] + SCALE * mean([t[B] @ t[A] for t in after])
+    return server | {W: moved, HEAD: mean([t[HEAD] for t in after])}
+
+
 def hetlora(server: Tensors, clients: list[Tensors], round: int) -> Tensors:
     """Ranks 2 and 1 in the beginning, then as the clients say; the tail of rank 2 is its last row and column."""
     after = []
@@ -148,7 +162,7 @@ def tail_of(t: Tensors, rank: int) -> Tensor:
 
 
 HYPER: dict[str, dict[str, Any]] = {
-    "flexlora": {"ranks": [2, 1]}, "hetlora": {"ranks": [2, 1], "gamma": 0.6, "lam": 0.3},
+    "flexlora": {"ranks": [2, 1]}, "flora": {"ranks": [2, 1]}, "hetlora": {"ranks": [2, 1], "gamma": 0.6, "lam": 0.3},
 }  # fmt: skip
 
 
@@ -336,6 +350,54 @@ def test_the_server_s_model_of_fedex_lora_is_the_mean_of_the_clients_merged_mode
     assert exactness("fedex_lora") < 1e-12
 
 
+def test_the_stack_of_flora_is_the_mean_of_products_of_unequal_ranks_and_padded_means_are_not() -> None:
+    ours = federation("flora", hp={"ranks": [2, 1]})
+    run(ours, 2)
+    before = ours.server.state["model"].tensors()[W]
+    sent = [(m["a"][0], m["b"][0]) for m in uploads(ours)]
+    assert [(len(a), b.shape[1]) for a, b in sent] == [(2, 2), (1, 1)]
+    expected = mean([b @ a for a, b in sent])
+    [a], [b] = (ours.server.state["stack"][name] for name in ("a", "b"))
+    assert (len(a), b.shape[1]) == (3, 3)
+    torch.testing.assert_close(b @ a, expected, rtol=1e-12, atol=1e-14)
+    after = ours.server.state["model"].tensors()
+    torch.testing.assert_close(after[W] - before, SCALE * expected, rtol=1e-12, atol=1e-14)
+    assert not after[B].any()
+    padded = mean([functional.pad(b, (0, 2 - b.shape[1])) for _, b in sent]) @ mean(
+        [functional.pad(a, (0, 0, 0, 2 - len(a))) for a, _ in sent]
+    )
+    assert (padded - expected).norm() > 1e-2 * expected.norm()
+
+
+def test_the_first_round_of_flora_is_that_of_fedex_lora_and_of_one_client_that_of_fedavg(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the same A, as all three are the mean of the merged models; later rounds begin from other matrices."""
+    for sizes, other in ((SIZES, "fedex_lora"), ([7], "fedavg")):
+        ours, theirs = federation("flora", sizes=sizes), federation(other, sizes=sizes)
+        w = ours.server.initial_model()
+        start = w.part(*w.spec.named("lora_a", "lora_b"))
+        monkeypatch.setattr(methods.flora, "fresh", lambda weights, rank, rng, start=start: start)
+        for each in (ours, theirs):
+            run(each, 1)
+        near({W: merged(generic(ours))}, {W: merged(ours.server.initial_model().tensors() | generic(theirs))})
+
+
+def test_a_client_of_flora_gets_the_stack_if_it_has_the_weights_and_they_are_the_server_s_either_way() -> None:
+    """Three clients, two in a round: who took part in the last round adds the stack to what it has."""
+    ours = federation("flora", sizes=[7, 5, 6], participation=0.67, adapters=ALONE)
+    known, before, stacks = ours.server.state["model"].tensors()[W], set[int](), list[int]()
+    for _ in range(6):
+        ours.advance()
+        selected = set(ours.server.selected)
+        assert all(torch.equal(ours.clients[i].state["base"].tensors()[W], known) for i in selected)
+        stacks.append(len(selected & before))
+        numbers = stacks[-1] * 2 * RANK * (IN + OUT) + (2 - stacks[-1]) * IN * OUT
+        assert ours.ledger[-1]["down_receivers"] == 8 * numbers
+        known, before = ours.server.state["model"].tensors()[W], selected
+    assert {0, 1} <= set(stacks)
+
+
 def test_fedex_lora_with_one_client_is_fedavg() -> None:
     ours, other = (federation(method, sizes=[7]) for method in ("fedex_lora", "fedavg"))
     for each in (ours, other):
@@ -356,7 +418,7 @@ def test_flexlora_of_a_rank_that_is_large_enough_reproduces_the_mean_of_the_prod
     assert cut_off > 1e-4
 
 
-@pytest.mark.parametrize("method", ["flexlora", "hetlora"])
+@pytest.mark.parametrize("method", ["flexlora", "flora", "hetlora"])
 def test_rows_beyond_a_client_s_rank_stay_zero_under_momentum_decay_and_adam(method: str) -> None:
     for settings in ({"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": {"name": "adam"}, "momentum": 0.0}):
         ours = federation(method, hp={"ranks": [1]}, **settings)
@@ -532,7 +594,7 @@ def test_a_model_without_lora_is_refused(method: str) -> None:
 
 
 def test_ranks_that_do_not_fit_are_refused() -> None:
-    for method in ("flexlora", "hetlora"):
+    for method in ("flexlora", "flora", "hetlora"):
         for ranks in ([1, 3], [0]):
             with pytest.raises((ValueError, UserError), match="from 1 to the cell's rank 2"):
                 federation(method, hp={"ranks": ranks})

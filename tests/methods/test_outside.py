@@ -1,8 +1,8 @@
 """Ours against rounds that public libraries computed, in float64 from the same start.
 
-tests/methods/outside has the numbers: numbers.json is what compute.py makes of FedLab, Flower and FedJAX; pfllib.json
-and pgfed.json are what the code of PFLlib and of PGFed's authors came to, with how it was called. The rounds
-of three methods that no library has as their paper says are computed here, in NumPy.
+tests/methods/outside has the numbers: numbers.json is what compute.py makes of FedLab, Flower and FedJAX; the other
+files are what the code of PFLlib and of the authors of FedAP, FLoRA and PGFed came to, with how it was called. The
+rounds of three methods that no library has as their paper says are computed here, in NumPy.
 """
 
 import json
@@ -29,7 +29,7 @@ from tests.engine.problems import generic, personal
 from tests.methods.reference import Array
 
 FOLDER = Path(__file__).parent / "outside"
-NAMES = ["numbers.json", "pfllib.json", "pgfed.json"]
+NAMES = ["numbers.json", "fedap.json", "flora.json", "pfllib.json", "pgfed.json"]
 FILES = [json.loads((FOLDER / name).read_text(encoding="utf-8")) for name in NAMES]
 PROBLEM = FILES[0]["problem"]
 NUMBERS = {name: one for file in FILES for name, one in file.items() if "library" in one}
@@ -60,16 +60,25 @@ def outside(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Outside(body, nn.Linear(PROBLEM["hidden"], classes))
 
 
-def federation(method: str, hp: dict[str, Any]) -> Federation:
+@MODELS.register("test_outside_norm")
+def outside_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Their network with BatchNorm."""
+    hidden = PROBLEM["hidden"]
+    body = nn.Sequential(nn.Flatten(), nn.Linear(shape[0], hidden), nn.BatchNorm1d(hidden), nn.ReLU())
+    return Outside(body, nn.Linear(hidden, classes))
+
+
+def federation(method: str, hp: dict[str, Any], **changes: Any) -> Federation:
     """Their problem: full batches, so that nothing is drawn at random."""
     sizes, x, y = PROBLEM["sizes"], np.array(PROBLEM["x"], np.float32), np.array(PROBLEM["y"])
     data = Dataset("outside", x, y, len(y), PROBLEM["classes"], (0.0,) * x.shape[1], (1.0,) * x.shape[1], "outside")
     train = tuple(np.split(np.arange(len(y)), np.cumsum(sizes)[:-1]))
     none = (np.zeros(0, np.int64),) * len(train)
-    settings = Settings(
-        method=method, hp=hp, model="test_outside", dtype="float64", clients=len(train), epochs=PROBLEM["steps"],
-        batch_size=max(sizes), lr=PROBLEM["lr"], momentum=0.0, rounds=PROBLEM["rounds"],
-    )  # fmt: skip
+    chosen: dict[str, Any] = {
+        "model": "test_outside", "dtype": "float64", "clients": len(train), "epochs": PROBLEM["steps"],
+        "batch_size": max(sizes), "lr": PROBLEM["lr"], "momentum": 0.0, "rounds": PROBLEM["rounds"], **changes,
+    }  # fmt: skip
+    settings = Settings(method=method, hp=hp, **chosen)
     return Federation(settings, dataset=data, partition=Partition(train, none, train, np.arange(len(y))), public=None)
 
 
@@ -79,9 +88,9 @@ def near(found: Tensor, expected: Any) -> None:
 
 @pytest.mark.parametrize("name", sorted(ROUNDS))
 def test_rounds_of_a_library(name: str) -> None:
-    """Three rounds of all clients: models, FedDBE's personal means, PGFed's coefficients, the models of FedCross."""
+    """Three rounds of all clients: models, FedDBE's personal means, FedAP's shares and running statistics."""
     theirs = NUMBERS[name]
-    ours = federation(theirs.get("method", name), theirs["hp"])
+    ours = federation(theirs.get("method", name), theirs["hp"], **theirs.get("settings", {}))
     for _ in range(PROBLEM["rounds"]):
         ours.advance()
     if "gm" in theirs:
@@ -90,6 +99,12 @@ def test_rounds_of_a_library(name: str) -> None:
         near(personal(ours)[i], expected)
     for i, expected in enumerate(theirs.get("means", [])):
         near(ours.clients[i].state["mean"], expected)
+    for i, expected in enumerate(theirs.get("running", [])):
+        near(ours.clients[i].state["norm"].buffers, expected)
+    for relation, expected in theirs.get("relations", {}).items():
+        near(ours.method.relations(ours.server)[relation], expected)
+    for tensor, expected in theirs.get("tensors", {}).items():
+        near(ours.server.state["model"].tensors()[tensor], expected)
 
 
 def test_arrivals_at_the_server_of_fedasync() -> None:

@@ -25,7 +25,7 @@ ONE_STEP = {**LINEAR, "sizes": [8, 8], "epochs": 1, "batch_size": 8, "rounds": 1
 EXACT_INNER = {"lam": 4.0, "eta": 0.25, "K": 1, "beta": 1.0}
 ENDPOINT = {"endpoints": 1, "rho": 0.0, "tau": 1}
 FEDPROX, DITTO = ("fedprox", {"mu": 0.3}), ("ditto", {})
-FEDAVG, LOCAL = ("fedavg", {}), ("local", {})
+FEDAVG, FEDBN, LOCAL = ("fedavg", {}), ("fedbn", {}), ("local", {})
 
 Row = tuple[str, dict[str, Any], tuple[str, dict[str, Any]], str, dict[str, Any]]
 
@@ -41,6 +41,8 @@ SAME: list[Row] = [
     ("fedala", {"eta": 0.0, "layers": [""]}, FEDAVG, "gm", LINEAR),
     ("fedala", {"eta": 0.0, "layers": []}, FEDAVG, "gm", LINEAR),
     ("fedamp", {"pull": 0.0}, LOCAL, "pm", NORM),
+    ("fedap", {"warmup": 3}, FEDBN, "pm", NORM),
+    ("fedap", {"warmup": 0, "lam": 1.0}, LOCAL, "pm", NORM),
     ("fedbabu", {"fixed": (), "fine_tune_epochs": 0}, FEDAVG, "pm", USERS),
     ("fedbn", {}, FEDAVG, "pm", LINEAR),  # without normalisation
     ("fedbn", {}, LOCAL, "pm", ONE),
@@ -119,6 +121,8 @@ DIFFERENT: list[Row] = [
     ("fedala", {"layers": [""]}, FEDAVG, "gm", LINEAR),
     ("fedala", {"layers": [""]}, LOCAL, "pm", LINEAR),
     ("fedamp", {"pull": 1.0}, LOCAL, "pm", NORM),  # a public implementation whose pull has no gradient is Local
+    ("fedap", {"warmup": 3}, FEDBN, "pm", {**NORM, "rounds": 4}),
+    ("fedap", {"warmup": 0, "lam": 0.9}, LOCAL, "pm", NORM),
     ("fedavgm", {"beta": 0.0, "server_lr": 0.5}, FEDAVG, "gm", LINEAR),
     ("fedbn", {}, FEDAVG, "pm", NORM),
     ("fedcac", {"tau": 1.0}, LOCAL, "pm", LINEAR),

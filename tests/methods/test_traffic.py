@@ -54,6 +54,7 @@ OF_ITS_OWN = {
         ("fedupdate", {}, D, D),
         ("fedbabu", {}, B, B),
         ("finetune", {}, D, D),
+        ("fedap", {}, D, D),
         ("fedbn", {}, D, D),  # a model without normalisation
         ("moon", {}, D, D),
         ("fedala", {}, D, D),

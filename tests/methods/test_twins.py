@@ -18,6 +18,7 @@ from tests.engine.problems import METHOD_NAMES, ONE_OF_A_KIND, QUICK, generic, p
 BY_NATURE = {
     "apple": "coefficients begin at n_j / n, which is halved, and take steps of the same size",
     "fd": "a client's own mean is left out of its target, but not that of the other of its pair",
+    "fedap": "a client's own share is lam, and the other of its pair is one of the others",
     "fedasync": "every upload makes a version, and there are twice as many",
     "fedgc": "heads are corrected against the rows of all other clients, which are summed up",
     "fedmtl": "the ridge I/N of the relation is not that of N pairs",
