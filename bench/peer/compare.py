@@ -182,8 +182,8 @@ def _read_captured(folder: Path, course: PeerRun) -> None:
         for name in captured.files:
             kind, round, client, number = name.split("/")
             at = int(round), int(client)
-            if kind == "output":
-                course.outputs.setdefault(at, {})[number] = captured[name]
+            if kind in ("output", "distance"):
+                course.outputs.setdefault(at, {})[f"{kind} {number}"] = captured[name]
             else:
                 course.steps.setdefault(at, []).append(captured[name])
 
@@ -227,7 +227,7 @@ def _further(cell: Federation, client: int) -> list[list[Tensor]]:
 
 def compare(here: PeerRun, there: PeerRun) -> Likeness:
     """Compare the outputs after each round, and name the first round and local step in which they differ."""
-    rounds = sorted({round for round, _ in there.outputs})
+    rounds = range(max(round for round, _ in there.outputs) + 1)
     tests = sorted({number for outputs in there.outputs.values() for number in outputs})
     far = {
         (number, model): [_farthest(here, there, round, number, model) for round in rounds]
@@ -246,14 +246,27 @@ def _models(course: PeerRun) -> list[str]:
 
 
 def _farthest(here: PeerRun, there: PeerRun, round: int, number: str, model: str) -> float:
-    """The largest difference over clients between a test's outputs and those of a model here; infinite without any."""
+    """The largest difference over clients between a test's outputs and those of a model here; 0 without such a test."""
     pairs = [
         (here.outputs[at][model], outputs[number])
         for at, outputs in there.outputs.items()
         if at[0] == round and number in outputs and at in here.outputs
     ]
+    if number.startswith("distance"):
+        pairs = [(_preference(a), _preference(-b)) for a, b in pairs]
     differences = [np.abs(a - b).max() if a.shape == b.shape else np.inf for a, b in pairs]
-    return float(max(differences, default=np.inf))
+    return float(max(differences, default=0.0))
+
+
+def _preference(outputs: Floats) -> Any:
+    """Outputs with mean 0 and variance 1 over the classes of a test sample, `[tests, classes]`.
+
+    The distances |z - p_c|^2 / d there are a head 2 p_c^T z - |p_c|^2 here, which has another scale and no |z|^2.
+    A class without a prototype, which is never predicted, has the value -1e6.
+    """
+    possible = np.ma.masked_less(outputs, -1e100)
+    centered = possible - possible.mean(1, keepdims=True)
+    return (centered / centered.std(1, keepdims=True)).filled(-1e6)
 
 
 def _place(here: PeerRun, there: PeerRun, round: int) -> str:

@@ -59,8 +59,8 @@ class Recorder:
     """Gives PFLlib what comes from outside, and keeps what it computes.
 
     Attributes:
-        captured: by name, in the order of computation: outputs of each test, `output/ROUND/CLIENT/NUMBER`, and the
-            trained tensors after each local step, `step/ROUND/CLIENT/NUMBER`.
+        captured: by name, in the order of computation: outputs of each test, `output/ROUND/CLIENT/NUMBER` (`distance`
+            if the nearest class is predicted), and the trained tensors after each local step, `step/...`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -116,12 +116,12 @@ class Recorder:
         """Take the next outputs for those of a client's tests."""
         self._client, self._testing = client, True
 
-    def keep_outputs(self, values: Tensor) -> None:
+    def keep_outputs(self, values: Tensor, kind: str) -> None:
         """Keep the values of which the class is about to be taken, if they are a test's."""
         if self._testing and values.ndim == 2:
             self._testing = False
             trained = max(0, self._round + self._stepped)  # rounds; most methods test at the beginning of the next one
-            self._keep("output", min(self.plan["rounds"], trained), values)
+            self._keep(kind, min(self.plan["rounds"], trained), values)
 
     def keep_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Keep the trained values after a local step."""
@@ -210,7 +210,8 @@ def replace_parts(recorder: Recorder, system: Path, folder: Path) -> None:
         sys.modules[name] = AbsentPackage(name)
     torch.utils.data.DataLoader = recorder.loader  # type: ignore[misc, assignment]
     sklearn.metrics.roc_auc_score = lambda *_, **__: 0.0
-    torch.argmax, torch.argmin = (_watched(function, recorder) for function in (torch.argmax, torch.argmin))
+    torch.argmax = _watched(torch.argmax, recorder, "output")
+    torch.argmin = _watched(torch.argmin, recorder, "distance")
     register_optimizer_step_post_hook(recorder.keep_step)
     names = "utils.data_utils utils.mem_utils utils.result_utils flcore.servers.serverbase flcore.trainmodel.models"
     modules: list[Any] = [importlib.import_module(name) for name in names.split()]
@@ -239,9 +240,9 @@ def _own_server(base: type, files: list[str]) -> Any:
     return next(value for value in servers if value.__module__ == module.__name__)
 
 
-def _watched(function: Any, recorder: Recorder) -> Any:
+def _watched(function: Any, recorder: Recorder, kind: str) -> Any:
     def watched(values: Tensor, *arguments: Any, **options: Any) -> Any:
-        recorder.keep_outputs(values)
+        recorder.keep_outputs(values, kind)
         return function(values, *arguments, **options)
 
     return watched

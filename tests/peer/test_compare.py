@@ -17,7 +17,7 @@ def run(outputs: list[float], steps: list[float]) -> PeerRun:
 
 def other(outputs: list[float], steps: list[float]) -> PeerRun:
     """The same by PFLlib's code."""
-    tested = {(k, 0): {"0": np.array([[x]])} for k, x in enumerate(outputs)}
+    tested = {(k, 0): {"output 0": np.array([[x]])} for k, x in enumerate(outputs)}
     return PeerRun(tested, {(0, 0): [np.array([step]) for step in steps]})
 
 
@@ -45,3 +45,30 @@ def test_a_code_that_takes_further_steps_differs_in_their_number() -> None:
 
 def test_what_differs_before_the_first_round_has_no_step() -> None:
     assert compare(run([1, 2], [0.5]), other([1.5, 2], [0.5])).place.startswith("before the first round")
+
+
+def test_nearest_prototypes_are_compared_in_any_unit_of_distance() -> None:
+    """|z - p_c|^2 / d there and the linear head 2 p_c^T z - |p_c|^2 here prefer the same class by the same margins."""
+    rng = np.random.default_rng(0)
+    z, prototypes = rng.normal(size=(5, 7)), rng.normal(size=(4, 7))
+    distances = np.square(z[:, None] - prototypes).mean(2)
+    head = 2 * z @ prototypes.T - np.square(prototypes).sum(1)
+    distances[:, 3], head[:, 3] = np.inf, -1e150  # a class without prototype
+
+    def equal(logits: Any) -> bool:
+        here, there = PeerRun(selected=[[0]]), PeerRun()
+        for round in (1, 2):  # there is no test before the first round
+            here.outputs[round, 0], there.outputs[round, 0] = {"pm": logits}, {"distance 0": distances}
+        return compare(here, there).equal
+
+    assert equal(head)
+    assert not equal(head * [1.01, 1, 1, 1])
+    assert not equal(np.where(head < -1e100, 0.0, head))
+
+
+def test_a_test_that_is_made_in_one_round_only_is_compared_in_that_round() -> None:
+    here, there = run([1, 2], [0.5, 0.25]), other([1, 2], [0.5, 0.25])
+    there.outputs[1, 0]["output 1"] = np.array([[2.0]])
+    assert compare(here, there).equal
+    there.outputs[1, 0]["output 1"] = np.array([[2.5]])
+    assert compare(here, there).differences == (0.0, 0.5)
