@@ -38,7 +38,8 @@ def measure(checkout: Path, algorithm: str, words: dict[str, Any]) -> Iterator[d
             row = {"algorithm": algorithm, "network": network, "share": share}
             arguments = [*words.get("arguments", "").split(), f"-jr={share}"]
             overrides = [*settings, *words.get("set", [])]
-            arguments, cell = pair(algorithm, 3, arguments, words.get("method", ""), overrides, [NETWORK])
+            name = words.get("algorithm", algorithm)
+            arguments, cell = pair(name, 3, arguments, words.get("method", ""), overrides, [NETWORK])
             try:
                 likeness = beside_pfllib(cell, Path("data"), checkout, arguments)
             except UserError as error:
