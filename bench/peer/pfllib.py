@@ -72,6 +72,7 @@ class Recorder:
         self._round = self._client = -1
         self._part = "train"
         self._testing = self._stepped = False
+        self._trainings = 0
         self._clients: dict[int, Any] = {}
 
     def trained(self, client: int) -> tuple[bool, ...]:
@@ -87,8 +88,9 @@ class Recorder:
 
     def select(self, server: Any) -> list[Any]:
         """The clients of the next round; of the same one if nobody has trained since they were selected last."""
-        self._round += self._stepped or self._round < 0
-        self._stepped = False
+        trainings = sum(client.train_time_cost["num_rounds"] for client in server.clients)  # APPLE takes steps by hand
+        self._round += self._stepped or trainings > self._trainings or self._round < 0
+        self._stepped, self._trainings = False, trainings
         self._clients = {client.id: client for client in server.clients}
         if self._round == 0:
             for client in server.clients:

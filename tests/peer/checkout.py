@@ -56,7 +56,7 @@ FILES = {
         class Client:
             def __init__(self, args, id, train_samples, test_samples, **kwargs):
                 self.model, self.id, self.train_samples = copy.deepcopy(args.model), id, train_samples
-                self.batch_size = args.batch_size
+                self.batch_size, self.train_time_cost = args.batch_size, {"num_rounds": 0}
                 self.loss = torch.nn.CrossEntropyLoss()
                 self.optimizer = torch.optim.SGD(self.model.parameters(), lr=args.local_learning_rate)
 

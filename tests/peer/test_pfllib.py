@@ -57,6 +57,10 @@ SERVER = """
                     server.data += local.data * n / DIVISOR
     """
 
+BY_HAND = CLIENT.replace("self.optimizer.step()", "for p in self.model.parameters(): p.data -= 0.05 * p.grad")
+BY_HAND += """
+            self.train_time_cost["num_rounds"] += 1
+    """
 ORDER = """
         def train(self):
             for _ in range(self.args.global_rounds + 1):
@@ -83,11 +87,16 @@ def cell(**settings: Any) -> Settings:
 
 
 def likeness_of(
-    tmp_path: Path, settings: Settings, mu: float = 0.5, divisor: str = "sum(weights)", server: str = SERVER
+    tmp_path: Path,
+    settings: Settings,
+    mu: float = 0.5,
+    divisor: str = "sum(weights)",
+    server: str = SERVER,
+    client: str = CLIENT,
 ) -> Likeness:
     """Compare a cell with FedProx in the style of PFLlib."""
     files = []
-    for name, text in (("serverprox.py", server), ("clientprox.py", CLIENT)):
+    for name, text in (("serverprox.py", server), ("clientprox.py", client)):
         files.append(tmp_path / name)
         tmp_path.mkdir(exist_ok=True)
         files[-1].write_text(dedent(text).replace("MU", str(mu)).replace("DIVISOR", divisor), encoding="utf-8")
@@ -108,6 +117,11 @@ def test_equal_codes_are_called_equal(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_server_may_test_first_and_select_twice_and_fail_after_its_last_test(tmp_path: Path) -> None:
     assert likeness_of(tmp_path, cell(participation=0.5), server=SERVER.rstrip(" ") + ORDER).equal
+
+
+@pytest.mark.long
+def test_a_client_may_take_its_steps_without_an_optimizer(tmp_path: Path) -> None:
+    assert likeness_of(tmp_path, cell(participation=0.5), client=BY_HAND.rstrip()).equal
 
 
 @pytest.mark.long
