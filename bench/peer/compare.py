@@ -212,17 +212,25 @@ def _write(cell: Federation, selected: list[list[int]], classes: Sequence[Path],
     (folder / pfllib.PLAN).write_text(json.dumps(plan), encoding="utf-8")
 
 
-def _further(cell: Federation, client: int) -> list[list[Tensor]]:
-    """The initial values of what a client or the server has beside the cell's network, such as a gate."""
-    arch = cell.server.initial_model().spec.arch
-    state = parts([cell.server.state, cell.clients[client].state])
-    return [
-        [values]
-        if isinstance(values, Tensor)
-        else [values.tensors()[entry.name].clone() for entry in values.spec.params]
-        for values in state
-        if isinstance(values, Tensor) or (values.spec.whole or values.spec).arch != arch
-    ]
+def _further(cell: Federation, client: int) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+    """The initial values of what a client or the server has beside the cell's network.
+
+    Returns:
+        Those of other networks, such as a gate; and those of parts that do not start as the network does, such as a
+        second head.
+    """
+    initial, others, heads = cell.server.initial_model(), [], []
+    for values in parts([cell.server.state, cell.clients[client].state]):
+        if isinstance(values, Tensor):
+            others.append([values])
+            continue
+        tensors = values.tensors()
+        weights = [tensors[entry.name].clone() for entry in values.spec.params]
+        if (values.spec.whole or values.spec).arch != initial.spec.arch:
+            others.append(weights)
+        elif not all(torch.equal(tensor, initial.tensors()[name]) for name, tensor in tensors.items()):
+            heads.append(weights)
+    return others, heads
 
 
 def compare(here: PeerRun, there: PeerRun) -> Likeness:

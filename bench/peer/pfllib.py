@@ -11,7 +11,7 @@ import os
 import runpy
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ OUTSIDE = (
     "each client's samples, in float64",
     "the batches of each epoch, with the last, smaller one that PFLlib drops",
     "the clients of each round",
-    "the network and its initial values, and those of further networks of the same shapes",
+    "the network and its initial values, and those of further networks and heads of the same shapes",
     "one batch for all tests of a client; no AUC is computed and no file of results is written",
 )
 """What PFLlib's own code does not do here."""
@@ -68,7 +68,7 @@ class Recorder:
         self.plan: dict[str, Any] = json.loads((folder / PLAN).read_text(encoding="utf-8"))
         with np.load(folder / DATA) as data:
             self._data = dict(data)
-        self._further: dict[int, list[list[Tensor]]] = torch.load(folder / FURTHER)
+        self._further: dict[int, tuple[list[list[Tensor]], list[list[Tensor]]]] = torch.load(folder / FURTHER)
         self._round = self._client = -1
         self._part = "train"
         self._testing = self._stepped = False
@@ -96,7 +96,9 @@ class Recorder:
             for client in server.clients:
                 for module in vars(client).values():
                     if isinstance(module, nn.Module):
-                        fill(module, self._further[client.id])
+                        others, heads = self._further[client.id]
+                        fill(module.modules(), others)
+                        fill([module], heads)
         ids = self.plan["selected"][min(self._round, self.plan["rounds"] - 1)]
         server.current_num_join_clients = len(ids)
         return [client for client in server.clients if client.id in ids]
@@ -164,11 +166,11 @@ class Loader:
             yield x[at[:size]], y[at[:size]]
 
 
-def fill(module: nn.Module, networks: list[list[Tensor]]) -> None:
-    """Copy each network into a part of a module that has its shapes; of equal shapes, the first into the first part."""
+def fill(modules: Iterable[nn.Module], networks: list[list[Tensor]]) -> None:
+    """Copy each network into a module that has its shapes; of equal shapes, the first into the first module."""
     left = list(networks)
-    for part in module.modules():
-        parameters = list(part.parameters())
+    for module in modules:
+        parameters = list(module.parameters())
         shapes = [p.shape for p in parameters]
         for k, network in enumerate(left):
             if [tensor.shape for tensor in network] == shapes:

@@ -169,15 +169,25 @@ def test_an_unshuffled_loader_repeats_its_order(tmp_path: Path) -> None:
 
 def test_further_networks_start_from_the_values_here(tmp_path: Path) -> None:
     federation = Federation.of(cell(methods=["gpfl"], model="mlp"), tmp_path)
-    further = _further(federation, 0)
-    classes, width = further[0][0].shape
+    others, heads = _further(federation, 0)
+    assert not heads
+    classes, width = others[0][0].shape
     valve = [nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width)).double() for _ in range(2)]
     client = nn.ModuleList([nn.Embedding(classes, width, dtype=torch.float64), nn.ModuleList(valve)])
-    fill(client, further)
+    fill(client.modules(), others)
     for part, name in zip(valve, ("gamma", "beta"), strict=True):
         vector = torch.cat([p.flatten() for p in part.parameters()])
         assert torch.equal(vector, federation.server.state[name].weights)
     assert torch.equal(client[0].weight, federation.server.state["embeddings"])
+
+
+def test_a_second_head_starts_as_it_does_here(tmp_path: Path) -> None:
+    """FedRoD's starts at 0; PFLlib's is a copy of the first."""
+    others, heads = _further(Federation.of(cell(methods=["fedrod"], model="mlp"), tmp_path), 0)
+    assert not others
+    head = nn.Linear(*reversed(heads[0][0].shape)).double()
+    fill([head], heads)
+    assert not any(p.any() for p in head.parameters())
 
 
 @pytest.mark.long
