@@ -29,6 +29,7 @@ QUICK: dict[str, dict[str, Any]] = {  # where defaults take long on toy data, or
     "fedap": {"warmup": 1},  # toy runs would not see the end of its warm-up
     "feddf": {"distil_steps": 20},
     "fedgen": {"generator_steps": 3},
+    "fedl2g": {"quiz": 0.3, "warmup": 1, "server_lr": 1.0},
     "fedmd": {"pretrain_epochs": 2},
     "fedproto": {"predict": "head"},  # prototypes need a head with a bias
     "fedrep": {"head_epochs": 2},

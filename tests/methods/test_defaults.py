@@ -192,6 +192,13 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "end": (0.98, "PFLlib [0.98]"),
         "rounds": (100, "ours (card)"),
     },
+    "fedl2g": {
+        "guide": ("logits", "ours: FedL2G-l, for any architectures"),
+        "quiz": (0.1, "ours (card)"),
+        "warmup": (50, "authors' code"),
+        "server_lr": (None, "authors' script: 0.1 for logits, 100 for features"),
+        "clip": (100.0, "authors' code"),
+    },
     "fedlc": {"tau": (1.0, "ours (card)")},
     "fedmd": {
         "pretrain_epochs": (25, "authors' code"),
@@ -199,6 +206,12 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "distance": ("l1", "authors' code"),
         "digest_epochs": (1, "authors' code"),
         "digest_batch": (256, "authors' code"),
+    },
+    "fedmrl": {
+        "shared_weight": (1.0, "authors' code"),
+        "own_weight": (1.0, "authors' code"),
+        "average": ("samples", "authors' code"),
+        "projector": ("kept", "authors' code"),
     },
     "fedmtl": {"lam": (0.1, "ours (card)"), "relation": ("learned", "Smith et al. 2017 (card)")},
     "fednova": {},
@@ -426,7 +439,7 @@ def test_defaults_of_a_method(name: str) -> None:
 @pytest.mark.parametrize("name", METHOD_NAMES)
 def test_the_card_names_what_the_defaults_leave_to_it(name: str) -> None:
     cards = ROOT / "docs" / "methods"
-    (file,) = re.findall(rf"\[`{name}`\]\(([a-z_]+\.md)\)", (cards / "README.md").read_text(encoding="utf-8"))
+    (file,) = re.findall(rf"\[`{name}`\]\(([a-z0-9_]+\.md)\)", (cards / "README.md").read_text(encoding="utf-8"))
     card = (cards / file).read_text(encoding="utf-8")
     left = [key for key, (_, source) in DEFAULTS[name].items() if source.endswith("(card)")]
     assert [key for key in left if not re.search(rf"\b{key}\b", card)] == []

@@ -206,6 +206,8 @@ OPTIMIZERS = {
     "fedgc": {"weights": {PLAIN}},
     "fedgen": {"generator": {ADAM}},
     "fedkd": {"map": {"cell"}},
+    "fedl2g": {"w": {PLAIN}, "slopes": {PLAIN}},  # its pseudo-training
+    "fedmrl": {"projector": {"cell"}},
     "fednova": {"length": {"momentum cell, decay 0"}},  # what the momentum makes of gradients of size 1
     "fedtgp": {"net": {PLAIN}},
     "floco": {"others": {"cell"}},  # endpoints are the model's head

@@ -1,8 +1,8 @@
 """Ours against rounds that public libraries computed, in float64 from the same start.
 
 tests/methods/outside has the numbers: numbers.json is what compute.py makes of FedLab, Flower and FedJAX; the other
-files are what the code of PFLlib and of the authors of FedAP, FLoRA and PGFed came to, with how it was called. The
-rounds of three methods that no library has as their paper says are computed here, in NumPy.
+files are what the code of PFLlib, HtFLlib and the authors of FedAP, FLoRA and PGFed came to, with how it was called.
+The rounds of three methods that no library has as their paper says are computed here, in NumPy.
 """
 
 import json
@@ -29,7 +29,7 @@ from tests.engine.problems import generic, personal
 from tests.methods.reference import Array
 
 FOLDER = Path(__file__).parent / "outside"
-NAMES = ["numbers.json", "fedap.json", "flora.json", "pfllib.json", "pgfed.json"]
+NAMES = ["numbers.json", "fedap.json", "flora.json", "htfllib.json", "pfllib.json", "pgfed.json"]
 FILES = [json.loads((FOLDER / name).read_text(encoding="utf-8")) for name in NAMES]
 PROBLEM = FILES[0]["problem"]
 NUMBERS = {name: one for file in FILES for name, one in file.items() if "library" in one}
@@ -88,9 +88,15 @@ def near(found: Tensor, expected: Any) -> None:
 
 @pytest.mark.parametrize("name", sorted(ROUNDS))
 def test_rounds_of_a_library(name: str) -> None:
-    """Three rounds of all clients: models, FedDBE's personal means, FedAP's shares and running statistics."""
+    """Three rounds of all clients: models, FedDBE's personal means, FedAP's shares and running statistics,
+    FedL2G's vectors."""
     theirs = NUMBERS[name]
     ours = federation(theirs.get("method", name), theirs["hp"], **theirs.get("settings", {}))
+    for entry, start in theirs.get("start", {}).items():
+        ours.server.state[entry] = torch.tensor(start, dtype=torch.float64)
+    for entry, start in theirs.get("client_start", {}).items():
+        for i in ours.clients.ids:
+            ours.clients[i].state[entry] = torch.tensor(start, dtype=torch.float64)
     for _ in range(PROBLEM["rounds"]):
         ours.advance()
     if "gm" in theirs:
@@ -103,6 +109,8 @@ def test_rounds_of_a_library(name: str) -> None:
         near(ours.clients[i].state["norm"].buffers, expected)
     for relation, expected in theirs.get("relations", {}).items():
         near(ours.method.relations(ours.server)[relation], expected)
+    for entry, expected in theirs.get("state", {}).items():
+        near(ours.server.state[entry], expected)
     for tensor, expected in theirs.get("tensors", {}).items():
         near(ours.server.state["model"].tensors()[tensor], expected)
 
