@@ -185,6 +185,7 @@ LOST = {"fedcp": {"separating_loss"}}
 
 FORGOTTEN = {
     "fd": {"server.state.sent"},  # a class's means are of one round: once others have renewed it, the absent ones' go
+    "fedap": {"server.state.mixed"},  # all clients' means of all clients' layers, anew (card)
     "fedamp": {"server.state.attention"},  # how near all clients' models are to each other, anew in every round
     "fedcac": {"server.state.overlap"},  # of all pairs' important weights, anew
     "fedfomo": {"server.state.models"},  # it offers the models of the last round (card)
