@@ -131,9 +131,14 @@ ALGORITHMS: dict[str, Here] = {
             "lam": a["lamda"], "K": a["K"], "eta": a["local_learning_rate"], "eta_p": a["p_learning_rate"],
             "beta": a["beta"],
         },
+        settings=lambda a: {"weight_decay": 0.001},
+        notes={"algorithm": "with the weight decay of PFLlib's steps on theta, which the paper has not"},
     ),
     "FedProx": _whole("fedprox", lambda a: {"mu": a["mu"]}),
-    "FedFomo": _whole("fedfomo", lambda a: {"models": a["M"], "explore": 0.0}),
+    "FedFomo": _whole(
+        "fedfomo", lambda a: {"models": max(0, a["M"] - 1), "explore": 0.0},
+        notes={"M": "a client's own model counts there, and not here"},
+    ),
     "FedAMP": _whole(
         "local", lambda a: {"selected_only": a["join_ratio"] < 1},
         notes={"algorithm": f"{_ALONE} `fedamp`"}

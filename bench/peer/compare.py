@@ -100,6 +100,9 @@ def run_here(settings: Settings, data_root: Path) -> PeerRun:
     """Run a cell, and keep its outputs after each round and the values after each local step."""
     course, cell = PeerRun(), Federation.of(settings, data_root, executor="debug")
     cell.engine.watch = lambda request: _Kept(request, course.steps)
+    if cell.clients.local_buffers:  # in PFLlib from the initial ones on, here from a client's first training on
+        for i in cell.clients.ids:
+            cell.clients.keep_buffers(cell.clients[i], cell.clients.down(i))
     for version in range(settings.rounds + 1):
         _keep_outputs(course.outputs, cell, version)
         if version < settings.rounds:
@@ -160,7 +163,7 @@ def run_there(
     cell, course = Federation.of(settings, data_root), PeerRun()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        _write(cell, selected, classes, folder)
+        write_outside(cell, selected, classes, folder)
         command = [sys.executable, "-m", "bench.peer.pfllib", str(checkout), str(folder), "--", *arguments]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
@@ -188,12 +191,16 @@ def _read_captured(folder: Path, course: PeerRun) -> None:
                 course.steps.setdefault(at, []).append(captured[name])
 
 
-def _write(cell: Federation, selected: list[list[int]], classes: Sequence[Path], folder: Path) -> None:
+def write_outside(cell: Federation, selected: list[list[int]], classes: Sequence[Path], folder: Path) -> None:
     """Write what comes from outside (`bench.peer.pfllib.OUTSIDE`)."""
-    local, train, tests = cell.device_data.local, cell.device_data.partition.train, cell.evaluator.scorers.trained.own
-    arrays: dict[str, Any] = {}
+    data, tests = cell.device_data, cell.evaluator.scorers.trained.own
+    local, arrays = data.local, dict[str, Any]()
     for i in cell.clients.ids:
-        for part, at in (("train", train[i]), ("test", tests[i])):
+        train = data.partition.train[i]
+        if cell.method.holdout:  # PFLlib holds out the last ones
+            remainder = data.positions(i, "remainder")
+            train = np.concatenate([remainder, train[~np.isin(train, remainder)]])
+        for part, at in (("train", train), ("test", tests[i])):
             arrays |= {f"{part}/{i}/x": local.x[at].double().numpy(), f"{part}/{i}/y": local.y[at].numpy()}
     np.savez(folder / pfllib.DATA, **arrays)
     initial = cell.server.initial_model()

@@ -26,7 +26,7 @@ from bench.plugin import load_file
 from bench.requests import Feed
 
 OUTSIDE = (
-    "each client's samples, in float64",
+    "each client's samples, in float64, those last that it holds out",
     "the batches of each epoch, with the last, smaller one that PFLlib drops",
     "the clients of each round",
     "the network and its initial values, and those of further networks and heads of the same shapes",
@@ -61,6 +61,7 @@ class Recorder:
     Attributes:
         captured: by name, in the order of computation: outputs of each test, `output/ROUND/CLIENT/NUMBER` (`distance`
             if the nearest class is predicted), and the trained tensors after each local step, `step/...`.
+        steps: local steps of all clients since they were selected last.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,8 +72,8 @@ class Recorder:
         self._further: dict[int, tuple[list[list[Tensor]], list[list[Tensor]]]] = torch.load(folder / FURTHER)
         self._round = self._client = -1
         self._part = "train"
-        self._testing = self._stepped = False
-        self._trainings = 0
+        self._testing = self._passed = False
+        self.steps = self._trainings = 0
         self._clients: dict[int, Any] = {}
 
     def trained(self, client: int) -> tuple[bool, ...]:
@@ -89,8 +90,8 @@ class Recorder:
     def select(self, server: Any) -> list[Any]:
         """The clients of the next round; of the same one if nobody has trained since they were selected last."""
         trainings = sum(client.train_time_cost["num_rounds"] for client in server.clients)  # APPLE takes steps by hand
-        self._round += self._stepped or trainings > self._trainings or self._round < 0
-        self._stepped, self._trainings = False, trainings
+        self._round += self.steps > 0 or trainings > self._trainings or self._round < 0
+        self.steps, self._passed, self._trainings = 0, False, trainings
         self._clients = {client.id: client for client in server.clients}
         if self._round == 0:
             for client in server.clients:
@@ -124,14 +125,21 @@ class Recorder:
         """Keep the values of which the class is about to be taken, if they are a test's."""
         if self._testing and values.ndim == 2:
             self._testing = False
-            trained = max(0, self._round + self._stepped)  # rounds; most methods test at the beginning of the next one
+            trained = max(0, self._round + self._passed)  # rounds; most methods test at the beginning of the next one
             self._keep(kind, min(self.plan["rounds"], trained), values)
 
     def keep_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Keep the trained values after a local step."""
         trained = [p.detach().reshape(-1) for group in optimizer.param_groups for p in group["params"]]
         self._keep("step", self._round, torch.cat(trained))
-        self._stepped = True
+        self.steps += 1
+
+    def end_pass(self, steps: int) -> None:
+        """Take a pass over a client's samples for training if there have been more steps than at its beginning.
+
+        A single step right before a test, as `PerAvg` makes it, is none.
+        """
+        self._passed |= self.steps > steps
 
     def _keep(self, kind: str, round: int, values: Tensor) -> None:
         place = f"{kind}/{round}/{self._client}/"
@@ -161,9 +169,10 @@ class Loader:
         trained = self._recorder.trained(self._client)
         if trained != self._trained:
             self._trained, self._epoch = trained, 0
-        epoch, self._epoch = self._epoch, self._epoch + self._shuffle
+        epoch, self._epoch, steps = self._epoch, self._epoch + self._shuffle, self._recorder.steps
         for at, size in self._recorder.batches(self._client, len(x), self._width, epoch):
             yield x[at[:size]], y[at[:size]]
+        self._recorder.end_pass(steps)
 
 
 def fill(modules: Iterable[nn.Module], networks: list[list[Tensor]]) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from bench.config.grid import load_grid
 from bench.errors import UserError
 from bench.federation.federation import Federation
-from bench.peer.compare import Likeness, _further, alternatives, compare, run_here, run_there
+from bench.peer.compare import Likeness, _further, alternatives, compare, run_here, run_there, write_outside
 from bench.peer.pfllib import DATA, FURTHER, PLAN, Recorder, fill
 from bench.settings import Settings
 from tests.peer.checkout import checkout
@@ -141,7 +141,7 @@ def test_a_fault_is_named_at_its_first_step(tmp_path: Path, fault: dict[str, Any
 
 @pytest.mark.long
 def test_buffers_that_nobody_averages_are_an_option_here(tmp_path: Path) -> None:
-    settings = cell(model="test_norm", batchnorm="aggregate")
+    settings = cell(model="test_norm", batchnorm="aggregate", participation=0.5)
     likeness = likeness_of(tmp_path, settings)
     assert "after local training" in likeness.place
     others = dict(alternatives(settings))
@@ -188,6 +188,19 @@ def test_a_second_head_starts_as_it_does_here(tmp_path: Path) -> None:
     head = nn.Linear(*reversed(heads[0][0].shape)).double()
     fill([head], heads)
     assert not any(p.any() for p in head.parameters())
+
+
+def test_what_a_method_holds_out_are_the_last_samples_there(tmp_path: Path) -> None:
+    federation = Federation.of(cell(methods=["fedfomo"]), tmp_path)
+    write_outside(federation, [], [], tmp_path)
+    data = federation.device_data
+    with np.load(tmp_path / DATA) as written:
+        for i in federation.clients.ids:
+            held_out = data.local.x[data.positions(i, "holdout")].double().numpy()
+            x = written[f"train/{i}/x"]
+            assert len(x) == len(data.partition.train[i])
+            assert len(held_out) == int(0.2 * len(x)) > 0
+            np.testing.assert_array_equal(x[-len(held_out) :], held_out)
 
 
 @pytest.mark.long
