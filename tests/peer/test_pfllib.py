@@ -76,6 +76,25 @@ ORDER = """
             self.absent
     """
 
+STEP = """
+        def train(self):
+            for _ in range(self.args.global_rounds + 1):
+                self.selected_clients = self.select_clients()
+                for client in self.clients:
+                    client.set_parameters(self.global_model)
+                for client in self.clients:
+                    before = [p.data.clone() for p in client.model.parameters()]
+                    x, y = next(iter(client.load_train_data()))
+                    client.loss(client.model(x), y).backward()
+                    client.optimizer.step()
+                    for p, values in zip(client.model.parameters(), before):
+                        p.data = values
+                    client.test_metrics()
+                for client in self.selected_clients:
+                    client.train()
+                self.aggregate_parameters()
+    """
+
 
 def cell(**settings: Any) -> Settings:
     grid = {
@@ -115,8 +134,11 @@ def test_equal_codes_are_called_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_server_may_test_first_and_select_twice_and_fail_after_its_last_test(tmp_path: Path) -> None:
-    assert likeness_of(tmp_path, cell(participation=0.5), server=SERVER.rstrip(" ") + ORDER).equal
+@pytest.mark.parametrize("train", [ORDER, STEP])
+def test_a_server_may_test_first_select_twice_fail_after_its_last_test_or_step_before_it(
+    tmp_path: Path, train: str
+) -> None:
+    assert likeness_of(tmp_path, cell(participation=0.5), server=SERVER.rstrip(" ") + train).equal
 
 
 @pytest.mark.long
