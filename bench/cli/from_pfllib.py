@@ -213,7 +213,10 @@ ALGORITHMS: dict[str, Here] = {
             "alpha": a["fedcross_alpha"],
             "collaborator": ("in_order", "lowest", "highest")[a["collaberative_model_select_strategy"]],
         },
-        notes={"first_stage_bound": "there is no first stage of another rule"},
+        notes={
+            "first_stage_bound": "there is no first stage of another rule",
+            "collaberative_model_select_strategy": "0 is always the next model there, the others in turn here",
+        },
     ),
 }  # fmt: skip
 """The algorithms of `main.py` that there are here."""
