@@ -21,6 +21,7 @@ from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
 from bench.method import Message
 from bench.models.network import Network
+from bench.params import Params
 from bench.plugin import MODELS
 from bench.settings import Settings
 from methods.server_rules import AsyncHyper, FedAsync
@@ -96,7 +97,8 @@ def test_rounds_of_a_library(name: str) -> None:
         ours.server.state[entry] = torch.tensor(start, dtype=torch.float64)
     for entry, start in theirs.get("client_start", {}).items():
         for i in ours.clients.ids:
-            ours.clients[i].state[entry] = torch.tensor(start, dtype=torch.float64)
+            state, value = ours.clients[i].state, torch.tensor(start, dtype=torch.float64)
+            state[entry] = state[entry].with_weights(value) if isinstance(state[entry], Params) else value
     for _ in range(PROBLEM["rounds"]):
         ours.advance()
     if "gm" in theirs:
