@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ class Recorder:
         self._part = "train"
         self._testing = self._passed = False
         self.steps = self._trainings = 0
+        self._passes: Counter[int] = Counter()
         self._clients: dict[int, Any] = {}
 
     def trained(self, client: int) -> tuple[bool, ...]:
@@ -88,10 +90,16 @@ class Recorder:
         return list(zip(x, y, strict=True))
 
     def select(self, server: Any) -> list[Any]:
-        """The clients of the next round; of the same one if nobody has trained since they were selected last."""
-        trainings = sum(client.train_time_cost["num_rounds"] for client in server.clients)  # APPLE takes steps by hand
-        self._round += self.steps > 0 or trainings > self._trainings or self._round < 0
+        """The clients of the next round; of the same one if nobody has trained since they were selected last.
+
+        APPLE's clients take steps by hand. FedPCL's take none in their first round, but see their training samples more
+        often than they are tested.
+        """
+        trainings = sum(client.train_time_cost["num_rounds"] for client in server.clients)
+        seen = any(passes > 0 for passes in self._passes.values())
+        self._round += self.steps > 0 or seen or trainings > self._trainings or self._round < 0
         self.steps, self._passed, self._trainings = 0, False, trainings
+        self._passes.clear()
         self._clients = {client.id: client for client in server.clients}
         if self._round == 0:
             for client in server.clients:
@@ -111,6 +119,7 @@ class Recorder:
     def batches(self, client: int, n: int, width: int, epoch: int) -> Iterator[tuple[Any, int]]:
         """Positions and sizes of a client's batches in an epoch of this round."""
         self._client = client
+        self._passes[client] += 1
         address = DrawAddress(self.plan["seed"], max(0, self._round), client)
         norm = self.plan["batch_statistics"]
         steps = draw_batches(Feed(), n, width, 1, address, batch_statistics=norm).per_epoch
@@ -120,6 +129,7 @@ class Recorder:
     def begin_test(self, client: int) -> None:
         """Take the next outputs for those of a client's tests."""
         self._client, self._testing = client, True
+        self._passes[client] -= 1
 
     def keep_outputs(self, values: Tensor, kind: str) -> None:
         """Keep the values of which the class is about to be taken, if they are a test's."""

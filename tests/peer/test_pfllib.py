@@ -5,6 +5,7 @@ The checkout is a small one of our own (tests/peer/checkout.py); `PFLLIB=CHECKOU
 
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -176,17 +177,42 @@ def test_a_checkout_that_does_not_end_is_stopped(tmp_path: Path) -> None:
         run_there(cell(), tmp_path, checkout(tmp_path), words, [[0]], limit=0.1)
 
 
-def test_an_unshuffled_loader_repeats_its_order(tmp_path: Path) -> None:
+@pytest.fixture
+def recorder(tmp_path: Path) -> Recorder:
+    """A recorder of one client with twenty samples, which takes part in two rounds."""
+    np.savez(tmp_path / DATA, **{f"{part}/0/{name}": np.arange(20) for part in ("train", "test") for name in "xy"})
+    torch.save({0: ([], [])}, tmp_path / FURTHER)
+    (tmp_path / PLAN).write_text(
+        '{"seed": 0, "batch_statistics": false, "rounds": 2, "selected": [[0], [0]]}', encoding="utf-8"
+    )
+    return Recorder(tmp_path)
+
+
+def test_an_unshuffled_loader_repeats_its_order(recorder: Recorder) -> None:
     """As FedALA's weights are trained until the losses of a pass's last batch are alike."""
-    np.savez(tmp_path / DATA, **{"train/0/x": np.arange(20.0), "train/0/y": np.arange(20)})
-    torch.save({}, tmp_path / FURTHER)
-    (tmp_path / PLAN).write_text('{"seed": 0, "batch_statistics": false}', encoding="utf-8")
-    recorder = Recorder(tmp_path)
     samples = recorder.samples("digits", 0)
     for shuffle in (False, True):
         loader = recorder.loader(samples, 8, shuffle=shuffle)
         first, second = (torch.cat([y for _, y in loader]).tolist() for _ in range(2))
         assert (first == second) is not shuffle
+
+
+def test_a_round_ends_without_a_step_if_samples_were_seen_in_training(recorder: Recorder) -> None:
+    """As FedPCL's clients only collect prototypes in their first round; an evaluation sees the samples, too."""
+
+    def see(*, training: bool) -> None:
+        [*recorder.loader(recorder.samples("digits", 0, is_train=training), 8)]
+        recorder.keep_outputs(torch.zeros(20, 10), "output")
+
+    server = SimpleNamespace(clients=[SimpleNamespace(id=0, train_time_cost={"num_rounds": 0})])
+    recorder.select(server)
+    see(training=False)
+    see(training=True)
+    recorder.select(server)
+    see(training=True)
+    recorder.select(server)
+    see(training=False)
+    assert [*recorder.captured] == ["output/0/0/0", "output/1/0/0"]
 
 
 def test_further_networks_start_from_the_values_here(tmp_path: Path) -> None:
