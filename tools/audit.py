@@ -60,8 +60,10 @@ def table() -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for algorithm, rows in measured:
         row = words[str(algorithm)]
-        method = row.get("method") or ALGORITHMS[str(algorithm)].method
-        name = f'<a id="{method}"></a>{algorithm}' + (f" ([asked]({row['asked']}))" if "asked" in row else "")
+        name = row.get("algorithm", algorithm)
+        method = row.get("method") or ALGORITHMS[name].method
+        anchor = "" if any(f'"{method}"' in line for line in lines) else f'<a id="{method}"></a>'
+        place = f"{anchor}{name}" + (f" ([asked]({row['asked']}))" if "asked" in row else "")
         options = ", ".join(f"`{option}`" for option in row.get("set", []))
         card = f"[`{method}`](methods/{method}.md)" + (f" with {options}" if options else "")
         by_setting = {(r["network"], r["share"]): r for r in rows.to_dict("records")}
@@ -70,7 +72,7 @@ def table() -> str:
         if any(r["equal"] != "True" for r in by_setting.values()) and not row.get("proof"):
             parts += " Shown by reading only."
         given = f"`{row['arguments']}`" if row["arguments"] else ""
-        lines.append(f"| {' | '.join([name, given, card, *cells, parts, row.get('follows', '')])} |")
+        lines.append(f"| {' | '.join([place, given, card, *cells, parts, row.get('follows', '')])} |")
     return "\n".join(lines)
 
 

@@ -93,12 +93,12 @@ def main() -> None:
     rows: list[Any] = pd.read_csv(options.out).to_dict("records") if options.out.exists() else []
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        write_folder(scratch / "dataset" / "mnist-295", options.data_root)
+        write_folder(scratch / "dataset" / "MNIST-295", options.data_root)
         for algorithm in options.only or words:
             if any(row["algorithm"] == algorithm for row in rows):
                 continue
             row = words[algorithm]
-            given = [f"-algo={algorithm}", *row["arguments"].split(), "-data=mnist-295", "-m=CNN", f"-nc={CLIENTS}"]
+            given = [f"-algo={algorithm}", *row["arguments"].split(), "-data=MNIST-295", "-m=CNN", f"-nc={CLIENTS}"]
             given += ["-lbs=10", "-lr=0.02"]
             seconds = {
                 "PFLlib": there(options.checkout, scratch, given),
