@@ -158,7 +158,7 @@ def run_there(
         limit: the seconds after which it is stopped.
 
     Raises:
-        UserError: its code ended with an error, or did not end.
+        UserError: its code ended with an error, did not end, or did not test all clients.
     """
     cell, course = Federation.of(settings, data_root), PeerRun()
     with tempfile.TemporaryDirectory() as scratch:
@@ -175,8 +175,9 @@ def run_there(
         if (folder / pfllib.CAPTURED).exists():
             _read_captured(folder, course)
         tested = all((settings.rounds, i) in course.outputs for i in cell.clients.ids)
-        if done.returncode and not tested:  # what fails after the last test (d832e76's FedAS does) changes nothing
-            raise UserError(f"{checkout}: its main.py ended with an error:\n{done.stderr[-1500:]}")
+        if not tested:  # what fails after the last test (d832e76's FedAS does) changes nothing
+            end = "ended with an error" if done.returncode else "tested not all clients after the last round"
+            raise UserError(f"{checkout}: its main.py {end}:\n{done.stderr[-1500:]}")
     return course
 
 
