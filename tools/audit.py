@@ -57,7 +57,10 @@ def table() -> str:
     words: dict[str, Any] = yaml.safe_load(WORDS.read_text(encoding="utf-8"))
     measured = pd.read_csv(MEASURED, dtype=str, keep_default_na=False).groupby("algorithm", sort=False)
     heads = ["PFLlib", "`main.py`", "here", *_SETTINGS.values(), "where they part", "follows the paper"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    equal = [sum(value == "True" for value in rows["equal"]) for _, rows in measured]
+    throughout, partly = equal.count(len(_SETTINGS)), sum(0 < count < len(_SETTINGS) for count in equal)
+    counts = f"Of {len(equal)} rows {throughout} are equal throughout, and {partly} more in some of their columns.\n"
+    lines = [counts, f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for algorithm, rows in measured:
         row = words[str(algorithm)]
         name = row.get("algorithm", algorithm)
@@ -77,7 +80,7 @@ def table() -> str:
 
 
 def _cell(row: dict[Any, str]) -> str:
-    return "equal" if row["equal"] == "True" else (row["difference"] or "-")
+    return "equal" if row["equal"] == "True" else f"{float(row['difference']):.1g}" if row["difference"] else "-"
 
 
 def write_page() -> None:
