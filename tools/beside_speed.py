@@ -77,7 +77,7 @@ def here(scratch: Path, words: list[str], overrides: list[str]) -> float:
     file = scratch / "ends"
     file.unlink(missing_ok=True)
     options: dict[str, Any] = {"overrides": overrides, "quiet": True, "tracking": False, "fresh": True}
-    bench.run(grid, scratch / "run", callbacks=[Clock(file)], **options)
+    bench.run(grid, scratch / grid["name"], callbacks=[Clock(file)], **options)
     return float(np.median(np.diff(np.loadtxt(file))[-3:]))
 
 
