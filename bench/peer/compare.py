@@ -270,8 +270,15 @@ def _farthest(here: PeerRun, there: PeerRun, round: int, number: str, model: str
     ]
     if number.startswith("distance"):
         pairs = [(_preference(a), _preference(-b)) for a, b in pairs]
-    differences = [np.abs(a - b).max() if a.shape == b.shape else np.inf for a, b in pairs]
-    return float(max(differences, default=0.0))
+    return max((_difference(a, b) for a, b in pairs), default=0.0)
+
+
+def _difference(a: Any, b: Any) -> float:
+    """The largest difference of two arrays; infinite if their shapes differ or a value is no number."""
+    if a.shape != b.shape:
+        return np.inf
+    with np.errstate(invalid="ignore"):  # equal infinities do not differ
+        return float(np.nan_to_num(np.where(a == b, 0.0, np.abs(a - b)), nan=np.inf, posinf=np.inf).max())
 
 
 def _preference(outputs: Floats) -> Any:

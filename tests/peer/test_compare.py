@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bench.peer.compare import PeerRun, compare
 
@@ -72,3 +73,19 @@ def test_a_test_that_is_made_in_one_round_only_is_compared_in_that_round() -> No
     assert compare(here, there).equal
     there.outputs[1, 0]["output 1"] = np.array([[2.5]])
     assert compare(here, there).differences == (0.0, 0.5)
+
+
+@pytest.mark.parametrize("client", [0, 1])
+def test_what_is_not_a_number_is_never_equal_and_equal_infinities_are(client: int) -> None:
+    """A client that diverged must not be hidden behind one that did not."""
+    here, there = PeerRun(selected=[[0, 1]]), PeerRun()
+    for i in range(2):
+        here.outputs[0, i], there.outputs[0, i] = (
+            {"pm": np.array([[-np.inf, 1.0]])},
+            {"output 0": np.array([[-np.inf, 1.0]])},
+        )
+    assert compare(here, there).differences == (0.0,)
+    there.outputs[0, client]["output 0"] = np.array([[-np.inf, np.nan]])
+    assert compare(here, there).differences == (np.inf,)
+    here.outputs[0, client]["pm"] = np.array([[-np.inf, np.nan]])
+    assert not compare(here, there).equal
