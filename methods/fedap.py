@@ -62,9 +62,9 @@ class FedAP(Method):
         w = join(down["shared"], client.state["norm"])
         sent = {"statistics": (yield from statistics(w))} if down["measure"] else {}
         trained = (yield Train({"w": w}, loss=cross_entropy))["w"]
-        own = trained.spec.of_type(*NORMALISATION)
-        client.state["norm"] = trained.part(*own)
-        yield Upload(sent | {"shared": trained.without(*own)})
+        local = trained.spec.of_type(*NORMALISATION)
+        client.state["norm"] = trained.part(*local)
+        yield Upload(sent | {"shared": trained.without(*local)})
         return trained
 
     def aggregate(self, server: Server, messages: list[Message]) -> None:
@@ -102,13 +102,13 @@ def statistics(w: Params) -> Program:
     channels = [layer.num_features for layer in batchnorms(w.spec.module)]
     if not channels:
         return []
-    first, second = (yield Predict(compose(moments, w=w), "train", "logits")).mean(0).chunk(2)
-    deviation = (second - first.square()).clamp(min=0).sqrt()
-    return [torch.stack(layer) for layer in zip(first.split(channels), deviation.split(channels), strict=True)]
+    means, variances = (yield Predict(compose(moments, w=w), "train", "logits")).chunk(2, dim=1)
+    deviation = (variances.mean(0) + means.var(0, correction=0)).sqrt()  # within samples, and between them
+    return [torch.stack(layer) for layer in zip(means.mean(0).split(channels), deviation.split(channels), strict=True)]
 
 
 def moments(model: Any, parts: dict[str, Any], x: Tensor) -> Tensor:
-    """Means over each sample of what enters the BatchNorm layers, and of its squares: `[samples, 2 channels]`."""
+    """Mean and variance, in each sample, of what enters the BatchNorm layers: `[samples, 2 channels]`."""
     w, entered = parts["w"], {}
     module = w.spec.module
     network = copy.deepcopy(module, {id(t): t for t in (*module.parameters(), *module.buffers())}).eval()
@@ -121,7 +121,7 @@ def moments(model: Any, parts: dict[str, Any], x: Tensor) -> Tensor:
         layer.register_forward_pre_hook(note)
     functional_call(network, w.spec.constants(x.device, w.weights.dtype) | w.tensors(), (x,))
     values = [entered.get(layer, w.weights.new_zeros(len(x), layer.num_features, 1)) for layer in layers]
-    return torch.cat([z.mean(2) for z in values] + [z.square().mean(2) for z in values], 1)
+    return torch.cat([z.mean(2) for z in values] + [z.var(2, correction=0) for z in values], 1)
 
 
 def mixing(like: Tensor, clients: Sequence[Sequence[Tensor]], lam: float) -> Tensor:

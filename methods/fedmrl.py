@@ -45,17 +45,17 @@ class FedMRL(Method):
 
     def init_client(self, server: Server, client: Client) -> None:
         """Raises ValueError if the client's model has fewer features than the shared one."""
-        own = server.initial_model(client.id)
-        shared, wide = (w.tensors()["head.weight"].shape[1] for w in (server.initial_model(), own))
+        model = server.initial_model(client.id)
+        shared, wide = (w.tensors()["head.weight"].shape[1] for w in (server.initial_model(), model))
         if wide < shared:
             raise ValueError(
-                f"FedMRL's shared model needs no more features than each client's: {own.spec.arch} has {wide}, the "
+                f"FedMRL's shared model needs no more features than each client's: {model.spec.arch} has {wide}, the "
                 f"cell's model {shared}"
             )
         with torch.device("meta"):
             projector = nn.Linear(shared + wide, wide)
         layer = server.build(f"fedmrl({shared}+{wide}->{wide})", projector).tensors()
-        client.state["own"] = own
+        client.state["own"] = model
         client.state["projector"] = torch.cat([layer["weight"], layer["bias"].unsqueeze(1)], dim=1)
 
     def client_round(self, client: Client, down: State) -> Program:
@@ -68,14 +68,11 @@ class FedMRL(Method):
 
     def train(self, client: Client, down: State, epochs: int | None = None) -> Program:
         """Train all three networks on the sum of both heads' losses."""
-        own, projector = client.state["own"], client.state["projector"]
-        return (
-            yield Train({"shared": down["model"], "own": own, "projector": projector}, loss=nested_loss, epochs=epochs)
-        )
+        parts = {"shared": down["model"], "own": client.state["own"], "projector": client.state["projector"]}
+        return (yield Train(parts, loss=nested_loss, epochs=epochs))
 
     def personal(self, server: Server, client: Client, down: State) -> Params:
-        own, projector = client.state["own"], client.state["projector"]
-        return compose(own_logits, shared=down["model"], own=own, projector=projector)
+        return compose(own_logits, shared=down["model"], own=client.state["own"], projector=client.state["projector"])
 
     def adapt(self, server: Server, client: Client, down: State, epochs: int) -> Program:
         """A new client trains like the others, starting from the initial model and projector."""

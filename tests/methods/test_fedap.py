@@ -1,5 +1,6 @@
 """FedAP: distances and shares by hand, statistics by plain torch, rounds from clients that train alone."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -98,6 +99,22 @@ def test_statistics_are_those_of_what_enters_the_layers_of_the_model_that_a_clie
             expected = torch.stack([entered.mean(0), entered.std(0, correction=0)])
             torch.testing.assert_close(found, expected.detach(), rtol=1e-10, atol=1e-12)
     assert not any("statistics" in m.values for m in messages_of(federation))
+
+
+def test_deviations_keep_their_digits_far_from_zero_in_float32() -> None:
+    """Inputs around 1000 with deviations of 1, whose squares have no digits left for them."""
+    data = replace(images(), x=images().x + 1000)
+    hp = {"warmup": 0}
+    federation = toy("fedap", model="test_two_norms", data=data, sizes=IMAGES, hp=hp, dtype="float32", lr=1e-9)
+    net = _Two(3)
+    net.load_state_dict(federation.server.initial_model().tensors(), strict=False)
+    net.double()
+    for m in messages_of(federation):
+        x = torch.from_numpy(data.x[:8] if m.client == 0 else data.x[8:20]).double()
+        entered = net.conv(x).transpose(0, 1).flatten(1).T
+        torch.testing.assert_close(
+            m["statistics"][0][1].double(), entered.std(0, correction=0).detach(), rtol=0.01, atol=0
+        )
 
 
 def test_the_first_round_mixes_models_of_clients_that_trained_alone() -> None:
