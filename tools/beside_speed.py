@@ -1,4 +1,4 @@
-"""Seconds of a round by PFLlib's code and here, in turns, with the arguments of docs/beside-pfllib.yaml.
+"""Seconds of a round by PFLlib's code and here, in turns, with the default arguments of each algorithm there.
 
     python -m tools.beside_speed CHECKOUT OUT.csv                # all algorithms; needs h5py, cvxpy and calmsize
     python -m tools.beside_speed CHECKOUT OUT.csv --only FedALA
@@ -20,12 +20,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 import bench
-from bench.cli.from_pfllib import translate
+from bench.cli.from_pfllib import ALGORITHMS, translate
 
-WORDS = Path(__file__).parents[1] / "docs" / "beside-pfllib.yaml"
 CLIENTS, TRAIN, TEST = 20, 295, 60
 THERE, HERE = 3, 7
 """Rounds that are run; of PFLlib's the last two are timed, of ours the last three."""
@@ -71,12 +69,12 @@ class Clock(bench.Callback):
             lines.write(f"{time.perf_counter()}\n")
 
 
-def here(scratch: Path, words: list[str], overrides: list[str]) -> float:
+def here(scratch: Path, words: list[str]) -> float:
     """Seconds of a round here."""
     grid, _ = translate([*words, f"-gr={HERE}"], scratch / "dataset")
     file = scratch / "ends"
     file.unlink(missing_ok=True)
-    options: dict[str, Any] = {"overrides": overrides, "quiet": True, "tracking": False, "fresh": True}
+    options: dict[str, Any] = {"quiet": True, "tracking": False, "fresh": True}
     bench.run(grid, scratch / grid["name"], callbacks=[Clock(file)], **options)
     return float(np.median(np.diff(np.loadtxt(file))[-3:]))
 
@@ -86,24 +84,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkout", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--only", nargs="*", metavar="ALGORITHM")
+    parser.add_argument("--only", nargs="*", choices=ALGORITHMS, default=list(ALGORITHMS), metavar="ALGORITHM")
     parser.add_argument("--data-root", type=Path, default=Path("data"), help="where MNIST is")
     options = parser.parse_args()
-    words = yaml.safe_load(WORDS.read_text(encoding="utf-8"))
     rows: list[Any] = pd.read_csv(options.out).to_dict("records") if options.out.exists() else []
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         write_folder(scratch / "dataset" / "MNIST-295", options.data_root)
-        for algorithm in options.only or words:
+        for algorithm in options.only:
             if any(row["algorithm"] == algorithm for row in rows):
                 continue
-            row = words[algorithm]
-            given = [f"-algo={algorithm}", *row["arguments"].split(), "-data=MNIST-295", "-m=CNN", f"-nc={CLIENTS}"]
-            given += ["-lbs=10", "-lr=0.02"]
-            seconds = {
-                "PFLlib": there(options.checkout, scratch, given),
-                "here": here(scratch, given, row.get("set", [])),
-            }
+            words = [f"-algo={algorithm}", "-data=MNIST-295", "-m=CNN", f"-nc={CLIENTS}", "-lbs=10", "-lr=0.02"]
+            seconds = {"PFLlib": there(options.checkout, scratch, words), "here": here(scratch, words)}
             ratio = round(seconds["PFLlib"] / seconds["here"], 1)
             rows.append({"algorithm": algorithm} | {k: round(v, 2) for k, v in seconds.items()} | {"ratio": ratio})
             print(rows[-1], flush=True)

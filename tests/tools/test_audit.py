@@ -1,7 +1,5 @@
 """The audit of PFLlib's algorithms names each of them once, and its page is written from it."""
 
-from pathlib import Path
-
 import yaml
 
 from bench.cli.from_pfllib import ALGORITHMS
@@ -25,4 +23,5 @@ def test_a_row_that_is_not_equal_says_where_it_parts_and_cards_link_to_rows() ->
         if '"' not in cells[0]:
             continue  # a further row of a method
         method = cells[0].split('"')[1]
-        assert f"beside-pfllib.md#{method}" in Path(f"docs/methods/{method}.md").read_text(encoding="utf-8"), method
+        card = PAGE.parent / "methods" / f"{method}.md"
+        assert f"beside-pfllib.md#{method}" in card.read_text(encoding="utf-8"), method
