@@ -43,7 +43,7 @@ def measure(checkout: Path, algorithm: str, words: dict[str, Any]) -> Iterator[d
             try:
                 likeness = beside_pfllib(cell, Path("data"), checkout, arguments)
             except UserError as error:
-                yield row | {"equal": False, "place": str(error).strip().splitlines()[-1]}
+                yield row | {"equal": False, "place": str(error).strip().splitlines()[-1].removeprefix(f"{checkout}: ")}
                 continue
             yield row | {
                 "equal": likeness.equal, "difference": f"{max(likeness.differences):.0e}",

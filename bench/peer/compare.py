@@ -177,7 +177,7 @@ def run_there(
         tested = all((settings.rounds, i) in course.outputs for i in cell.clients.ids)
         if not tested:  # what fails after the last test (d832e76's FedAS does) changes nothing
             end = "ended with an error" if done.returncode else "tested not all clients after the last round"
-            raise UserError(f"{checkout}: its main.py {end}:\n{done.stderr[-1500:]}")
+            raise UserError(f"{checkout}: its main.py {end}\n{done.stderr[-1500:]}".rstrip())
     return course
 
 
