@@ -1,6 +1,7 @@
 """Small real problems for tests of the engine and of methods: digits, unequal clients, tiny models."""
 
 import itertools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from bench.data import Dataset, Partition
+from bench.engine.batches import DrawAddress
+from bench.engine.programs import ProgramRun
 from bench.federation.federation import Evaluation, Federation
+from bench.method import Program
 from bench.params import Params, Spec
 from bench.plugin import METHODS, MODELS
 from bench.settings import Settings
@@ -132,7 +136,7 @@ def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort"
     data = settings.pop("data", None) or toy_data()
     public = settings.pop("public", None) or toy_data(seed=9)
     hp = {**QUICK.get(method, {}), **settings.pop("hp", {})}
-    passed = ("device", "offload", "recordings", "features")
+    passed = ("device", "offload", "recordings", "features", "threads")
     options = {name: settings.pop(name) for name in passed if name in settings}
     chosen: dict[str, Any] = {
         "model": "test_linear", "dtype": "float64", "lr": 0.1, "momentum": 0.5, "batch_size": 4, "epochs": 2,
@@ -146,6 +150,17 @@ def toy(method: str, *, sizes: list[int] | None = None, executor: Any = "cohort"
         public=public,
         **options,
     )
+
+
+def asked(
+    program: Callable[[Params], Program], *, owners: Iterable[int] = (0, 1, 2, 4, 5), **settings: Any
+) -> tuple[dict[int, ProgramRun], Federation, Params]:
+    """Have each owner run a program on the initial model; returns the ended programs and the model."""
+    federation = toy("fedavg", **settings)
+    w = federation.server.initial_model()
+    running = {i: ProgramRun(i, program(w), DrawAddress(0, 0, i)) for i in owners}
+    federation.engine.run(list(running.values()))
+    return running, federation, w
 
 
 def remarks(federation: Federation) -> list[str]:

@@ -1,6 +1,6 @@
-"""Both executors compute the same results: every method with statistics of batches, some of each kind in other cases.
+"""Executors compute the same results: every method with statistics of batches, some of each kind in other cases.
 
-The conformance suite compares the executors for every method without such statistics.
+The conformance suite compares all three executors for every method without such statistics.
 """
 
 from typing import Any
@@ -45,3 +45,10 @@ def test_executors_agree(method: str, corner: str) -> None:
     assert any(tensor.any() for tensor in everything(cohort).values())
     for one, other in zip(*scores, strict=True):
         assert one == {**other, "value": pytest.approx(one["value"], abs=1e-7)}
+
+
+def test_debug_has_the_bytes_of_sequential_with_batch_statistics() -> None:
+    plain, debug = (toy("fedbuff", executor=executor, model="test_norm") for executor in ("sequential", "debug"))
+    assert run(debug, 3).metrics == run(plain, 3).metrics
+    assert_same(everything(debug), everything(plain), tolerance=0)
+    assert (debug.engine.backend, debug.engine.steps_are, debug.path["executor"]) == ("eager", "as planned", "debug")

@@ -7,26 +7,21 @@ import pytest
 import torch
 
 from bench.engine.anomalies import Diverged
-from bench.engine.batches import DrawAddress
 from bench.engine.device_data import SERVER
 from bench.engine.programs import ProgramRun, Work
-from bench.method import ClassStats, ClassSums, Params, Program, Train, cross_entropy
+from bench.federation.federation import Federation
+from bench.method import ClassStats, Params, Program, Train, cross_entropy
 from bench.model_call import Forward
-from tests.engine.problems import toy, toy_data
+from tests.engine.problems import asked, toy_data
 
 
-def ask(request: Any, *, owners: Any = None, **settings: Any) -> tuple[dict[int, ProgramRun], Any, Params]:
-    """Have every client's program ask for one thing; returns the ended programs. One client has no samples."""
-    federation = toy("fedavg", **settings)
-    w = federation.server.initial_model()
+def ask(request: Any, **settings: Any) -> tuple[dict[int, ProgramRun], Federation, Params]:
+    """Have every client's program ask for one thing. One client has no samples."""
 
-    def program() -> Program:
+    def program(w: Params) -> Program:
         return (yield request(w))
 
-    ids = range(6) if owners is None else owners
-    running = {i: ProgramRun(i, program(), DrawAddress(0, 0, i)) for i in ids}
-    federation.engine.run(list(running.values()))
-    return running, federation, w
+    return asked(program, **{"owners": range(6), **settings})
 
 
 @pytest.mark.parametrize("executor", ["sequential", "cohort"])
@@ -77,13 +72,6 @@ def test_the_running_statistics_are_frozen_and_stay_as_they_are() -> None:
     torch.testing.assert_close(running[0].result.sum.sum(0), z.sum(0))
     assert running[0].result.outer is None
     assert torch.equal(w.buffers, before)
-
-
-def test_a_client_without_a_class_has_zeros_there() -> None:
-    running, _, _ = ask(ClassStats)
-    found: ClassSums = running[3].result
-    assert not found.count.any()
-    assert not found.mean.any()
 
 
 @pytest.mark.parametrize("request_", [ClassStats, lambda w: Train({"w": w}, loss=cross_entropy)])

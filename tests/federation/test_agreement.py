@@ -21,7 +21,10 @@ NOISES: dict[str, Any] = {
 ATTACKS: dict[str, Any] = {
     name: {"method": "ditto", "attack": attack(name), "sizes": SIZES} for name in [*FORGED, "label_flip"]
 }
-AGREE = CHANNELS | NOISES | ATTACKS
+DP_SGD: dict[str, Any] = {"method": "ditto", "dp_sgd": {"norm": 0.5, "noise": 1.0}}
+CLOCK = {"samples_per_second": {"median": 10, "sigma": 1.0}, "slow_rounds": {"probability": 0.3, "factor": 4}}
+ARRIVALS: dict[str, Any] = {name: {"method": name, "clock": CLOCK} for name in ("fedasync", "fedbuff")}
+AGREE = CHANNELS | NOISES | ATTACKS | ARRIVALS | {"noise in steps": DP_SGD}
 
 NOTHING: dict[str, Any] = {
     "top_k": {"channel": ({"name": "top_k", "share": 1.0},)},
@@ -45,6 +48,7 @@ STOPS: dict[str, Any] = {
     **{name: {**cell, "participation": 0.5} for name, cell in NOISES.items()},
     "lies": {"attack": attack("noise"), "sizes": SIZES, "participation": 0.8},
     "lies, arrivals": {"attack": attack("sign_flip"), "sizes": SIZES, "participation": 0.8, "server": BUFFER},
+    "noise in steps": {**DP_SGD, "participation": 0.5},
     "frozen layers": {"model": "test_norm", "frozen": ("inner",)},
     "features": {"model": "test_norm", "frozen": ("inner", "norm")},
 }
@@ -55,17 +59,19 @@ STOPS: dict[str, Any] = {
 def test_executors_agree(kind: str) -> None:
     settings = {"method": "fedavg", **AGREE[kind]}
     sequential, cohort = (toy(**settings, executor=executor) for executor in ("sequential", "cohort"))
-    run(sequential, 3)
-    run(cohort, 3)
+    run(sequential, 4)
+    run(cohort, 4)
     assert_same(everything(sequential), everything(cohort))
     assert sequential.ledger == cohort.ledger
+    assert sequential.engine.private.state() == cohort.engine.private.state()
     if sequential.channel is not None and cohort.channel is not None:
         assert sequential.channel.state() == cohort.channel.state()
 
 
 @pytest.mark.parametrize("kind", STOPS)
 def test_a_stop_in_the_middle_changes_no_byte(kind: str) -> None:
-    assert_resumes("fedavg", STOPS[kind], 2, 4)
+    settings = dict(STOPS[kind])
+    assert_resumes(settings.pop("method", "fedavg"), settings, 2, 4)
 
 
 @pytest.mark.parametrize(
