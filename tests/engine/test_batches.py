@@ -25,12 +25,6 @@ def test_an_epoch_sees_every_sample_once(n: int, width: int, epochs: int) -> Non
     assert all(set(p) == set(p[:s]) for p, s in zip(found.positions, found.sizes, strict=True))
 
 
-def test_nobody_has_no_batches() -> None:
-    found = draw_batches(Feed(), 0, 5, 0, AT)
-    assert found.positions.shape == (0, 5)
-    assert found.sizes.shape == (0,)
-
-
 def test_batches_depend_on_their_address_only() -> None:
     def order(feed: Feed, at: DrawAddress) -> list[int]:
         return draw_batches(feed, 50, 50, 1, at).positions[0].tolist()

@@ -19,13 +19,14 @@ from tests.engine.simulated_cuda import SimulatedCuda
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedCuda]:
-    for of_process in (cuda_graph._side_stream, cuda_graph._shared_memory):
-        of_process.cache_clear()
+    of_process = cuda_graph._side_stream.cache_clear, cuda_graph._shared_memory.cache_clear
     with SimulatedCuda() as simulated:
         monkeypatch.setattr(cuda_graph, "cuda", simulated)
+        for forget in of_process:
+            forget()
         yield simulated
-    for of_process in (cuda_graph._side_stream, cuda_graph._shared_memory):
-        of_process.cache_clear()
+    for forget in of_process:
+        forget()
 
 
 @pytest.fixture
@@ -90,14 +91,7 @@ def test_only_what_changed_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_outputs_are_written_where_they_should_be_without_another_copy() -> None:
-    examples = [
-        torch.randn(3, 4),
-        torch.randn(3, 4),
-        torch.randn(3),
-        torch.randn(3, 4),
-        torch.randn(3, 4),
-        torch.tensor(0.1),
-    ]
+    examples = [*torch.randn(2, 3, 4), torch.randn(3), *torch.randn(2, 3, 4), torch.tensor(0.1)]
     into = writing_into(recorded(momentum_step, examples))
     assert not any("copy_" in str(node.target) for node in into.graph.nodes)
     targets = [torch.empty_like(t) for t in examples[:3]]

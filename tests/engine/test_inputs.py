@@ -62,14 +62,6 @@ def test_a_network_sees_standardised_inputs(kind: str, stored: Any, dtype: torch
     np.testing.assert_allclose(found, wanted, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_bytes_keep_their_bytes(dtype: torch.dtype, kept: bool) -> None:
-    """Those of a subtraction and a division in the cell's type, as ever."""
-    data = dataset(raw("images").astype(np.uint8))
-    mean, std = ((torch.tensor(v, dtype=torch.float64) * 255).to(dtype).view(-1, 1, 1) for v in (data.mean, data.std))
-    assert torch.equal(seen(data, dtype), (torch.from_numpy(data.x).to(dtype) - mean) / std)
-
-
 @pytest.mark.parametrize("kind", SHAPES)
 def test_given_statistics_count_and_none_leave_inputs_as_they_are(kind: str, kept: bool) -> None:
     x = raw(kind) / 7
@@ -102,14 +94,6 @@ def test_units_of_a_channel_do_not_matter(kind: str, scales: list[float], offset
     x = raw(kind)
     moved = (x + by_channel(offsets, x)) * by_channel(scales, x)
     torch.testing.assert_close(seen(dataset(moved)), seen(dataset(x)), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("unit", [1 / 255, 1.0])
-def test_floating_images_are_seen_as_bytes_are(unit: float, kept: bool) -> None:
-    x = raw("images")
-    torch.testing.assert_close(
-        seen(dataset(x * np.float32(unit))), seen(dataset(x.astype(np.uint8))), rtol=1e-5, atol=1e-5
-    )
 
 
 @pytest.mark.parametrize("std", [1e-12, 1e30])

@@ -1,7 +1,6 @@
 """Short batches of unequal sizes train together, as on a GPU; BatchNorm's statistics are those of the real samples
 only."""
 
-import contextlib
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench import tensors
 from bench.engine.backends.backends import Recorded
-from bench.method import METHODS, Client, Method, Program, State, Train, Upload
 from tests.engine.problems import EVERY_METHOD, ONE_OF_A_KIND, assert_same, everything, needed, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
 
@@ -84,39 +82,17 @@ def noisy(model: Any, values: Any, batch: Any, ctx: Any) -> Tensor:
     return batch.mean(-logits.log_softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1))
 
 
-class _Noisy(Method):
-    """FedAvg with that loss."""
-
-    mean_of = ("model",)
-
-    def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train({"w": down["model"]}, loss=noisy)
-        yield Upload({"model": trained["w"]})
-
-
 @pytest.mark.long
 def test_what_padding_cannot_be_told_from_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(METHODS, "_items", {**METHODS._items, "test_noisy": _Noisy})
-    here = toy("test_noisy", model="test_norm", sizes=SIZES)
+    monkeypatch.setattr("methods.fedavg.cross_entropy", noisy)
+    here = toy("fedavg", model="test_norm", sizes=SIZES)
     with SecondDevice():
-        there = toy("test_noisy", model="test_norm", sizes=SIZES, device=NAME)
+        there = toy("fedavg", model="test_norm", sizes=SIZES, device=NAME)
         for federation in (here, there):
             run(federation, 2)
         assert_same(everything(there), everything(here))
         assert len(there.engine._trainer.steps.unpadded) == 1
         assert not there.engine.fallbacks
-
-
-@pytest.mark.long
-def test_without_the_mask_it_would_be_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.engine.lanes.norm.masked", lambda net, mask: contextlib.nullcontext())
-    here = toy("fedavg", model="test_norm", sizes=SIZES)
-    with SecondDevice():
-        there = toy("fedavg", model="test_norm", sizes=SIZES, device=NAME)
-        for federation in (here, there):
-            run(federation, 1)
-        with pytest.raises(AssertionError):
-            assert_same(everything(there), everything(here))
 
 
 def test_one_number_of_samples_is_recorded_for_all_short_batches() -> None:

@@ -13,20 +13,21 @@ from bench.engine.predict import Output
 from bench.federation.federation import Federation
 from bench.model_call import Arithmetic, Forward
 from bench.params import Params
-from tests.engine.problems import generic, run, toy
+from tests.engine.problems import run, toy
 
 
-def after(precision: str, executor: str = "cohort", model: str = "test_norm") -> tuple[Federation, Tensor]:
+def after(precision: str, executor: str = "cohort", model: str = "test_norm") -> tuple[Federation, Params]:
+    """A federation after a step, and its generic model."""
     options: dict[str, Any] = {"dtype": "float32", "precision": precision, "model": model, "steps": 1}
     federation = toy("fedavg", executor=executor, **options)
     run(federation, 1)
-    return federation, generic(federation)
+    return federation, federation.server.state["model"]
 
 
 @pytest.mark.parametrize("model", ["test_linear", "test_norm"])
 def test_bf16_is_near_float32_in_both_executors(model: str) -> None:
-    exact = after("fp32", model=model)[1]
-    cohort, sequential = (after("bf16", executor, model)[1] for executor in ("cohort", "sequential"))
+    exact = after("fp32", model=model)[1].weights
+    cohort, sequential = (after("bf16", executor, model)[1].weights for executor in ("cohort", "sequential"))
     assert cohort.dtype == torch.float32
     assert 1e-5 < float((cohort - exact).abs().max()) < 0.02  # one step; bfloat16 has 8 bits
     torch.testing.assert_close(cohort, sequential, rtol=0, atol=0.02)
@@ -34,15 +35,9 @@ def test_bf16_is_near_float32_in_both_executors(model: str) -> None:
 
 def test_on_a_cpu_tf32_is_float32_and_says_so() -> None:
     federation, found = after("tf32")
-    assert torch.equal(found, after("fp32")[1])
+    assert torch.equal(found.weights, after("fp32")[1].weights)
     assert federation.path["precision"] == "tf32"
     assert any("tf32 changes nothing on a CPU" in warning for warning in federation.warnings)
-
-
-def trained_model(precision: str, executor: str, model: str) -> tuple[Federation, Params]:
-    """A federation after a step, and its generic model."""
-    federation = after(precision, executor, model)[0]
-    return federation, federation.server.state["model"]
 
 
 def outputs(federation: Federation, w: Params) -> dict[str, Tensor]:
@@ -63,7 +58,7 @@ def by_hand(federation: Federation, w: Params, precision: str) -> dict[str, Tens
 @pytest.mark.parametrize("model", ["test_linear", "test_norm"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_models_are_evaluated_in_the_precision_of_their_training(precision: str, model: str) -> None:
-    federation, w = trained_model(precision, "sequential", model)
+    federation, w = after(precision, "sequential", model)
     right, other = (
         by_hand(federation, w, one) for one in (("fp32", "bf16") if precision == "fp32" else ("bf16", "fp32"))
     )
@@ -78,7 +73,7 @@ def test_models_are_evaluated_in_the_precision_of_their_training(precision: str,
 def test_so_are_models_side_by_side(precision: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded or not. In lanes, numbers are rounded to bfloat16 at other places than in a model alone."""
     monkeypatch.setattr(backends, "_RECORD_AFTER", 2)
-    federation, w = trained_model(precision, "cohort", model)
+    federation, w = after(precision, "cohort", model)
     exact = by_hand(federation, w, "fp32")
     found = [outputs(federation, w) for _ in range(5)]
     for kind, rows in found[0].items():
@@ -92,7 +87,7 @@ def test_so_are_models_side_by_side(precision: str, model: str, monkeypatch: pyt
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_scores_are_computed_in_float32(precision: str) -> None:
     """Of outputs in bfloat16, too: a loss in bfloat16 would have an error of up to 0.4 %."""
-    federation, w = trained_model(precision, "sequential", "test_norm")
+    federation, w = after(precision, "sequential", "test_norm")
     data = federation.engine.device_data
     test = torch.from_numpy(data.partition.global_test)
     logits = Forward(arithmetic=Arithmetic(precision))(w, data.local.x[test], stats="frozen")

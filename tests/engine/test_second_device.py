@@ -11,12 +11,10 @@ import torch
 from bench.engine import step_inputs
 from bench.engine.device import gpu_memory_ran_out, make_deterministic
 from bench.engine.lane_schedule import Packing, narrowed
-from bench.engine.predict import _recorded_model
-from bench.engine.step import MAIN, Recipe
+from bench.engine.step import Recipe
 from bench.errors import UserError, shortage
-from bench.method import METHODS, Client, Method, Program, State, Train, Upload, cross_entropy
-from bench.model_call import PLAIN
-from tests.engine.problems import ONE_OF_A_KIND, assert_same, everything, personal, run, toy
+from bench.method import cross_entropy
+from tests.engine.problems import assert_same, everything, personal, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
 from tests.methods.resume import assert_resumes
 
@@ -62,19 +60,6 @@ def test_what_is_copied_in_passing_is_there_after_a_wait() -> None:
         assert place.tolist() == [1.0, 1.0]
 
 
-def test_clients_without_samples_are_evaluated_there() -> None:
-    """kNN-Per looks at the features of each client's training samples; one of these clients has none, one has one."""
-    _both("knnper", 1, model="test_norm", sizes=SIZES)
-
-
-@pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=[] if name == "scd" else [pytest.mark.long]) for name in sorted(ONE_OF_A_KIND)]
-)
-def test_methods_of_each_kind_train_there_as_here(method: str) -> None:
-    """`test_padding` has all methods, with BatchNorm and short batches."""
-    _both(method, 2)
-
-
 CORNERS: list[dict[str, Any]] = [
     {"executor": "sequential"},
     {"executor": "sequential", "model": "test_norm"},
@@ -83,10 +68,18 @@ CORNERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("corner", CORNERS, ids=str)
-def test_corners_train_there_as_here(corner: dict[str, Any]) -> None:
-    _both("scd", 2, **corner)
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("scd", {}),
+        ("knnper", {"model": "test_norm", "sizes": SIZES}),  # it evaluates by features; one client has no samples
+        *(pytest.param("scd", corner, marks=pytest.mark.long) for corner in CORNERS),
+    ],
+    ids=str,
+)
+def test_it_trains_there_as_here(method: str, settings: dict[str, Any]) -> None:
+    """`test_padding` has all methods, with BatchNorm and short batches."""
+    _both(method, 2, **settings)
 
 
 @pytest.mark.long
@@ -114,22 +107,6 @@ def test_clients_whose_models_rest_on_the_host_come_in_cohorts() -> None:
         peaks[lanes] = device.peak
         assert found.clients == run(toy("ditto", model="mlp"), 2).clients
     assert peaks[2] < 0.6 * peaks[6]
-
-
-@pytest.mark.long
-def test_a_recording_that_lost_its_inputs_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recorder does not look into the wrappers and takes all tensors for constants."""
-    monkeypatch.setattr("bench.engine.backends.backends._RECORD_AFTER", 10)
-    here = toy("fedavg")
-    expected = [run(here, 1).metrics for _ in range(12)][-1]
-    with SecondDevice():
-        there = toy("fedavg", device=NAME)
-        found = [run(there, 1).metrics for _ in range(12)][-1]
-        assert_same(everything(there), everything(here))
-        look = _recorded_model(there.server.initial_model().spec, "logits", PLAIN, torch.float64, torch.device(NAME))
-    assert [row["value"] for row in found] == pytest.approx([row["value"] for row in expected])
-    for recorded in (look, *there.engine._trainer.steps.by_recipe.values()):
-        assert set(recorded._recorded.values()) == {recorded._eager}
 
 
 @pytest.mark.long
@@ -200,22 +177,6 @@ def test_a_state_comes_back_to_the_device() -> None:
         assert all(isinstance(tensor, There) for tensor in everything(federation).values())
 
 
-def test_what_is_drawn_is_put_together_once_a_training_and_not_for_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole: list[int] = []
-
-    def noted(group: Any, name: str = MAIN) -> Any:
-        whole.append(len(group))
-        return arrays_of(group, name)
-
-    arrays_of = step_inputs._arrays
-    monkeypatch.setattr(step_inputs, "_arrays", noted)
-    for model in ("test_linear", "test_norm"):
-        with SecondDevice():
-            toy("fedavg", device=NAME, sizes=[13, 7, 9, 5], model=model).advance()
-        assert whole == [4]
-        whole.clear()
-
-
 def test_cohorts_become_smaller_where_memory_runs_out() -> None:
     """Twelve lanes take too much memory for the ten clients; in six lanes they train."""
     ten: dict[str, Any] = {"sizes": [4] * 10, "batch_size": 8}
@@ -260,22 +221,12 @@ def branching(model: Any, values: Any, batch: Any, ctx: Any) -> torch.Tensor:
     return loss if loss > 0 else -loss
 
 
-class _Branching(Method):
-    """FedAvg with the loss `branching`."""
-
-    mean_of = ("model",)
-
-    def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train({"w": down["model"]}, loss=branching)
-        yield Upload({"model": trained["w"]})
-
-
 def test_what_cannot_be_mapped_is_an_error_on_a_gpu_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(METHODS, "_items", {**METHODS._items, "test_branching": _Branching})
+    monkeypatch.setattr("methods.fedavg.cross_entropy", branching)
     with SecondDevice():
         with pytest.raises(UserError, match=r"branching cannot be mapped over clients: .*--allow-fallback branching"):
-            run(toy("test_branching", device=NAME), 1)
-        there = toy("test_branching", device=NAME)
+            run(toy("fedavg", device=NAME), 1)
+        there = toy("fedavg", device=NAME)
         there.engine.allow_fallback = ["graph", "branching"]
         run(there, 1)
         assert there.engine.fallbacks == ["branching"]

@@ -3,7 +3,6 @@ residual and ReLU in one operation."""
 
 import contextlib
 import copy
-import functools
 import itertools
 from typing import Any
 
@@ -132,35 +131,6 @@ def test_batchnorm_of_bfloat16_keeps_that_type_and_statistics_in_float32() -> No
         torch.testing.assert_close(buffer, right[name], rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize("shape", [(3,), (3, 4, 2)])
-def test_padding_is_left_out_of_statistics_and_gradients(shape: tuple[int, ...]) -> None:
-    """Each lane has five samples, of which five, four and two are real; the others hold arbitrary numbers."""
-    reals = torch.tensor([5, 4, 2])
-    mask = (torch.arange(SAMPLES) < reals[:, None]).double()
-    layer = LaneBatchNorm(nn.BatchNorm1d(3, momentum=0.3).double())
-    x, slopes = drawn(LANES, SAMPLES, *shape), drawn(LANES, SAMPLES, *shape)
-    slopes = slopes * mask.view(LANES, SAMPLES, *([1] * len(shape)))
-
-    def of_lane(x: Tensor, slopes: Tensor, mask: Tensor | None) -> Any:
-        def loss(weights: dict[str, Tensor], x: Tensor) -> Any:
-            buffers = {name: b + 0 * x.sum() for name, b in layer.named_buffers()}
-            with contextlib.nullcontext() if mask is None else masked(layer, mask):
-                out = functional_call(layer, weights | buffers, (x,))
-            return (out * slopes).sum(), (out, buffers)
-
-        return grad(loss, argnums=(0, 1), has_aux=True)(dict(layer.named_parameters()), x)
-
-    (of_weights, of_x), (out, buffers) = vmap(of_lane)(x, slopes, mask)
-    for lane, real in enumerate(reals.tolist()):
-        (weights_right, x_right), (out_right, moved) = of_lane(x[lane, :real], slopes[lane, :real], None)
-        torch.testing.assert_close(out[lane, :real], out_right, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(of_x[lane, :real], x_right, rtol=1e-9, atol=1e-9)
-        assert not of_x[lane, real:].any()
-        for name, right in {**weights_right, **moved}.items():
-            found = {**of_weights, **buffers}[name][lane]
-            torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("method", ["fedavg", pytest.param("perfedavg", marks=pytest.mark.long)])
 @pytest.mark.parametrize("executor", ["cohort", "sequential"])
 def test_only_a_gpu_takes_them(method: str, executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,34 +193,43 @@ def test_with_groupnorm_the_blocks_stay() -> None:
     assert [layer for layer in layers if isinstance(layer, nn.ReLU)]
 
 
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("residual", [False, True])
-def test_padding_is_left_out_of_the_operation_and_its_derivatives(residual: bool, relu: bool) -> None:
-    """Outputs, statistics, gradients and second derivatives are those of the three real samples alone."""
-    layer = LaneBatchNorm(nn.BatchNorm2d(3).double())
+@pytest.mark.parametrize("shape", [(), (2, 2)])
+@pytest.mark.parametrize(("residual", "relu"), [(False, False), (False, True), (True, False), (True, True)])
+def test_padding_is_left_out_of_the_operation_and_its_derivatives(
+    residual: bool, relu: bool, shape: tuple[int, ...]
+) -> None:
+    """Outputs, statistics, gradients and second derivatives are those of each lane's real samples alone: of five
+    samples, five, four and two are real; the others hold arbitrary numbers."""
+    layer = LaneBatchNorm(nn.BatchNorm2d(3, momentum=0.3).double())
     layer.relu = relu
-    x, more, slopes = (drawn(LANES, SAMPLES, 3, 2, 2) - 1 for _ in range(3))
-    mask = (torch.arange(SAMPLES) < 3).double().expand(LANES, -1)
+    x, more, slopes = (drawn(LANES, SAMPLES, 3, *shape) - 1 for _ in range(3))
+    reals = torch.tensor([5, 4, 2])
+    mask = (torch.arange(SAMPLES) < reals[:, None]).double()
 
     def loss(weights: Any, x: Tensor, more: Tensor, slopes: Tensor, mask: Tensor | None) -> Any:
         buffers = {name: b + 0 * x.sum() for name, b in layer.named_buffers()}
         with masked(layer, mask) if mask is not None else contextlib.nullcontext():
             out = functional_call(layer, weights | buffers, (x, more) if residual else (x,))
-        return (out.square() * slopes).sum(), (out[:3], buffers)
+        return (out.square() * slopes).sum(), (out, buffers)
 
     def everything(x: Tensor, more: Tensor, slopes: Tensor, mask: Tensor | None) -> Any:
+        """What belongs to samples, and what to the layer."""
         weights, by_hand = dict(layer.named_parameters()), grad(loss, argnums=(0, 1, 2), has_aux=True)
 
         def size(*args: Any) -> Tensor:
             return sum(g.square().sum() for g in pytree.tree_leaves(by_hand(*args, slopes, mask)[0]))
 
-        first, seen = by_hand(weights, x, more, slopes, mask)
+        first, (out, buffers) = by_hand(weights, x, more, slopes, mask)
         second = grad(size, argnums=(0, 1, 2))(weights, x, more)
-        return seen, [(of_weights, of_x[:3], of_more[:3]) for of_weights, of_x, of_more in (first, second)]
+        return [out, *first[1:], *second[1:]], [buffers, first[0], second[0]]
 
-    found = vmap(everything)(x, more, slopes * mask[..., None, None, None], mask)
-    right = vmap(functools.partial(everything, mask=None))(x[:, :3], more[:, :3], slopes[:, :3])
-    torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
+    of_samples, of_layer = vmap(everything)(x, more, slopes * mask.view(LANES, SAMPLES, 1, *([1] * len(shape))), mask)
+    for lane, real in enumerate(reals.tolist()):
+        right, right_of_layer = everything(x[lane, :real], more[lane, :real], slopes[lane, :real], None)
+        torch.testing.assert_close([t[lane, :real] for t in of_samples], right, rtol=1e-9, atol=1e-9)
+        found_of_layer = pytree.tree_map(lambda t, lane=lane: t[lane], of_layer)
+        torch.testing.assert_close(found_of_layer, right_of_layer, rtol=1e-9, atol=1e-9)
+        assert not of_samples[1][lane, real:].any()
 
 
 def test_the_operations_shapes_are_known_beforehand() -> None:
