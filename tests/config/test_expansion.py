@@ -1,5 +1,6 @@
 """Order, counts and precedence of cells."""
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -7,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.config.grid import Grid, builtin_grids, load_grid
+from bench.config.grid import Grid, load_grid
 from bench.config.grid_file import name_problem
 from bench.config.listed import write_listed
 from bench.errors import UserError
@@ -36,16 +37,9 @@ def test_order_is_dataset_case_alpha_method_seed(load: Load, tmp_path: Path) -> 
         seeds: [3, 4]
         """
     )
-    expected = [
-        (dataset, case, alpha, method, seed)
-        for dataset in ("digits", "npz")
-        for case in ("few", "many")
-        for alpha in (1.0, 0.1)
-        for method in ("toy", "plain")
-        for seed in (3, 4)
-    ]
-    assert rows(grid, "dataset", "case", "alpha", "method", "seed") == expected
-    assert [cell.clients for cell in grid.cells] == ([2] * 8 + [9] * 8) * 2
+    names = ("digits", "npz"), (("few", 2), ("many", 9)), (1.0, 0.1), ("toy", "plain"), (3, 4)
+    expected = [(d, *case, alpha, method, seed) for d, case, alpha, method, seed in itertools.product(*names)]
+    assert rows(grid, "dataset", "case", "clients", "alpha", "method", "seed") == expected
 
 
 def test_a_data_set_with_cases_of_its_own(load: Load) -> None:
@@ -63,23 +57,32 @@ def test_a_data_set_with_cases_of_its_own(load: Load) -> None:
     assert [row[2] for row in overridden] == [3, 3, 3]
 
 
-def test_defaults(load: Load) -> None:
-    (cell,) = load("{methods: [plain], alpha: 1}").cells
+def test_hyperparameters_and_options_are_complete_and_all_else_has_its_default(load: Load) -> None:
+    (cell,) = load("{methods: [{name: toy, tau: 1}], alpha: 1, model_options: {hidden: 7}, server: buffered}").cells
     assert cell == Settings(
-        method="plain",
-        label="plain",
+        method="toy",
+        label="toy",
+        hp={"tau": 1.0, "phases": 1, "personal": ["head"], "mode": "fast"},
+        server={"name": "buffered", "buffer": 10},
         alpha=1.0,
-        model_options={"hidden": 200, "layers": 1},
+        model_options={"hidden": 7, "layers": 1},
         dataset_options={"mean": None, "std": None},
         partition_options={"balanced": False, "min_samples": 0, "top_up": 0, "shares": None},
     )
 
 
-def test_hyperparameters_and_options_are_complete(load: Load) -> None:
-    (cell,) = load("{methods: [{name: toy, tau: 1}], alpha: 1, model_options: {hidden: 7}, server: buffered}").cells
-    assert cell.hp == {"tau": 1.0, "phases": 1, "personal": ["head"], "mode": "fast"}
-    assert cell.model_options == {"hidden": 7, "layers": 1}
-    assert dict(cell.server or ()) == {"name": "buffered", "buffer": 10}
+def test_clocks_of_the_documentation_load_from_a_file_and_an_override(load: Load) -> None:
+    """Every value that docs/clock.md gives to `clock`, one key at a time, and what its comments say besides."""
+    block = CLOCK.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    names = re.findall(r"^clock: (\w+) ", block, re.MULTILINE)
+    keys = re.findall(r"^  (\w+: [^#\n]*[^#\s])", block, re.MULTILINE)
+    assert (len(names), len(keys)) == (1, 11)
+    keys += ["slow_clients: {clients: [0, 3], factor: 5}", "uplink: [1, 2]", "downlink: {median: 2.5}"]
+    for clock in [*names, "uniform", "datacenter", *(f"{{{key}}}" for key in keys)]:
+        (written,) = load(f"methods: [plain]\nalpha: 1\nclock: {clock}").cells
+        (overridden,) = load("methods: [plain]\nalpha: 1", f"clock={clock}").cells
+        assert written.clock == overridden.clock == Profile(**resolve(yaml.safe_load(clock)))
+        assert Settings(**written.model_dump()) == Settings.model_validate_json(written.model_dump_json()) == written
 
 
 LAYERS = {  # weakest first: every one raises lr above the one before it
@@ -106,15 +109,9 @@ def test_precedence_of_hyperparameters(load: Load) -> None:
     assert [cell.hp.get("tau") for cell in load(text).cells] == [0.5, 0.9, None]
     text = "{methods: [toy], alpha: 1, toy.tau: 0.5, cases: [{name: c, toy.tau: 0.6}]}"
     assert [cell.hp["tau"] for cell in load(text).cells] == [0.6]
-
-
-def test_server_rule_of_an_entry_replaces_the_common_one(load: Load) -> None:
-    text = """
-    methods: [toy, {name: plain, server: null}, {name: plain, server: {name: buffered, buffer: 3}, label: b3}]
-    server: buffered
-    alpha: 1
-    """
-    assert [cell.server and cell.server["buffer"] for cell in load(text).cells] == [10, None, 3]
+    entries = "[toy, {name: plain, server: null}, {name: plain, server: {name: buffered, buffer: 3}, label: b3}]"
+    cells = load(f"{{methods: {entries}, server: buffered, alpha: 1}}").cells
+    assert [cell.server and cell.server["buffer"] for cell in cells] == [10, None, 3]
 
 
 def test_a_varied_hyperparameter_leaves_other_methods_alone(load: Load) -> None:
@@ -129,20 +126,6 @@ def test_a_varied_hyperparameter_leaves_other_methods_alone(load: Load) -> None:
         ("toy", "toy.tau=0.2, rounds=6", 0.2, 6),
     ]
     assert len(grid.cells) == 2 * len(found)
-
-
-def test_settings_by_client(load: Load) -> None:
-    (cell,) = load("{methods: [plain], alpha: 1, stragglers: {3: 1}, client_models: [mlp, logistic]}").cells
-    assert cell.stragglers == {3: 1}
-    assert cell.client_models == ("mlp", "logistic")
-
-
-def test_models_by_size_stay_a_mapping(load: Load) -> None:
-    (cell,) = load("{methods: [plain], alpha: 1, client_models: {by: size, models: [mlp, logistic]}}").cells
-    assert cell.architectures == ("mlp", "logistic")
-    written = cell.model_dump(mode="json")
-    assert written["client_models"] == {"by": "size", "models": ["mlp", "logistic"]}
-    assert Settings.model_validate(written) == cell
 
 
 def test_labels_tell_entries_apart(load: Load) -> None:
@@ -162,8 +145,11 @@ def test_datasets_of_one_name_are_told_apart(load: Load) -> None:
         "{methods: [plain], alpha: 1, datasets: [{name: npz, path: a, label: A}, {name: npz, path: b, label: B}]}"
     )
     assert [(cell.case, cell.dataset_options["name"]) for cell in grid.cells] == [("A", "A"), ("B", "B")]
-    two = "{name: npz, path: a, label: A}, {name: npz, path: b, label: A}"  # the label is in `name`, once
-    assert rows(load(f"{{methods: [plain], alpha: 1, datasets: [{two}]}}"), "case") == [("path=a",), ("path=b",)]
+    grid = load(  # the label is in `name`, once; what else an entry says tells the cells apart
+        "{methods: [plain], alpha: 1, datasets: [{name: npz, path: a, label: A, set: {rounds: 5}},"
+        "{name: npz, path: a, label: A, set: {rounds: 9}}, {name: npz, path: b, label: B}]}"
+    )
+    assert rows(grid, "rounds", "case") == [(5, "path=a rounds=5"), (9, "path=a rounds=9"), (30, "B")]
 
 
 def test_cases_without_a_name_say_what_they_set(load: Load) -> None:
@@ -213,14 +199,6 @@ def test_name_and_published_come_from_file_or_override(load: Load) -> None:
     assert load(text, "name=mine").name == "mine"
 
 
-def test_quickstart_is_built_in() -> None:
-    assert "quickstart" in builtin_grids()
-    by_name, by_file = load_grid("quickstart", []), load_grid("quickstart.yaml", [])
-    assert by_name.cells == by_file.cells
-    assert len(by_name.cells) == 5 * 2 * 3
-    assert len({cell.label for cell in by_name.cells}) == 5
-
-
 def test_the_example_in_the_documentation_loads(load: Load) -> None:
     page = Path(__file__).parents[2] / "docs" / "grids.md"
     example = page.read_text().partition("```yaml\n")[2].partition("```")[0]
@@ -230,53 +208,10 @@ def test_the_example_in_the_documentation_loads(load: Load) -> None:
     assert {cell.hp["lambda_g"] for cell in grid.cells if cell.label == "ours"} == {0.5}
 
 
-def documented_clocks() -> list[str]:
-    """Every value that docs/clock.md gives to `clock`, one key at a time, and what its comments say besides."""
-    block = CLOCK.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
-    names = re.findall(r"^clock: (\w+) ", block, re.MULTILINE)
-    keys = re.findall(r"^  (\w+: [^#\n]*[^#\s])", block, re.MULTILINE)
-    assert len(names) == 1
-    assert len(keys) == 11
-    besides = ["slow_clients: {clients: [0, 3], factor: 5}", "uplink: [1, 2]", "downlink: {median: 2.5}"]
-    return [*names, "uniform", "datacenter", *(f"{{{key}}}" for key in keys + besides)]
-
-
-@pytest.mark.parametrize("clock", documented_clocks())
-def test_clocks_of_the_documentation_load_from_a_file_and_an_override(load: Load, clock: str) -> None:
-    (written,) = load(f"methods: [plain]\nalpha: 1\nclock: {clock}").cells
-    (overridden,) = load("methods: [plain]\nalpha: 1", f"clock={clock}").cells
-    assert written.clock == overridden.clock == Profile(**resolve(yaml.safe_load(clock)))
-    assert Settings(**written.model_dump()) == Settings.model_validate_json(written.model_dump_json()) == written
-
-
-@pytest.mark.parametrize("setting", ["wait_free: off", "pm_until_broadcast: true", "stragglers: {0: 1, 1: [2, 0]}"])
-def test_settings_beside_the_clock_load_from_a_file_and_an_override(load: Load, setting: str) -> None:
-    key, value = setting.split(": ", 1)
-    (written,) = load(f"methods: [plain]\nalpha: 1\n{setting}").cells
-    (overridden,) = load("methods: [plain]\nalpha: 1", f"{key}={value}").cells
-    assert written == overridden != load("methods: [plain]\nalpha: 1").cells[0]
-
-
 def test_a_file_goes_before_a_built_in_grid(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "quickstart.yaml").write_text("{methods: [plain], alpha: 1}")
     monkeypatch.chdir(tmp_path)
     assert len(load_grid("quickstart.yaml", []).cells) == 1
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    seeds=st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True),
-    alphas=st.lists(st.sampled_from([0.1, 0.5, 1.0, 10.0]), min_size=1, max_size=3, unique=True),
-    rounds=st.lists(st.integers(1, 9), min_size=1, max_size=3, unique=True),
-    methods=st.lists(st.sampled_from(["toy", "plain"]), min_size=1, max_size=2, unique=True),
-)
-def test_every_combination_appears_once(
-    load: Load, seeds: list[int], alphas: list[float], rounds: list[int], methods: list[str]
-) -> None:
-    grid = load(f"{{methods: {methods}, seeds: {seeds}, alphas: {alphas}, vary: {{rounds: {rounds}}}}}")
-    found = rows(grid, "rounds", "alpha", "method", "seed")
-    assert found == [(r, a, m, s) for r in rounds for a in alphas for m in methods for s in seeds]
-    assert len({cell.model_dump_json() for cell in grid.cells}) == len(found)
 
 
 @given(st.text(max_size=90))
@@ -284,15 +219,6 @@ def test_names_are_safe_in_tables_and_paths(name: str) -> None:
     if not name_problem(name):
         assert Path("runs", name).parent == Path("runs")
         assert len(name.splitlines()) == 1
-
-
-def test_one_labelled_data_set_may_stand_there_with_different_settings(load: Load) -> None:
-    """The label is the same, for the data are; what else an entry says tells the cells apart."""
-    grid = load(
-        "{methods: [plain], alpha: 1, datasets: [{name: npz, path: a, label: A, set: {rounds: 5}},"
-        "{name: npz, path: a, label: A, set: {rounds: 9}}, {name: npz, path: b, label: B}]}"
-    )
-    assert rows(grid, "rounds", "case") == [(5, "path=a rounds=5"), (9, "path=a rounds=9"), (30, "B")]
 
 
 def test_varied_mappings_have_different_cases_in_the_words_of_the_file(load: Load) -> None:
@@ -305,12 +231,6 @@ def test_varied_mappings_have_different_cases_in_the_words_of_the_file(load: Loa
     frozen = [["a" * 80, "b"], ["a" * 80, "c"], ["d"]]
     cases = [cell.case for cell in load(f"{{methods: [plain], alpha: 1, vary: {{frozen: {frozen}}}}}").cells]
     assert [case[-3:] for case in cases] == [" #1", " #2", 'd"]']
-
-
-def test_two_kinds_of_data_need_two_names(load: Load) -> None:
-    datasets = "[digits, {name: npz, path: a, label: digits}]"
-    with pytest.raises(UserError, match='this npz and digits have one name in tables, "digits"; give another `label`'):
-        load(f"{{methods: [plain], alpha: 1, datasets: {datasets}}}")
 
 
 def test_listed_cells_of_one_name_say_in_the_case_how_they_differ(load: Load) -> None:

@@ -18,16 +18,13 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_yaml_holds_every_setting_of_every_cell(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_yaml_and_json_hold_every_setting_of_every_cell(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     show(file, ["lr=0.25"])
     shown = yaml.safe_load(capsys.readouterr().out)
     assert (shown["name"], shown["description"], shown["published"], shown["count"]) == ("small", "a: b", None, 4)
     whole = [{**shown["common"], **cell} for cell in shown["cells"]]
     assert whole == [cell.model_dump(mode="json") for cell in load_grid(file, ["lr=0.25"]).cells]
     assert shown["common"]["lr"] == 0.25
-
-
-def test_json_holds_every_setting_of_every_cell(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     show(file, as_json=True)
     shown = json.loads(capsys.readouterr().out)
     assert shown["cells"] == [cell.model_dump(mode="json") for cell in load_grid(file, []).cells]

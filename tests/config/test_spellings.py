@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bench.config.checked import CheckedSettings
 from bench.config.grid import grid_of, load_grid
@@ -16,16 +14,8 @@ SYNTHETIC = {"name": "synthetic", "size": 50}
 SPELLINGS: dict[str, list[Any]] = {
     "server": ["fedopt", {"name": "fedopt"}, {"name": "fedopt", "kind": "adam", "eta": 0.01, "tau": 1e-3}],
     "shifts": [["rotation"], [{"name": "rotation"}], [{"name": "rotation", "groups": 4}]],
-    "channel": [
-        ["top_k", "quantise"],
-        [{"name": "top_k"}, {"name": "quantise"}],
-        [{"name": "top_k", "share": 0.01}, {"name": "quantise", "bits": 8}],
-    ],
-    "attack": [
-        "backdoor",
-        {"name": "backdoor"},
-        {"name": "backdoor", "share": 0.2, "target": 0, "size": 2, "poisoned": 0.5, "boost": 1.0},
-    ],
+    "channel": [["top_k", "quantise"], [{"name": "top_k"}, {"name": "quantise", "bits": 8}]],
+    "attack": ["backdoor", {"name": "backdoor", "share": 0.2, "target": 0, "size": 2, "poisoned": 0.5, "boost": 1.0}],
     "optimizer": ["adam", {"name": "adam"}, {"name": "adam", "betas": [0.9, 0.999], "eps": 1e-8}],
     "adapters": ["lora", {"name": "lora"}, {"name": "lora", "rank": 8, "alpha": 16, "train": ["head"]}],
     "clock": ["mobile", {"preset": "mobile"}, PRESETS["mobile"]],
@@ -37,87 +27,43 @@ SPELLINGS: dict[str, list[Any]] = {
     "wait_free": ["off", False],
     "lr": [1, 1.0],
     "alpha": [1, 1.0],
-    "steps": [None],
-    "normalise": ["pooled"],
     "frozen": [[], ()],
+    "timeline": [
+        [{"round": 1, "shifts": ["rotation"]}],
+        [{"round": 1, "shifts": [{"name": "rotation", "groups": 4}], "add_classes": None}],
+    ],
 }
-"""Of each setting, values that mean the same; the first is the shortest."""
-TIMELINES = [
-    [{"round": 1, "shifts": ["rotation"]}],
-    [{"round": 1, "shifts": [{"name": "rotation", "groups": 4}], "add_classes": None}],
-]
+"""Of each setting, values that mean the same."""
 COMMON: dict[str, Any] = {"method": "fedprox", "dataset": "digits", "alpha": 1, "seed": 0, "clients": 4}
 
 
-def of_axes(settings: dict[str, Any]) -> list[Settings]:
-    return load_grid(settings).cells
+def ids(written: dict[str, Any]) -> dict[str, str]:
+    """The ids of the one cell that settings say, by the way in which they are said."""
+    names = {key: written[key] for key in ("method", "dataset")}
+    others = {key: written[key] for key in written if key not in names}
+    of_entry = {key: others[key] for key in others if key == "server"}
+    inner = {key: others[key] for key in others if key != "server"}
+    axes = {key: written[key] for key in (*names, "alpha", "seed")}
+    ways = {
+        "axes": load_grid(written).cells,
+        "case": load_grid({**names, "cases": [{"name": "a case", **others}]}).cells,
+        "vary": load_grid({**axes, "vary": {key: [written[key]] for key in written if key not in axes}}).cells,
+        "method": load_grid(
+            {"methods": [{"name": written["method"], **of_entry, "set": inner}], "dataset": written["dataset"]}
+        ).cells,
+        "list": load_grid({"cells": [written]}).cells,
+        "list below common settings": load_grid({**written, "cells": [{"rounds": 30}]}).cells,
+        "settings": grid_of([Settings(**written)], "g").cells,
+        "checked settings": [CheckedSettings(**written)],
+    }
+    return {way: cell_id(cell, declared_checksum(cell)) for way, (cell,) in ways.items()}
 
 
-def of_case(settings: dict[str, Any]) -> list[Settings]:
-    common = {key: settings[key] for key in ("method", "dataset")}
-    case = {key: settings[key] for key in settings if key not in common}
-    return load_grid({**common, "cases": [{"name": "a case", **case}]}).cells
-
-
-def of_vary(settings: dict[str, Any]) -> list[Settings]:
-    names = ("method", "dataset", "alpha", "seed")
-    vary = {key: [settings[key]] for key in settings if key not in names}
-    return load_grid({**{key: settings[key] for key in names}, "vary": vary}).cells
-
-
-def of_method(settings: dict[str, Any]) -> list[Settings]:
-    names = ("method", "dataset")
-    inner = {key: settings[key] for key in settings if key not in names}
-    server = {"server": inner.pop("server")} if "server" in inner else {}
-    return load_grid(
-        {"methods": [{"name": settings["method"], **server, "set": inner}], "dataset": settings["dataset"]}
-    ).cells
-
-
-def of_list(settings: dict[str, Any]) -> list[Settings]:
-    return load_grid({"cells": [settings]}).cells
-
-
-def of_list_below_common(settings: dict[str, Any]) -> list[Settings]:
-    return load_grid({**settings, "cells": [{"rounds": 30}]}).cells
-
-
-def of_plain_settings(settings: dict[str, Any]) -> list[Settings]:
-    return grid_of([Settings(**settings)], "g").cells
-
-
-def of_checked_settings(settings: dict[str, Any]) -> list[Settings]:
-    return [CheckedSettings(**settings)]
-
-
-WAYS = (of_axes, of_case, of_vary, of_method, of_list, of_list_below_common, of_plain_settings, of_checked_settings)
-
-
-def id_of(way: Any, settings: dict[str, Any]) -> str:
-    (cell,) = way(settings)
-    return cell_id(cell, declared_checksum(cell))
-
-
-@pytest.mark.parametrize("key", [*SPELLINGS, "timeline"])
+@pytest.mark.parametrize("key", SPELLINGS)
 def test_every_way_and_spelling_gives_one_id(key: str) -> None:
-    values = TIMELINES if key == "timeline" else SPELLINGS[key]
-    ids = {(way.__name__, str(value)): id_of(way, {**COMMON, key: value}) for way in WAYS for value in values}
-    assert len(set(ids.values())) == 1, ids
-
-
-@settings(max_examples=10, deadline=None)
-@given(st.data())
-def test_spellings_do_not_depend_on_each_other(data: st.DataObject) -> None:
-    """Several settings at once, each spelled in its own way, against the shortest, by axes."""
-    keys = data.draw(st.lists(st.sampled_from([key for key in SPELLINGS if key != "alpha"]), min_size=2, unique=True))
-    if {"adapters", "frozen"} <= set(keys):
-        keys.remove("frozen")
-    if "normalise" in keys and "attack" in keys:
-        keys.remove("attack")
-    chosen = {key: data.draw(st.sampled_from(SPELLINGS[key])) for key in keys}
-    shortest = {key: SPELLINGS[key][0] for key in keys}
-    way = data.draw(st.sampled_from(WAYS))
-    assert id_of(way, {**COMMON, **chosen}) == id_of(of_axes, {**COMMON, **shortest})
+    """Combinations of spellings are in `test_identity.py`."""
+    found = {str(value): ids({**COMMON, key: value}) for value in SPELLINGS[key]}
+    assert len({one for of_value in found.values() for one in of_value.values()}) == 1, found
 
 
 def test_a_cell_in_two_spellings_is_listed_twice() -> None:

@@ -13,7 +13,9 @@ import bench
 from bench.config import yaml_lines
 from bench.config.grid import builtin_grids, grid_of, load_grid
 from bench.config.identity import cell_id, declared_checksum
+from bench.config.validation import complete
 from bench.errors import UserError
+from bench.plugin import DATASETS
 from bench.results.results import load_run
 from bench.settings import Settings
 
@@ -56,31 +58,26 @@ def test_a_dictionary_gives_the_cells_of_its_file(name: str, tmp_path: Path) -> 
     assert load_grid(str(tmp_path / "again.yaml")).cells == from_file.cells
 
 
-WRONG: dict[str, tuple[dict[Any, Any], str]] = {
-    "an unknown method": ({"methods": ["fedavg", "fedvag"]}, "grid['methods'][1]: unknown method 'fedvag'. Did you"),
-    "an unknown hyperparameter": (
+WRONG: list[tuple[dict[Any, Any], str]] = [
+    ({"methods": ["fedavg", "fedvag"]}, "grid['methods'][1]: unknown method 'fedvag'. Did you"),
+    (
         {"methods": [{"name": "ditto", "lamb": 1.0}]},
         "grid['methods'][0]['lamb']: unknown hyperparameter 'lamb' of 'ditto'. Did you mean 'lam'?",
     ),
-    "an unknown key": ({"methods": ["fedavg"], "round": 3}, "grid['round']: unknown key 'round'. Did you mean"),
-    "a value out of range": ({"methods": ["fedavg"], "lr": -1}, "grid['lr']: lr = -1 should be greater than 0"),
-    "no number": ({"methods": ["fedavg"], "lr": math.nan}, "grid['lr']: nan (float) is no value that a grid can hold"),
-    "a class": (
-        {"methods": [Settings]},
-        "grid['methods'][0]: <class 'bench.settings.Settings'> (ModelMetaclass) is no",
-    ),
-    "an array": ({"methods": ["fedavg"], "seeds": np.arange(2)}, "grid['seeds']: [0 1] (ndarray) is no value that a"),
-    "a key that is none": ({"methods": ["fedavg"], (1, 2): 3}, "grid: the key (1, 2) is neither text nor a number"),
-    "a key twice": ({"methods": ["fedavg"], "stragglers": {1: 2, "1": 3}}, "grid['stragglers']: the key '1' is given"),
-    "alpha that is missing": ({"methods": ["fedavg"], "datasets": ["digits"]}, "needs alpha; add for instance"),
-}
+    ({"round": 3}, "grid['round']: unknown key 'round'. Did you mean"),
+    ({"lr": -1}, "grid['lr']: lr = -1 should be greater than 0"),
+    ({"lr": math.nan}, "grid['lr']: nan (float) is no value that a grid can hold"),
+    ({"methods": [Settings]}, "grid['methods'][0]: <class 'bench.settings.Settings'> (ModelMetaclass) is no"),
+    ({"seeds": np.arange(2)}, "grid['seeds']: [0 1] (ndarray) is no value that a"),
+    ({(1, 2): 3}, "grid: the key (1, 2) is neither text nor a number"),
+    ({"stragglers": {1: 2, "1": 3}}, "grid['stragglers']: the key '1' is given"),
+]
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_a_problem_is_named_by_its_place(what: str) -> None:
-    grid, expected = WRONG[what]
+@pytest.mark.parametrize(("changes", "expected"), WRONG)
+def test_a_problem_is_named_by_its_place(changes: dict[Any, Any], expected: str) -> None:
     with pytest.raises(UserError) as error:
-        load_grid({"datasets": ["digits"], "alphas": [1.0], **grid} if what != "alpha that is missing" else grid)
+        load_grid({"methods": ["fedavg"], "datasets": ["digits"], "alphas": [1.0], **changes})
     assert any(expected in line for line in str(error.value).splitlines()), error.value
 
 
@@ -91,38 +88,52 @@ def test_a_list_that_contains_itself_is_refused() -> None:
         load_grid({"methods": endless})
 
 
-MADE: dict[str, tuple[dict[str, Any], str]] = {
-    "method": ({"method": "fedvag"}, "unknown method 'fedvag'. Did you mean 'fedavg'?"),
-    "hyperparameter": ({"method": "ditto", "hp": {"lamb": 1.0}}, "unknown hyperparameter 'lamb' of 'ditto'. Did you"),
-    "value": ({"method": "ditto", "hp": {"lam": -1.0}}, "lam = -1.0 should be greater than or equal to 0"),
-    "data set": ({"method": "fedavg", "dataset": "digit"}, "unknown data set 'digit'. Did you mean 'digits'?"),
-    "option": (
-        {"method": "fedavg", "partition_options": {"skew": 1}},
-        "unknown option 'skew' of partition 'dirichlet'",
-    ),
-    "model": ({"method": "fedavg", "model": "mlpp"}, "unknown model 'mlpp'. Did you mean 'mlp'?"),
-    "selection": ({"method": "fedavg", "selection": "unifrom"}, "unknown selection 'unifrom'. Did you mean 'uniform'?"),
-    "server rule": ({"method": "fedavg", "server": {"name": "fedbuf"}}, "unknown server rule 'fedbuf'. Did you mean"),
-    "shift": ({"method": "fedavg", "shifts": ({"name": "rotatoin"},)}, "unknown shift 'rotatoin'. Did you mean"),
-    "channel": ({"method": "fedavg", "channel": ({"name": "topk"},)}, "unknown channel 'topk'. Did you mean 'top_k'?"),
-    "attack": ({"method": "fedavg", "attack": {"name": "signflip"}}, "unknown attack 'signflip'. Did you mean 'sign_"),
-    "attack's share": ({"method": "fedavg", "attack": {"name": "noise", "share": 1}}, "share = 1 should be less than"),
-    "test without a trigger": ({"method": "fedavg", "tests": ("triggered",)}, "triggered needs a cell with an attack"),
-    "channel of a bound": ({"method": "centralized", "channel": ({"name": "sign"},)}, "sends no messages"),
-    "alpha": ({"method": "fedavg", "alpha": None}, "the partition 'dirichlet' needs alpha"),
-    "public samples": ({"method": "feddf"}, "the method 'feddf' needs public samples"),
-    "architectures": ({"method": "fedavg", "client_models": ("mlp", "cnn")}, "must have one architecture"),
-}
+CHANGE = {"timeline": ({"round": 3, "add_classes": 1},)}
+MADE: list[tuple[dict[str, Any], str]] = [
+    ({"method": "fedvag"}, "unknown method 'fedvag'. Did you mean 'fedavg'?"),
+    ({"method": "ditto", "hp": {"lamb": 1.0}}, "unknown hyperparameter 'lamb' of 'ditto'. Did you"),
+    ({"method": "ditto", "hp": {"lam": -1.0}}, "lam = -1.0 should be greater than or equal to 0"),
+    ({"dataset": "digit"}, "unknown data set 'digit'. Did you mean 'digits'?"),
+    ({"partition_options": {"skew": 1}}, "unknown option 'skew' of partition 'dirichlet'"),
+    ({"model": "mlpp"}, "unknown model 'mlpp'. Did you mean 'mlp'?"),
+    ({"selection": "unifrom"}, "unknown selection 'unifrom'. Did you mean 'uniform'?"),
+    ({"server": {"name": "fedbuf"}}, "unknown server rule 'fedbuf'. Did you mean"),
+    ({"shifts": ({"name": "rotatoin"},)}, "unknown shift 'rotatoin'. Did you mean"),
+    ({"channel": ({"name": "topk"},)}, "unknown channel 'topk'. Did you mean 'top_k'?"),
+    ({"attack": {"name": "signflip"}}, "unknown attack 'signflip'. Did you mean 'sign_"),
+    ({"attack": {"name": "noise", "share": 1}}, "share = 1 should be less than"),
+    ({"tests": ("triggered",)}, "triggered needs a cell with an attack"),
+    ({"method": "centralized", "channel": ({"name": "sign"},)}, "sends no messages"),
+    ({"alpha": None}, "the partition 'dirichlet' needs alpha"),
+    ({"method": "feddf"}, "the method 'feddf' needs public samples"),
+    ({"client_models": ("mlp", "cnn")}, "must have one architecture"),
+    ({**CHANGE, "attack": {"name": "sign_flip"}}, "attack: clients whose data change"),
+    ({**CHANGE, "normalise": "pooled"}, "take out `timeline` or `normalise`"),
+    ({"attack": {"name": "backdoor"}, "normalise": "per_client"}, "take out `attack` or `normalise`"),
+]
 
 
-@pytest.mark.parametrize("what", MADE)
-def test_settings_are_checked_where_a_user_makes_them(what: str) -> None:
+@pytest.mark.parametrize(("given", "expected"), MADE)
+def test_settings_are_checked_where_a_user_makes_them(given: dict[str, Any], expected: str) -> None:
     """Not where somebody else's run is read, whose method need not be known here."""
-    given, expected = MADE[what]
+    cell = {"method": "fedavg", "alpha": 1.0, **given}
     with pytest.raises(UserError) as error:
-        bench.Settings(**{"alpha": 1.0, **given})
+        bench.Settings(**cell)
     assert expected in str(error.value)
-    assert Settings(**{"alpha": 1.0, **given}).name == given["method"]
+    assert Settings(**cell).name == cell["method"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"attack": {"name": "backdoor"}, "tests": ({"name": "triggered"},)},  # the trigger is the attack's default
+        {"attack": {"name": "label_flip"}, "normalise": "pooled"},
+        {"attack": {"name": "sign_flip"}, "normalise": "pooled"},
+    ],
+    ids=str,
+)
+def test_settings_that_may_stand_beside_each_other(given: dict[str, Any]) -> None:
+    assert bench.Settings(method="fedavg", alpha=1.0, **given).attack is not None
 
 
 def test_settings_that_are_made_are_those_of_a_grid() -> None:
@@ -174,3 +185,38 @@ def test_options_that_are_nested_too_deeply_are_refused() -> None:
     options = {"path": "t", "label_column": "a", "leave_out": deep}
     with pytest.raises(UserError):
         bench.Settings(method="fedavg", alpha=1.0, dataset="csv", dataset_options=options)
+
+
+class Rows:
+    """No type that JSON knows."""
+
+
+def odd(
+    *,
+    data_root: Path,
+    download: bool,
+    path: str,
+    copy: int = 1,
+    json: "int" = 2,
+    model_fields: tuple[float, ...] = (1,),
+    rows: Rows | None = None,
+    anything: Any = None,
+    **others: Any,
+) -> None:
+    """A data set whose options have names that pydantic's models have, and types by name, of its own, and none."""
+
+
+def test_options_of_a_plugin_may_have_any_names_and_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    DATASETS.names()  # the others first, so that nothing else is loaded while it is there
+    monkeypatch.setitem(DATASETS._items, "odd", odd)
+    defaults = {"copy": 1, "json": 2, "model_fields": [1], "rows": None, "anything": None}
+    assert complete(DATASETS, "odd", {"path": "a"}) == ({"path": "a", **defaults}, {})
+    given = {"path": "a", "copy": 3, "model_fields": [2, 3], "anything": {"a": [1]}}
+    assert complete(DATASETS, "odd", given) == ({**defaults, **given, "model_fields": [2.0, 3.0]}, {})
+    sound, problems = complete(DATASETS, "odd", {"path": "a", "copy": "3", "jsn": 2})
+    assert sound == {"path": "a"}
+    assert problems == {
+        "copy": 'copy = "3" should be an integer',
+        "jsn": "unknown option 'jsn' of data set 'odd'. Did you mean 'json'?",
+    }
+    assert complete(DATASETS, "odd", {})[1] == {"": "data set 'odd' needs the option 'path'"}

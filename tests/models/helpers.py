@@ -4,9 +4,11 @@ import itertools
 from collections.abc import Mapping
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from bench.data import Dataset
+from bench.data import Dataset, TokenShape
+from bench.rng import generator
 from bench.tensors import constants
 
 
@@ -25,3 +27,11 @@ def pictures(side: int, channels: int = 1) -> Dataset:
     y = rng.integers(0, 3, 30)
     x = (rng.normal(size=(30, channels, side, side)) + y[:, None, None, None]).astype(np.float32)
     return Dataset("toy", x, y, 20, 3, (0.0,) * channels, (1.0,) * channels, "toy")
+
+
+def inputs(shape: tuple[int, ...], *before: int) -> Tensor:
+    """Samples of a shape: tokens, or numbers in float64."""
+    rng = generator(0, "x")
+    if isinstance(shape, TokenShape):
+        return torch.from_numpy(rng.integers(shape.vocabulary, size=(*before, shape.length)))
+    return torch.from_numpy(rng.normal(size=(*before, *shape)))

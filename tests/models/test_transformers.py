@@ -1,12 +1,9 @@
 """Transformers: torch's encoder computes the same, and padding is not seen."""
 
-import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
 from bench.data import TokenShape
-from bench.errors import UserError
 from bench.models.factory import build
 from bench.models.init import initialise
 from bench.rng import generator
@@ -64,39 +61,3 @@ def test_of_pictures() -> None:
     patches = nn.functional.conv2d(x, kernel, values["body.embedding.bias"], stride=4).flatten(2).transpose(1, 2)
     features = by_torch(values, patches).mean(1)
     torch.testing.assert_close(filled(meta, values).features(x), features, rtol=0, atol=1e-12)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "options"),
-    [
-        ("vit_tiny", (1, 8, 8), SIZES),
-        ("resnet18_gn", (1, 8, 8), {"groups": 2}),
-    ],
-)
-@pytest.mark.long
-def test_mapped_over_clients(name: str, shape: tuple[int, ...], options: dict[str, int]) -> None:
-    """Gradients of stacked clients are those of separate modules; float64."""
-    net = build(name, shape, 4, options).eval()
-    lanes = [initialise(net, generator(lane, "weights"), torch.float64) for lane in range(2)]
-    stacked = {path: torch.stack([lane[path] for lane in lanes]) for path in lanes[0]}
-    x = torch.from_numpy(generator(0, "x").normal(size=(2, 3, *shape)))
-    y = torch.from_numpy(generator(0, "y").integers(4, size=(2, 3)))
-
-    def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(functional_call(net, values, (x,)), y)
-
-    found = vmap(grad(loss))(stacked, x, y)
-    for i, lane in enumerate(lanes):
-        module = filled(build(name, shape, 4, options), lane).eval()
-        nn.functional.cross_entropy(module(x[i]), y[i]).backward()
-        for path, p in module.named_parameters():
-            torch.testing.assert_close(found[path][i], p.grad, rtol=1e-8, atol=1e-11)
-
-
-def test_sizes_that_do_not_fit() -> None:
-    with pytest.raises(UserError, match="3 heads do not divide a width of 8"):
-        build("transformer", TEXT, 5, {"width": 8, "heads": 3})
-    with pytest.raises(UserError, match="images of 28 x 30 pixels have no patches of 4 x 4"):
-        build("vit_tiny", (1, 28, 30), 5)
-    with pytest.raises(UserError, match="groups 5 do not divide its 64 channels"):
-        build("resnet18_gn", (3, 8, 8), 5, {"groups": 5})
