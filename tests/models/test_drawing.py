@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  #
 
 
 class Base(nn.Module):
-    """A hidden layer of rows of a picture; subclasses change `hidden`, `[batch, 8, 6]`."""
+    """A hidden layer of rows of a picture; `network` gives it `hidden`, of `[batch, 8, 6]`."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
@@ -47,155 +48,132 @@ class Base(nn.Module):
         return out
 
 
-class Layers(Base):
+def network(**layers: Callable[[], nn.Module]) -> Callable[[Callable[[Any, Tensor], Tensor]], type[Base]]:
+    """A decorator that makes a network of a function of the network and `z`, and of layers that it uses."""
+
+    def of(function: Callable[[Any, Tensor], Tensor]) -> type[Base]:
+        class Network(Base):
+            def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+                super().__init__(shape, classes)
+                for name, make in layers.items():
+                    setattr(self, name, make())
+
+            def hidden(self, z: Tensor) -> Tensor:
+                return function(self, z)
+
+        Network.__name__ = Network.__qualname__ = function.__name__
+        return Network
+
+    return of
+
+
+@network(
+    drop=lambda: nn.Sequential(nn.Dropout(0.3), nn.AlphaDropout(0.1), nn.Dropout1d(0.2), StochasticDepth(0.2, "row")),
+    channels=lambda: nn.Sequential(nn.FeatureAlphaDropout(0.2), nn.Dropout(0.1, inplace=True)),
+)
+def layers(net: Any, z: Tensor) -> Any:
     """torch's layers, one after another."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.drop = nn.Sequential(nn.Dropout(0.3), nn.AlphaDropout(0.1), nn.Dropout1d(0.2), StochasticDepth(0.2, "row"))
-        self.channels = nn.Sequential(nn.FeatureAlphaDropout(0.2), nn.Dropout(0.1, inplace=True))
-
-    def hidden(self, z: Tensor) -> Tensor:
-        out: Tensor = self.channels(self.channels(self.drop(z)))
-        return out
+    return net.channels(net.channels(net.drop(z)))
 
 
-class Functions(Base):
+@network()
+def functions(net: Any, z: Tensor) -> Tensor:
     """What people write by hand: dropout in a function, drop path as timm has it, noise, a mask from probabilities."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        z = functional.dropout(z, 0.3, training=self.training)
-        if not self.training:
-            return z
-        path = z.new_empty(len(z), 1, 1).bernoulli_(0.8)
-        path.div_(0.8)
-        z = z * path + 0.1 * torch.rand_like(z) + torch.rand(6)
-        return z * torch.bernoulli(torch.full_like(z, 0.7)) * z.new_empty(6).uniform_(0.5, 1.5)
+    z = functional.dropout(z, 0.3, training=net.training)
+    if not net.training:
+        return z
+    path = z.new_empty(len(z), 1, 1).bernoulli_(0.8)
+    path.div_(0.8)
+    z = z * path + 0.1 * torch.rand_like(z) + torch.rand(6)
+    return z * torch.bernoulli(torch.full_like(z, 0.7)) * z.new_empty(6).uniform_(0.5, 1.5)
 
 
-class Noisy(Base):
+@network()
+def noisy(net: Any, z: Tensor) -> Any:
     """Gaussian noise in the ways that people write it."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        if not self.training:
-            return z
-        noise = torch.randn_like(z) + torch.randn(8, 6) + torch.empty_like(z).normal_(0, 0.5)
-        return torch.distributions.Normal(z + 0.1 * noise + torch.normal(0.0, 0.1, z.shape), 0.1).rsample()
+    if not net.training:
+        return z
+    noise = torch.randn_like(z) + torch.randn(8, 6) + torch.empty_like(z).normal_(0, 0.5)
+    return torch.distributions.Normal(z + 0.1 * noise + torch.normal(0.0, 0.1, z.shape), 0.1).rsample()
 
 
-class Mixup(Base):
+@network()
+def mixup(net: Any, z: Tensor) -> Tensor:
     """Samples mixed with others of their batch, so that no batch may be padded."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        if not self.training:
-            return z
-        lines = z[:, torch.randint(0, 8, (4,))] * torch.randint(3, size=(4, 1))
-        return 0.7 * lines + 0.3 * lines[torch.randperm(len(z))]
+    if not net.training:
+        return z
+    lines = z[:, torch.randint(0, 8, (4,))] * torch.randint(3, size=(4, 1))
+    return 0.7 * lines + 0.3 * lines[torch.randperm(len(z))]
 
 
-class OfBatch(Base):
+@network()
+def of_batch(net: Any, z: Tensor) -> Tensor:
     """Features less the mean of their batch, without any draw."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        return z - z.mean(0) if self.training else z
+    return z - z.mean(0) if net.training else z
 
 
-class Blocks(Base):
+@network(drop=lambda: DropBlock2d(0.3, 3))
+def blocks(net: Any, z: Tensor) -> Any:
     """torchvision's DropBlock, which reads the tensor that it drew into in place."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.drop = DropBlock2d(0.3, 3)
-
-    def hidden(self, z: Tensor) -> Tensor:
-        out: Tensor = self.drop(z[:, None])[:, 0]
-        return out
+    return net.drop(z[:, None])[:, 0]
 
 
-class Encoder(Base):
+@network(encoder=lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.2, batch_first=True))
+def encoder(net: Any, z: Tensor) -> Any:
     """torch's encoder, whose attention drops weights."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.encoder = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.2, batch_first=True)
-
-    def hidden(self, z: Tensor) -> Tensor:
-        out: Tensor = self.encoder(z)
-        return out
+    return net.encoder(z)
 
 
-class TimeFirst(Base):
+@network()
+def time_first(net: Any, z: Tensor) -> Tensor:
     """A layout with samples in the second place, where a larger batch would move every draw."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        return functional.dropout(z.transpose(0, 1).contiguous(), 0.3, self.training).transpose(0, 1)
+    return functional.dropout(z.transpose(0, 1).contiguous(), 0.3, net.training).transpose(0, 1)
 
 
-class Normed(Base):
+@network(norm=lambda: nn.BatchNorm1d(8), drop=lambda: nn.Dropout(0.5))
+def normed(net: Any, z: Tensor) -> Any:
     """BatchNorm beside dropout."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.norm = nn.BatchNorm1d(8)
-        self.drop = nn.Dropout(0.5)
-
-    def hidden(self, z: Tensor) -> Tensor:
-        out: Tensor = self.drop(self.norm(z))
-        return out
+    return net.drop(net.norm(z))
 
 
-class Recurrent(Base):
-    """Two recurrent layers with dropout between them, and a convolution's channels: `vmap` does not know the first."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.lstm = nn.LSTM(6, 3, 2, dropout=0.4, batch_first=True, bidirectional=True)
-        self.gru = nn.GRU(6, 6, 2, dropout=0.4, batch_first=True)
-
-    def hidden(self, z: Tensor) -> Tensor:
-        out: Tensor = self.gru(self.lstm(z)[0])[0]
-        return out
+@network(
+    lstm=lambda: nn.LSTM(6, 3, 2, dropout=0.4, batch_first=True, bidirectional=True),
+    gru=lambda: nn.GRU(6, 6, 2, dropout=0.4, batch_first=True),
+)
+def recurrent(net: Any, z: Tensor) -> Any:
+    """Two recurrent layers with dropout between them: `vmap` does not know the first."""
+    return net.gru(net.lstm(z)[0])[0]
 
 
-class Comparing(Base):
+@network()
+def comparing(net: Any, z: Tensor) -> Tensor:
     """Draws in place and reads the tensors that were drawn into, one of them twice, in a list and by another name."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        if not self.training:
-            return z
-        mask, row = torch.empty_like(z), torch.empty(6)
-        mask.uniform_()
-        row.bernoulli_(0.5)
-        row.bernoulli_(0.8)
-        return torch.cat([torch.where(condition=mask < 0.9, input=z, other=mask), mask], 1)[:, 2:10] * row
+    if not net.training:
+        return z
+    mask, row = torch.empty_like(z), torch.empty(6)
+    mask.uniform_()
+    row.bernoulli_(0.5)
+    row.bernoulli_(0.8)
+    return torch.cat([torch.where(condition=mask < 0.9, input=z, other=mask), mask], 1)[:, 2:10] * row
 
 
-class OneByOne(Base):
+@network()
+def one_by_one(net: Any, z: Tensor) -> Tensor:
     """One draw for each sample, so that a larger batch has more of them."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        return torch.stack([functional.dropout(sample, 0.3, self.training) for sample in z])
+    return torch.stack([functional.dropout(sample, 0.3, net.training) for sample in z])
 
 
 NETWORKS = [
-    Layers, Functions, Noisy, Mixup, OfBatch, Blocks, Comparing, Encoder, TimeFirst, Normed, Recurrent, OneByOne,
+    layers, functions, noisy, mixup, of_batch, blocks, comparing, encoder, time_first, normed, recurrent, one_by_one,
 ]  # fmt: skip
 
 
 def federation(executor: Any, method: str = "fedavg", **changes: Any) -> Federation:
     data = pictures(8)
-    chosen: dict[str, Any] = {
-        "dtype": "float64",
-        "batch_size": 4,
-        "lr": 0.05,
-        "seed": 3,
-        "clients": len(SIZES),
-        "epochs": 2,
-        **changes,
-    }
+    chosen: dict[str, Any] = {"dtype": "float64", "batch_size": 4, "lr": 0.05, "seed": 3, "epochs": 2, **changes}
     return Federation(
-        Settings(method=method, model="theirs", **chosen), dataset=data, partition=toy_partition(data, SIZES),
-        executor=executor, public=None,
+        Settings(method=method, model="theirs", clients=len(SIZES), **chosen),
+        dataset=data, partition=toy_partition(data, SIZES), executor=executor, public=None,
     )  # fmt: skip
 
 
@@ -282,20 +260,10 @@ def test_a_network_of_a_method_s_own_has_a_stream(layer: nn.Module) -> None:
         assert Spec.of("mine", nn.Sequential(layer, nn.Linear(2, 2))).draws == dropped
 
 
-class Dropping(nn.Module):
+@network(drop=lambda: nn.Dropout(0.4))
+def dropping(net: Any, z: Tensor) -> Any:
     """One layer of dropout."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__()
-        self.inner, self.drop, self.head = nn.Linear(math.prod(shape), 5), nn.Dropout(0.4), nn.Linear(5, classes)
-
-    def features(self, x: Tensor) -> Tensor:
-        out: Tensor = self.drop(torch.tanh(self.inner(x.flatten(1))))
-        return out
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.features(x))
-        return out
+    return net.drop(z)
 
 
 def test_dropout_drops_where_a_draw_is_below_its_probability() -> None:
@@ -306,7 +274,7 @@ def test_dropout_drops_where_a_draw_is_below_its_probability() -> None:
     assert torch.equal(dropped, torch.tensor(kept).view(4, 5) / torch.tensor(0.6, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("theirs", [Layers, Encoder], indirect=True)
+@pytest.mark.parametrize("theirs", [layers, encoder], indirect=True)
 @pytest.mark.usefixtures("theirs")
 def test_evaluation_draws_nothing() -> None:
     cell = federation("cohort")
@@ -314,7 +282,7 @@ def test_evaluation_draws_nothing() -> None:
     assert (first.metrics, first.clients) == (again.metrics, again.clients)
 
 
-@pytest.mark.parametrize("theirs", [Dropping], indirect=True)
+@pytest.mark.parametrize("theirs", [dropping], indirect=True)
 @pytest.mark.usefixtures("theirs")
 def test_a_sample_alone_has_the_draws_that_it_has_in_its_batch() -> None:
     """With DP-SGD, whose gradients are of samples alone: without clipping and noise they are those of the batch."""
@@ -323,7 +291,7 @@ def test_a_sample_alone_has_the_draws_that_it_has_in_its_batch() -> None:
     assert private.warnings == []
 
 
-@pytest.mark.parametrize("theirs", [Dropping], indirect=True)
+@pytest.mark.parametrize("theirs", [dropping], indirect=True)
 @pytest.mark.usefixtures("theirs")
 def test_lora_drops_inputs_of_its_matrices_only() -> None:
     """The same in a cohort, alone and after a resume (to the byte); evaluation drops nothing."""
@@ -346,11 +314,11 @@ def dropping_head(shape: tuple[int, ...], classes: int) -> nn.Module:
     return with_head(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 5), last), "2")
 
 
-@pytest.mark.parametrize(("theirs", "on_features"), [(dropping_head, True), (Dropping, False)], indirect=["theirs"])
+@pytest.mark.parametrize(("theirs", "on_features"), [(dropping_head, True), (dropping, False)], indirect=["theirs"])
 @pytest.mark.usefixtures("theirs")
 def test_a_frozen_body_leaves_the_head_its_draws(on_features: bool) -> None:
     """Features take the samples' place only where nothing draws between them and the head."""
-    frozen = ("body",) if on_features else ("inner",)
+    frozen = ("body",) if on_features else ("rows",)
     cohort, alone = (federation(executor, frozen=frozen) for executor in ("cohort", "sequential"))
     assert cohort.on_features == on_features
     run(cohort, 2), run(alone, 2)
@@ -359,86 +327,74 @@ def test_a_frozen_body_leaves_the_head_its_draws(on_features: bool) -> None:
     assert recipe.network_draws
 
 
-class Part(Base):
+@network()
+def part(net: Any, z: Tensor) -> Tensor:
     """Draws into a part of a tensor in place."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        mask = torch.zeros_like(z)
-        if self.training:
-            mask[:, 0].uniform_()
-        return z * mask
+    mask = torch.zeros_like(z)
+    if net.training:
+        mask[:, 0].uniform_()
+    return z * mask
 
 
-class PartAfter(Base):
+@network()
+def part_after(net: Any, z: Tensor) -> Tensor:
     """Reads a part, taken before the draw, of a tensor that was drawn into in place."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        mask = torch.ones_like(z)
-        part = mask[:, 0]
-        if self.training:
-            mask.uniform_()
-        return z * part.unsqueeze(1)
+    mask = torch.ones_like(z)
+    part = mask[:, 0]
+    if net.training:
+        mask.uniform_()
+    return z * part.unsqueeze(1)
 
 
-class Exponential(Base):
+@network()
+def exponential(net: Any, z: Tensor) -> Tensor:
     """Draws that have no stream."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        return functional.gumbel_softmax(z) if self.training else z.softmax(-1)
+    return functional.gumbel_softmax(z) if net.training else z.softmax(-1)
 
 
-class Recomputed(Base):
+@network()
+def recomputed(net: Any, z: Tensor) -> Any:
     """Gradient checkpointing, which computes a second time outside the call."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        return checkpoint(functional.dropout, z, 0.2, self.training, use_reentrant=False)
+    return checkpoint(functional.dropout, z, 0.2, net.training, use_reentrant=False)
 
 
-class Filled(Base):
+@network()
+def written_into(net: Any, z: Tensor) -> Tensor:
     """A draw into a tensor that the network gives."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        mask = torch.ones(6)
-        if self.training:
-            torch.rand(6, out=mask)
-        return z * mask
+    mask = torch.ones(6)
+    if net.training:
+        torch.rand(6, out=mask)
+    return z * mask
 
 
-class Coin(Base):
+@network()
+def coin(net: Any, z: Tensor) -> Tensor:
     """Python's generator, which is one for the process."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        return z if self.training and random.random() < 0.5 else z + 0
+    return z if net.training and random.random() < 0.5 else z + 0
 
 
-class Always(Base):
+@network()
+def always(net: Any, z: Tensor) -> Tensor:
     """Dropout that evaluation has, too."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        return functional.dropout(z, 0.2)
+    return functional.dropout(z, 0.2)
 
 
-class Packed(Base):
+@network(gru=lambda: nn.GRU(6, 6, 2, dropout=0.4, batch_first=True))
+def packed(net: Any, z: Tensor) -> Tensor:
     """Recurrent layers of a packed sequence."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.gru = nn.GRU(6, 6, 2, dropout=0.4, batch_first=True)
-
-    def hidden(self, z: Tensor) -> Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(z, torch.full((len(z),), 8), batch_first=True)
-        return nn.utils.rnn.pad_packed_sequence(self.gru(packed)[0], batch_first=True)[0]
+    sequence = nn.utils.rnn.pack_padded_sequence(z, torch.full((len(z),), 8), batch_first=True)
+    return nn.utils.rnn.pad_packed_sequence(net.gru(sequence)[0], batch_first=True)[0]
 
 
 REFUSED = [
-    (Part, "draws into a part of a tensor in place"),
-    (PartAfter, "reads a part of a tensor that it drew into in place"),
-    (Exponential, "draws random numbers in its forward pass by exponential_ in training, .* torch.rand"),
-    (Recomputed, "a second time .torch.utils.checkpoint.* switch gradient checkpointing off"),
-    (Filled, "calls rand with `out`"),
-    (Coin, "draws random numbers in its forward pass in training"),
-    (Always, r"by bernoulli_ in evaluation, .* `F.dropout\(x, p, training=self.training\)`"),
-    (Packed, "of a packed sequence: give it a padded one"),
+    (part, "draws into a part of a tensor in place"),
+    (part_after, "reads a part of a tensor that it drew into in place"),
+    (exponential, "draws random numbers in its forward pass by exponential_ in training, .* torch.rand"),
+    (recomputed, "a second time .torch.utils.checkpoint.* switch gradient checkpointing off"),
+    (written_into, "calls rand with `out`"),
+    (coin, "draws random numbers in its forward pass in training"),
+    (always, r"by bernoulli_ in evaluation, .* `F.dropout\(x, p, training=self.training\)`"),
+    (packed, "of a packed sequence: give it a padded one"),
 ]
 
 
@@ -449,15 +405,13 @@ def test_draws_that_have_no_stream_are_refused_by_name(words: str) -> None:
         build("theirs", (1, 8, 8), 3)
 
 
-class Reentrant(Base):
+@network()
+def reentrant(net: Any, z: Tensor) -> Any:
     """The older gradient checkpointing, which only a backward pass shows."""
-
-    def hidden(self, z: Tensor) -> Tensor:
-        out: Tensor = checkpoint(functional.dropout, z, 0.2, self.training, use_reentrant=True)
-        return out
+    return checkpoint(functional.dropout, z, 0.2, net.training, use_reentrant=True)
 
 
-@pytest.mark.parametrize("theirs", [Reentrant], indirect=True)
+@pytest.mark.parametrize("theirs", [reentrant], indirect=True)
 @pytest.mark.usefixtures("theirs")
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_reentrant_checkpoints_are_refused_by_name() -> None:
