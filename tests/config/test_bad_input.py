@@ -56,6 +56,11 @@ IN_LINE_3 = [  # what is added to it, and the message after its name and line; l
     ("protocol: onest", "protocol = \"onest\" should be 'honest', 'paper' or 'tuning'"),
     ("optimizer: adm", "optimizer = \"adm\" has the name 'adm'; there are 'sgd', 'adam', 'adamw'"),
     ("optimizer: {name: adam, betas: [0.9, 1]}", "optimizer.betas[1] = 1 should be less than 1"),
+    ("adapters: {name: lora, rank: 0}", "adapters.rank = 0 should be greater than or equal to 1"),
+    (
+        "adapters: {name: ia3, rank: 4}",
+        'adapters = {"name": "ia3", "rank": 4}: unknown key \'rank\'. Did you mean \'train\'?',
+    ),
     ("nesterov: yes", 'nesterov = "yes" should be true or false'),
     ("clients: 0", "clients = 0 should be greater than or equal to 1"),
     ("seed: -1", "seed = -1 should be greater than or equal to 0"),

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import numpy as np
 import pytest
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 
 from bench.data import TokenShape
 from bench.engine.lanes import LaneConv2d, with_lanes
@@ -20,7 +20,7 @@ from bench.models.fourier import FourierConv2d
 from bench.models.init import initialise
 from bench.plugin import MODELS
 from bench.rng import generator
-from bench.settings import AdapterSettings, BottleneckSettings, LoraSettings, PlainAdapters, Settings
+from bench.settings import AdapterSettings, BottleneckSettings, LoraSettings, PlainAdapters
 
 KINDS: TypeAdapter[AdapterSettings] = TypeAdapter(Annotated[AdapterSettings, Field(discriminator="name")])
 LORA = LoraSettings(name="lora", rank=2, alpha=6)
@@ -63,14 +63,21 @@ LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
 @pytest.mark.parametrize("kind", ["lora", "ia3"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_merged_layer_gives_what_the_adapted_one_gave(layer: str, kind: str) -> None:
-    """To 1e-12 in float64, to 1e-6 of the largest output in float32; weights and outputs did change."""
+    """To 1e-12 in float64, to 1e-6 of the largest output in float32; weights and outputs did change.
+
+    Merging leaves the given network as it is, and names as they were without adapters.
+    """
     make, shape = LAYERS[layer]
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
-        net = adapters.insert(Layers(make()).to("meta"), KINDS.validate_python({"name": kind}), "mine")
+        net: Any = adapters.insert(Layers(make()).to("meta"), KINDS.validate_python({"name": kind}), "mine")
         net = filled(net, dtype)
         x = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(2))
+        state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+        merged: Any = adapters.merged(net)
+        assert list(merged.state_dict()) == list(Layers(make()).state_dict())
+        assert all(torch.equal(net.state_dict()[name], tensor) for name, tensor in state.items())
         with torch.no_grad():
-            adapted, plain = net.layer(x), adapters.merged(net).layer(x)
+            adapted, plain = net.layer(x), merged.layer(x)
         assert (adapted - plain).abs().max() <= tolerance * adapted.abs().max()
         assert plain.shape == adapted.shape
         assert not torch.allclose(adapted, without(net).layer(x), rtol=1e-2)  # type: ignore[operator]
@@ -82,24 +89,6 @@ def without(net: nn.Module) -> nn.Module:
     plain = adapters.merged(net)
     plain.load_state_dict({name: tensor for name, tensor in state.items() if name in plain.state_dict()})
     return plain
-
-
-def test_merging_leaves_names_and_the_given_network_as_they_are() -> None:
-    net = filled(build("cnn", (1, 16, 16), 3, {"hidden": 8}, LORA), torch.float32)
-    state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    merged = adapters.merged(net)
-    assert list(merged.state_dict()) == list(build("cnn", (1, 16, 16), 3, {"hidden": 8}).state_dict())
-    assert all(torch.equal(net.state_dict()[name], tensor) for name, tensor in state.items())
-    assert not list(adapters.adapted(merged))
-
-
-def test_a_lora_layer_adds_alpha_over_rank_times_b_a() -> None:
-    """By hand, for a linear layer: (W + 6 / 2 B A) x + b."""
-    net = filled(build("mlp", (5,), 3, {"hidden": 4}, LORA))
-    layer: Any = net.get_submodule("body.fc1")
-    x = torch.randn(7, 5, dtype=torch.float64)
-    expected = x @ (layer.weight + 3 * layer.lora_b @ layer.lora_a).T + layer.bias
-    torch.testing.assert_close(layer(x), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -120,12 +109,15 @@ def test_no_gradient_goes_back_through_detached_ranks_of_lora(layer: str) -> Non
     torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_an_ia3_layer_is_rescaled_and_a_bottleneck_follows_its_layer() -> None:
+def test_layers_with_adapters_by_hand() -> None:
+    """LoRA adds 6 / 2 B A to the weight, IA3 rescales outputs, and a bottleneck follows its layer."""
     x = torch.randn(7, 5, dtype=torch.float64)
-    for settings in (PlainAdapters(name="ia3"), BottleneckSettings(name="adapter", rank=2)):
+    for settings in (LORA, PlainAdapters(name="ia3"), BottleneckSettings(name="adapter", rank=2)):
         layer: Any = filled(build("mlp", (5,), 3, {"hidden": 4}, settings)).get_submodule("body.fc1")
         h = x @ layer.weight.T + layer.bias
-        if settings.name == "ia3":
+        if settings.name == "lora":
+            expected = h + 3 * x @ (layer.lora_b @ layer.lora_a).T
+        elif settings.name == "ia3":
             expected = h * layer.ia3
         else:
             hidden = nn.functional.gelu(h @ layer.adapter_down.T + layer.adapter_down_bias)
@@ -160,24 +152,6 @@ def test_a_is_drawn_as_pytorch_draws_a_layer_and_the_same_whichever_other_layers
     assert values.abs().max() <= 1 / 20 < 1.01 * values.abs().max()
     assert abs(float(values.std()) * 20 * 3**0.5 - 1) < 0.02
     assert not torch.equal(initialise(nets[0], generator("a", 2))[a], both[a])
-
-
-def test_lanes_of_one_body_are_the_networks_one_by_one() -> None:
-    """`vmap` over adapters alone, with values of the layer that all share."""
-    net = filled(build("cnn", (1, 16, 16), 3, {"hidden": 8}, LORA))
-    rng = torch.Generator().manual_seed(3)
-    names = sorted(adapters.tensors_of_adapters(net))
-    shared = {path: tensor for path, tensor in net.named_parameters() if path not in names}
-    own = {path: torch.randn(3, *net.get_parameter(path).shape, dtype=torch.float64, generator=rng) for path in names}
-    x = torch.randn(3, 4, 1, 16, 16, dtype=torch.float64, generator=rng)
-
-    def logits(values: dict[str, Tensor], images: Tensor) -> Any:
-        return functional_call(net, {**shared, **values}, (images,))
-
-    together = vmap(logits)(own, x)
-    for i in range(3):
-        alone = logits({path: values[i] for path, values in own.items()}, x[i])
-        torch.testing.assert_close(together[i], alone, rtol=1e-10, atol=1e-10)
 
 
 class Attending(nn.Module):
@@ -275,30 +249,6 @@ def test_models_of_the_package_call_every_layer_that_gets_an_adapter() -> None:
     assert count > 15
 
 
-@pytest.mark.parametrize(
-    ("written", "words"),
-    [
-        ({"name": "ia3", "dropout": 0.1}, "unknown key 'dropout'"),
-        ({"name": "ia3", "rank": 4}, "unknown key 'rank'"),
-        ({"name": "bias_only", "rank": 4}, "unknown key 'rank'"),
-        ({"name": "adapter", "alpha": 4}, "unknown key 'alpha'"),
-        ({"name": "lora", "rank": 0}, "greater than or equal to 1"),
-        ({"name": "lora", "alpha": 0}, "greater than 0"),
-        ({"name": "dora"}, "'lora', 'adapter', 'ia3', 'bias_only'"),
-        ({"name": "lora", "r": 4}, "unknown key 'r'"),
-    ],
-)
-def test_options_out_of_range_are_refused(written: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        KINDS.validate_python(written)
-
-
-def test_a_bare_name_means_the_defaults() -> None:
-    spelled = {"name": "lora", "rank": 8, "alpha": 16, "layers": [], "train": ["head"], "dropout": 0}
-    assert Settings(method="fedavg", adapters="lora") == Settings(method="fedavg", adapters=spelled)  # type: ignore[arg-type]
-    assert BottleneckSettings(name="adapter").rank == 64
-
-
 def test_everything_is_frozen_but_adapters_and_what_train_names() -> None:
     net = adapters.insert(Attending().to("meta"), LORA.model_copy(update={"layers": ("linear1",)}), "mine")
     still = adapters.frozen(net, LORA.model_copy(update={"layers": ("linear1",)}), "mine")
@@ -316,20 +266,13 @@ def test_bias_only_adds_nothing_and_trains_biases_of_norms_too() -> None:
     assert moving == {"encoder.norm1.bias", "tail.0.bias", "tail.2.bias"}
 
 
-def test_running_statistics_are_frozen_too() -> None:
-    net = build("resnet18", (3, 8, 8), 3, {}, PlainAdapters(name="ia3"))
-    still = adapters.frozen(net, PlainAdapters(name="ia3"), "resnet18")
-    assert {"body.bn1.running_mean", "body.bn1.weight"} <= set(still)
-
-
-def test_running_statistics_of_a_norm_whose_bias_is_trained_move() -> None:
+def test_running_statistics_of_a_norm_move_only_where_its_bias_is_trained() -> None:
     """A layer in training would change them in place, and frozen tensors are one copy for all models."""
     settings = PlainAdapters(name="bias_only", layers=("body.bn1",))
     net = build("resnet18", (3, 8, 8), 3, {}, settings)
     still = adapters.frozen(net, settings, "resnet18")
-    assert "body.bn1.weight" in still
     assert not {"body.bn1.running_mean", "body.bn1.running_var", "body.bn1.bias"} & set(still)
-    assert "body.layer4.1.bn2.running_mean" in still
+    assert {"body.bn1.weight", "body.layer4.1.bn2.running_mean"} <= set(still)
 
 
 def test_a_bottleneck_cannot_be_merged() -> None:

@@ -9,17 +9,15 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from bench.config.identity import cell_id
 from bench.errors import UserError
 from bench.models.factory import build
 from bench.models.init import initialise
 from bench.models.network import with_head
 from bench.models.pretrained import match, pretrained
-from bench.params import Params
 from bench.rng import generator
 from bench.runs.plan import plan
 from bench.settings import Settings
-from tests.engine.problems import assert_same, everything, run, toy
+from tests.engine.problems import assert_same, toy
 from tests.later import Later
 from tests.models.helpers import filled
 
@@ -115,120 +113,79 @@ def test_a_file_is_matched_by_names_whatever_its_order_and_prefix(written: str, 
 LAYERS = {"hidden": 6, "layers": 2}
 
 
-def mlp(tmp_path: Path) -> tuple[str, dict[str, torch.Tensor]]:
+def test_a_cell_starts_with_the_values_of_the_file_and_further_draws_with_the_frozen_ones(tmp_path: Path) -> None:
+    """In a cell's own precision; the file has half of it."""
     net = build("mlp", (4,), 3, LAYERS)
-    values = initialise(net, generator(5, "other"), torch.float64)
-    return saved(tmp_path, values), values
+    halves = {name: value.half() for name, value in initialise(net, generator(5, "other")).items()}
+    settings: dict[str, Any] = {"model": "mlp", "model_options": LAYERS, "pretrained": saved(tmp_path, halves)}
+    server = toy("ditto", frozen=("body.fc1",), **settings).server
+    assert_same(server.initial_model().tensors(), {name: value.double() for name, value in halves.items()}, 0)
+    again = server.initial_model(draw=1).tensors()
+    assert torch.equal(again["body.fc1.weight"], halves["body.fc1.weight"].double())
+    assert not torch.equal(again["head.weight"], halves["head.weight"].double())
 
 
-def parts(model: Params) -> dict[str, torch.Tensor]:
-    return model.tensors()
-
-
-@pytest.mark.parametrize("executor", ["cohort", "sequential"])
-@pytest.mark.parametrize("method", ["fedavg", "fedrep", "scd", "ditto"])
-def test_frozen_layers_keep_the_values_of_the_file(method: str, executor: str, tmp_path: Path) -> None:
-    """In the generic and in all personalized models, whatever a method trains; the others move."""
-    path, values = mlp(tmp_path)
-    small = {"model": "mlp", "model_options": LAYERS, "pretrained": path}
-    federation = toy(method, executor=executor, frozen=("body.fc1",), **small)
-    start = parts(federation.server.initial_model())
-    assert all(torch.equal(start[name], value) for name, value in values.items())
-    again = parts(federation.server.initial_model(draw=1))
-    assert torch.equal(again["body.fc1.weight"], values["body.fc1.weight"])
-    assert not torch.equal(again["head.weight"], values["head.weight"])
-    found = run(federation, 2)
-    models = [*found.personal.values(), *([found.generic] if found.generic else [])]
-    assert models
-    for model in models:
-        now = parts(model)
-        for name in ("body.fc1.weight", "body.fc1.bias"):  # but for the rounding of an average of equals
-            torch.testing.assert_close(now[name], values[name], rtol=0, atol=1e-14)
-    assert any(not torch.equal(parts(model)["head.weight"], values["head.weight"]) for model in models)
-    free = toy(method, executor=executor, **small)
-    moved = run(free, 2)
-    models = [*moved.personal.values(), *([moved.generic] if moved.generic else [])]
-    assert any(not torch.equal(parts(model)["body.fc1.weight"], values["body.fc1.weight"]) for model in models)
-
-
-def test_both_executors_freeze_alike(tmp_path: Path) -> None:
-    path, _ = mlp(tmp_path)
-    given = {"model": "mlp", "model_options": LAYERS, "pretrained": path, "frozen": ("body",)}
-    cohort, alone = (toy("ditto", executor=executor, **given) for executor in ("cohort", "sequential"))
-    run(cohort, 3), run(alone, 3)
-    for name, value in everything(cohort).items():
-        torch.testing.assert_close(everything(alone)[name], value, rtol=0, atol=1e-9)
-
-
-def test_the_file_and_the_frozen_layers_are_part_of_a_cell(tmp_path: Path) -> None:
-    """Its content, wherever it lies."""
-    other = tmp_path / "other"
-    other.mkdir()
-    path, values = mlp(tmp_path)
-    copy = saved(other, values)
-    ids = [cell_id(Settings(method="fedavg", pretrained=file), "") for file in (None, path, copy)]
-    ids.append(cell_id(Settings(method="fedavg", pretrained=path, frozen=("body",)), ""))
-    saved(other, {name: value + 1 for name, value in values.items()})
-    ids.append(cell_id(Settings(method="fedavg", pretrained=copy), ""))
-    assert ids[1] == ids[2]
-    assert len(set(ids)) == 4
-
-
+NET = ("mlp", (64,), 10, {"hidden": 200})
 FITS = {"body.fc1.weight": torch.zeros(200, 64), "body.fc1.bias": torch.zeros(200)}
 HEAD = {"head.weight": torch.zeros(10, 200), "head.bias": torch.zeros(10)}
-BAD: dict[str, tuple[Any, tuple[str, ...], str]] = {
-    "no state dict": ([1, 2], (), "not a state dict; save `model.state_dict..`"),
-    "nothing in common": (
+WHOLE = FITS | HEAD
+BAD: list[tuple[Any, str]] = [
+    ([1, 2], "not a state dict; save `model.state_dict..`"),
+    ({"optimizer": {"lr": 0.1}}, "not a state dict; save `model.state_dict..`"),
+    (
         {"a.weight": FITS["body.fc1.weight"]},
-        (),
         r"1 tensors for 4 of the model; the file has a.weight and the model b",
     ),
-    "a layer more, by order": (
+    (
         {f"{k}.{kind}": torch.zeros(2) for k in range(3) for kind in ("weight", "bias")},
-        (),
         r"6 tensors for 4.*the file has 2.weight, 2.bias and the model no further tensor",
     ),
-    "quantised": (
-        FITS | HEAD | {"body.fc1.weight": torch.zeros(200, 64, dtype=torch.int8)},
-        (),
+    (
+        WHOLE | {"body.fc1.weight": torch.zeros(200, 64, dtype=torch.int8)},
         "body.fc1.weight holds torch.int8, and the model's body.fc1.weight floating numbers: save it unquantised",
     ),
-    "optimizer only": ({"optimizer": {"lr": 0.1}}, (), "not a state dict; save `model.state_dict..`"),
-    "two models": (
-        {f"{whose}.{name}": value for whose in ("teacher", "student") for name, value in (FITS | HEAD).items()},
-        (),
+    (
+        {f"{whose}.{name}": value for whose in ("teacher", "student") for name, value in WHOLE.items()},
         "it has the model's fc1.weight as teacher.body.fc1.weight and as student.body.fc1.weight; save one of them",
     ),
-    "other kinds": (
+    (
         {"a.kernel": FITS["body.fc1.weight"], "a.bias": FITS["body.fc1.bias"]} | HEAD,
-        (),
         "the file has a.kernel, a.bias and the model body.fc1.weight, body.fc1.bias in the same place",
     ),
-    "another shape": (
-        FITS | HEAD | {"body.fc1.weight": torch.zeros(100, 64)},
-        (),
-        r"body.fc1.weight \(100, 64\) does not fit",
-    ),
-    "an unknown layer": (FITS | HEAD, ("layer1",), "has no layer 'layer1'; there are body.fc1, head and"),
-    "nothing left": (FITS | HEAD, ("body", "head"), "nothing of model 'mlp' is left to train"),
-}
+    (WHOLE | {"body.fc1.weight": torch.zeros(100, 64)}, r"body.fc1.weight \(100, 64\) does not fit"),
+]
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_what_does_not_fit_is_refused_before_training(case: str, tmp_path: Path) -> None:
-    content, frozen, message = BAD[case]
-    cell = Settings(
-        method="fedavg", alpha=1.0, model_options={"hidden": 200}, pretrained=saved(tmp_path, content), frozen=frozen
-    )
+@pytest.mark.parametrize(("content", "message"), BAD, ids=[message[:30] for _, message in BAD])
+def test_what_does_not_fit_is_refused(content: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        plan([cell], tmp_path, download=False)
+        match(Path(saved(tmp_path, content)), build(*NET))
 
 
-def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "text.pth").write_text("weights")
-    for name, message in (("text.pth", "not a file of `torch.save`"), ("gone.pth", "there is no file of weights")):
+def test_frozen_layers_that_are_none_or_all_are_refused(tmp_path: Path) -> None:
+    for frozen, message in (
+        (("layer1",), "has no layer 'layer1'; there are body.fc1, head and"),
+        (("body", "head"), "nothing of model 'mlp' is left to train"),
+    ):
+        cell = Settings(method="fedavg", alpha=1.0, pretrained=saved(tmp_path, WHOLE), frozen=frozen)
         with pytest.raises(UserError, match=message):
-            plan([Settings(method="fedavg", alpha=1.0, pretrained=str(tmp_path / name))], tmp_path, download=False)
+            plan([cell], tmp_path, download=False)
+
+
+def test_what_is_no_file_of_weights_of_a_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.pth").write_text("weights")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    saved(tmp_path, WHOLE)
+    for name, message in {
+        "text.pth": "not a file of `torch.save`",
+        "gone.pth": "there is no file of weights",
+        "model.safetensors.index.json": "an index of several files, and one file is needed",
+        "weights.pth": "is for model 'mlp', which `client_models` does not name",
+    }.items():
+        models = ("logistic", "cnn") if name == "weights.pth" else ()
+        cell = Settings(method="fedavg", alpha=1.0, client_models=models, pretrained=str(tmp_path / name))
+        with pytest.raises(UserError, match=message):
+            plan([cell], tmp_path, download=False)
 
 
 class Permuted(nn.Module):
@@ -290,36 +247,40 @@ def test_layers_of_one_shape_are_not_told_by_the_alphabet(name: str, tmp_path: P
     write(dict(sorted(numbered(lambda name: name.replace("fc", "z")).items())), tmp_path / name)
     with pytest.raises(UserError, match=r"such as body.fc1.weight, .* does not tell body.z10.weight from body.z11"):
         match(tmp_path / name, build(*DEEP))
-    others = {name.replace("body.fc1", "a").replace("head", "b"): value for name, value in (FITS | HEAD).items()}
+    others = {name.replace("body.fc1", "a").replace("head", "b"): value for name, value in WHOLE.items()}
     write(dict(sorted(others.items())), tmp_path / name)
-    assert match(tmp_path / name, build(*NET)).taken == dict(zip(FITS | HEAD, others, strict=True))
-
-
-def test_a_note_says_that_layers_are_matched_by_their_order(tmp_path: Path) -> None:
-    path = saved(tmp_path, {name.replace("body.fc1", "a"): value for name, value in (FITS | HEAD).items()})
-    cell = Settings(method="fedavg", alpha=1.0, model_options={"hidden": 200}, pretrained=path)
-    [planned] = plan([cell], tmp_path, download=False)
-    assert [note for note in planned.notes if "pretrained" in note] == [
-        f"pretrained {path}: the file has body.fc1.weight, body.fc1.bias of model 'mlp' under other names; its layers "
-        "are taken in the file's order"
-    ]
-
-
-NET = ("mlp", (64,), 10, {"hidden": 200})
+    assert match(tmp_path / name, build(*NET)).taken == dict(zip(WHOLE, others, strict=True))
 
 
 def test_what_is_taken_reset_and_left(tmp_path: Path) -> None:
     """A file without a head, one with more, and one of another number of classes."""
     for content, reset, left in (
         (FITS, set(HEAD), set()),
-        (FITS | HEAD | {"aux.weight": torch.zeros(2)}, set(), {"aux.weight"}),
+        (WHOLE | {"aux.weight": torch.zeros(2)}, set(), {"aux.weight"}),
         (FITS | {"head.weight": torch.zeros(7, 200), "head.bias": torch.zeros(7)}, set(HEAD), set(HEAD)),
         ({"body.fc1.weight": FITS["body.fc1.weight"]} | HEAD, {"body.fc1.bias"}, set()),
     ):
         matched = match(Path(saved(tmp_path, content)), build(*NET))
         assert set(matched.reset) == reset
         assert set(matched.left) == left
-        assert set(matched.taken) == set(FITS | HEAD) - reset
+        assert set(matched.taken) == set(WHOLE) - reset
+
+
+def test_notes_say_what_of_the_body_is_drawn_and_what_is_matched_by_its_order(tmp_path: Path) -> None:
+    missing = {"body.fc1.weight": FITS["body.fc1.weight"]} | HEAD
+    other_names = {name.replace("body.fc1", "a"): value for name, value in WHOLE.items()}
+    for values, note in (
+        (missing, "model 'mlp' has body.fc1.bias, which the file has not; drawn by seed"),
+        (
+            other_names,
+            "the file has body.fc1.weight, body.fc1.bias of model 'mlp' under other names; its layers are taken in the "
+            "file's order",
+        ),
+    ):
+        path = saved(tmp_path, values)
+        cell = Settings(method="fedavg", alpha=1.0, model_options={"hidden": 200}, pretrained=path)
+        [planned] = plan([cell], tmp_path, download=False)
+        assert [text for text in planned.notes if "pretrained" in text] == [f"pretrained {path}: {note}"]
 
 
 def test_the_tower_that_fits_is_taken(tmp_path: Path) -> None:
@@ -331,33 +292,14 @@ def test_the_tower_that_fits_is_taken(tmp_path: Path) -> None:
     assert all(bool((value == 1).all()) for value in values.values())
 
 
-def test_a_note_says_what_of_the_body_is_drawn(tmp_path: Path) -> None:
-    path = saved(tmp_path, {"body.fc1.weight": FITS["body.fc1.weight"]} | HEAD)
-    cell = Settings(method="fedavg", alpha=1.0, model_options={"hidden": 200}, pretrained=path)
-    [planned] = plan([cell], tmp_path, download=False)
-    assert [note for note in planned.notes if "pretrained" in note] == [
-        f"pretrained {path}: model 'mlp' has body.fc1.bias, which the file has not; drawn by seed"
-    ]
-
-
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_safetensors_are_read(kind: torch.dtype, tmp_path: Path) -> None:
-    values = {name: torch.randn(value.shape, dtype=kind) for name, value in (FITS | HEAD).items()}
+    values = {name: torch.randn(value.shape, dtype=kind) for name, value in WHOLE.items()}
     save_file(values, tmp_path / "model.safetensors")
     assert_same(pretrained(tmp_path / "model.safetensors", build(*NET)), values, 0)
     (tmp_path / "damaged.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:100])
     with pytest.raises(UserError, match="not a file of safetensors"):
         pretrained(tmp_path / "damaged.safetensors", build(*NET))
-
-
-def test_a_cell_starts_with_half_precision_in_its_own(tmp_path: Path) -> None:
-    net = build("mlp", (4,), 3, {"hidden": 6})
-    halves = {name: value.half() for name, value in initialise(net, generator(5, "other")).items()}
-    path = saved(tmp_path, halves)
-    start = parts(toy("fedavg", model="mlp", model_options={"hidden": 6}, pretrained=path).server.initial_model())
-    assert all(
-        start[name].dtype == torch.float64 and torch.equal(start[name], halves[name].double()) for name in halves
-    )
 
 
 def test_names_of_hugging_face_s_files_are_those_of_its_networks(tmp_path: Path) -> None:
@@ -382,16 +324,3 @@ def test_names_of_hugging_face_s_files_are_those_of_its_networks(tmp_path: Path)
         for name, value in values.items():
             stored = name.replace("head.", "classifier.").removeprefix("body.")
             assert torch.equal(value, expected.get(stored, expected.get(stored.removeprefix("vit."))))
-
-
-def test_several_files_of_weights_are_said_to_be_several(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(UserError, match="an index of several files, and one file is needed"):
-        match(tmp_path / "model.safetensors.index.json", build("mlp", (4,), 3))
-
-
-def test_a_file_that_no_model_would_read_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path, FITS | HEAD)
-    cell = Settings(method="fedavg", alpha=1.0, client_models=("logistic", "cnn"), pretrained=path)
-    with pytest.raises(UserError, match="is for model 'mlp', which `client_models` does not name"):
-        plan([cell], tmp_path, download=False)
