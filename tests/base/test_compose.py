@@ -62,19 +62,14 @@ def test_it_computes_the_function_of_its_parts() -> None:
     assert w.spec.d == parts["one"].spec.d + parts["two"].spec.d + 2
 
 
-def test_two_parts_of_one_architecture_are_two() -> None:
+def test_values_of_other_parts_or_numbers_are_of_another_kind() -> None:
     server, parts = parts_of()
-    again = server.initial_model(draw=1)
-    w = compose(mixed, **{**parts, "two": again})
-    assert w.spec != compose(mixed, **parts).spec
+    w = compose(mixed, **parts)
+    of_two = compose(mixed, **{**parts, "two": server.initial_model(draw=1)})  # whole, of the same architecture
+    assert compose(mixed, **parts).spec == w.spec
+    assert w.spec not in (of_two.spec, compose(mixed, **{**parts, "times": 3}).spec)
     x = torch.from_numpy(toy_data().x).double()
-    torch.testing.assert_close(Forward()(w, x, stats="frozen"), by_hand(parts, x), rtol=1e-12, atol=1e-12)
-
-
-def test_values_that_differ_in_a_number_only_are_of_two_kinds() -> None:
-    _, parts = parts_of()
-    assert compose(mixed, **parts).spec == compose(mixed, **parts).spec
-    assert compose(mixed, **{**parts, "times": 3}).spec != compose(mixed, **parts).spec
+    torch.testing.assert_close(Forward()(of_two, x, stats="frozen"), by_hand(parts, x), rtol=1e-12, atol=1e-12)
 
 
 def test_looked_at_side_by_side_and_one_by_one() -> None:

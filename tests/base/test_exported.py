@@ -42,6 +42,14 @@ class Recurrent(nn.Module):
         return self.head(out[:, -1])
 
 
+def export(network: nn.Module, *moments: float, **options: Any) -> ExportedModel:
+    """The exported network; with a mean and a standard deviation it normalises. Options that are no header's go on."""
+    normalisation = [torch.full((1, 1, 1, 1), value, dtype=torch.float64) for value in moments]
+    recordings = {"recordings": options.pop("recordings")} if "recordings" in options else {}
+    example = torch.randn(4, 1, 8, 8)
+    return exported(network, example, normalisation=normalisation, bf16=False, header=HEADER | options, **recordings)
+
+
 @pytest.fixture(scope="module")
 def network() -> nn.Module:
     torch.manual_seed(0)
@@ -52,9 +60,7 @@ def network() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def model(network: nn.Module) -> ExportedModel:
-    normalisation = [torch.full((1, 1, 1, 1), value, dtype=torch.float64) for value in (3.0, 2.0)]
-    example = torch.randn(4, 1, 8, 8)
-    return exported(network, example, normalisation=normalisation, bf16=False, header=HEADER)
+    return export(network, 3.0, 2.0)
 
 
 class Counting(Small):
@@ -65,9 +71,9 @@ class Counting(Small):
 
 
 @pytest.mark.long
-def test_a_network_that_counts_its_samples() -> None:
-    network = Counting().eval()
-    written = exported(network, torch.randn(4, 1, 8, 8), normalisation=[], bf16=False, header=HEADER)
+@pytest.mark.parametrize("network", [Counting(), Recurrent()], ids=lambda network: type(network).__name__)
+def test_networks_that_count_their_samples_and_recurrent_layers_of_torch(network: nn.Module) -> None:
+    written = export(network.eval())
     x = torch.randn(9, 1, 8, 8)
     with torch.no_grad():
         torch.testing.assert_close(written(x), network(x))
@@ -80,18 +86,17 @@ class Mixing(Small):
         return super().forward(x - x.mean(0) * len(x))
 
 
-def test_a_network_whose_samples_are_not_independent_is_refused() -> None:
-    with pytest.raises(NotExportable, match="other outputs"):
-        exported(Mixing().eval(), torch.randn(4, 1, 8, 8), normalisation=[], bf16=False, header=HEADER)
+class Choosing(Small):
+    """A network whose computation depends on the samples' values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.sum().item() > 0 else -super().forward(x)
 
 
-@pytest.mark.long
-def test_a_recurrent_layer_of_torch_s_own() -> None:
-    network = Recurrent().eval()
-    written = exported(network, torch.randn(4, 1, 8, 8), normalisation=[], bf16=False, header=HEADER)
-    x = torch.randn(9, 1, 8, 8)
-    with torch.no_grad():
-        torch.testing.assert_close(written(x), network(x))
+@pytest.mark.parametrize(("network", "words"), [(Mixing(), "other outputs"), (Choosing(), "no fixed list")])
+def test_networks_that_are_no_list_of_operations_on_single_samples_are_refused(network: nn.Module, words: str) -> None:
+    with pytest.raises(NotExportable, match=words):
+        export(network.eval())
 
 
 def test_a_file_computes_what_the_network_did(network: nn.Module, model: ExportedModel, tmp_path: Path) -> None:
@@ -113,19 +118,15 @@ def test_samples_of_another_shape_are_refused(model: ExportedModel) -> None:
 
 def test_values_on_another_scale_are_refused(network: nn.Module) -> None:
     """A model of bytes takes no pictures from 0 to 1: all would be of one class, without a word."""
-    example = torch.randn(4, 1, 8, 8)
-    normalisation = [torch.full((1, 1, 1, 1), value, dtype=torch.float64) for value in (120.0, 60.0)]
-    of_bytes = exported(network, example, normalisation=normalisation, bf16=False, header=HEADER | {"bytes": True})
+    of_bytes = export(network, 120.0, 60.0, bytes=True)
     assert of_bytes(torch.full((2, 1, 8, 8), 200, dtype=torch.uint8)).shape == (2, 2)
     with pytest.raises(UserError, match="takes whole numbers from 0 to 255"):
         of_bytes(torch.rand(2, 1, 8, 8))
     for value, dtype in ((40000, torch.int32), (-5, torch.int64), (256, torch.uint16)):
-        with pytest.raises(
-            UserError, match=f"samples from {value} to {value}: the model takes whole numbers from 0 to"
-        ):
+        with pytest.raises(UserError, match=f"samples from {value} to {value}: the model takes whole numbers from 0"):
             of_bytes(torch.full((2, 1, 8, 8), value, dtype=dtype))
     assert of_bytes(torch.zeros(0, 1, 8, 8, dtype=torch.int32)).shape == (0, 2)
-    of_tokens = exported(network, example, normalisation=normalisation, bf16=False, header=HEADER | {"vocabulary": 50})
+    of_tokens = export(network, 120.0, 60.0, vocabulary=50)
     assert of_tokens(torch.full((2, 1, 8, 8), 49)).shape == (2, 2)
     for x, said in (
         (torch.full((2, 1, 8, 8), 50), "tokens from 50 to 50: the model has a vocabulary of 50"),
@@ -140,10 +141,7 @@ def test_a_site_s_file_normalises_rows_for_a_model_without_a_normalisation_of_th
     network: nn.Module,
 ) -> None:
     def of(normalised: bool, **changes: Any) -> ExportedModel:
-        moments = [torch.full((1, 1, 1, 1), value, dtype=torch.float64) for value in (3.0, 2.0)] if normalised else []
-        return exported(
-            network, torch.randn(4, 1, 8, 8), normalisation=moments, bf16=False, header={**HEADER, **changes}
-        )
+        return export(network, *((3.0, 2.0) if normalised else ()), **changes)
 
     generic, site, x = of(False, site=None, needs_site=True), of(True), torch.randn(5, 1, 8, 8)
     assert torch.equal(generic(x, site), site(x))
@@ -196,28 +194,10 @@ def test_networks_of_one_computation_are_recorded_once() -> None:
         networks[3].norm.running_mean += 1.0  # type: ignore[operator, union-attr]
     x, recordings = torch.randn(9, 1, 8, 8), list[Recording]()
     for network, count in zip(networks, (1, 1, 2, 2), strict=True):
-        written = exported(
-            network, x[:4], normalisation=[], bf16=False, header=HEADER, recordings=recordings
-        )  # fmt: skip
+        written = export(network, recordings=recordings)
         assert len(recordings) == count
         with torch.no_grad():
             torch.testing.assert_close(written(x), network(x))
-
-
-class Choosing(nn.Module):
-    """A network whose computation depends on the samples' values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(2, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(x) if x.sum().item() > 0 else -self.head(x)
-
-
-def test_a_network_that_is_no_list_of_operations_is_refused() -> None:
-    with pytest.raises(NotExportable, match="no fixed list"):
-        exported(Choosing().eval(), torch.randn(4, 2), normalisation=[], bf16=False, header=HEADER)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.config.identity import cell_id
 from bench.optim import SGD, Adam, learning_rates
-from bench.settings import Settings
 from tests.engine.problems import generic, personal, run, toy
 from tests.methods.reference import PLAIN, initial, local_batches
 
@@ -68,16 +66,6 @@ def test_it_is_torchs(name: str, kind: Any, executor: str) -> None:
     torch.testing.assert_close(generic(federation), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_adam_and_adamw_differ_by_weight_decay_only() -> None:
-    def after(name: str, decay: float) -> torch.Tensor:
-        federation = toy("fedavg", optimizer=name, weight_decay=decay, momentum=0.0)
-        run(federation, 2)
-        return generic(federation)
-
-    assert torch.equal(after("adam", 0.0), after("adamw", 0.0))
-    assert not torch.allclose(after("adam", 0.3), after("adamw", 0.3))
-
-
 def test_a_method_that_only_sets_the_rate_takes_it_too() -> None:
     """Ditto trains personalized models with `SGD(lr=...)`, which takes the cell's optimizer; SCAFFOLD's step asks
     for plain SGD."""
@@ -93,18 +81,3 @@ def test_a_method_that_only_sets_the_rate_takes_it_too() -> None:
     assert torch.equal(generic(plain), generic(adam))
     assert SGD(lr=3.0).open
     assert not SGD(momentum=0.0).open
-
-
-def test_sgd_spelt_out_is_the_same_cell() -> None:
-    """Cells keep the ids that they had before optimizers could be chosen; another optimizer is another cell."""
-    ids = [
-        cell_id(Settings(method="fedavg", **given), "data")
-        for given in ({}, {"optimizer": "sgd"}, {"optimizer": {"name": "sgd"}})
-    ]
-    assert len(set(ids)) == 1
-    adam = [{"optimizer": "adam"}, {"optimizer": {"name": "adam", "eps": 1e-8}}]
-    found = {cell_id(Settings(method="fedavg", **given), "data") for given in adam}
-    assert len(found) == 1
-    others = [{"optimizer": "adamw"}, {"optimizer": {"name": "adam", "eps": 1e-7}}]
-    found |= {cell_id(Settings(method="fedavg", **given), "data") for given in others}
-    assert len(found | set(ids)) == 4

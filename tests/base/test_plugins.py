@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bench.config.digests import code_digest
 from bench.errors import UserError
-from bench.plugin import call_factory, load_file
+from bench.plugin import METHODS, call_factory, load_file
 from tests.conftest import ROOT
 from tests.runs.helpers import cells, states
-from tests.warm import PATIENCE, Python, Start
+from tests.warm import PATIENCE, Start
 
 EXAMPLE = ROOT / "docs" / "examples" / "plugin"
 Run = Callable[..., str]
@@ -69,20 +70,6 @@ def test_a_plugin_by_option_and_its_remedy(bench: Run, folder: Path) -> None:
     assert [cell.id for cell in cells(folder / "a").values()] == [cell.id for cell in cells(folder / "b").values()]
 
 
-@pytest.mark.long
-def test_modules_beside_a_plugin_count(bench: Run, folder: Path) -> None:
-    """A helper that the file imports is part of its cells' identity."""
-    file = folder / "mine.py"
-    text = file.read_text().replace("from torch import nn\n", "from torch import nn\n\nfrom helper import SHARE\n")
-    file.write_text(text.replace('trained["w"].weights) / 2', 'trained["w"].weights) * SHARE'))
-    (folder / "helper.py").write_text("SHARE = 0.5\n")
-    common = ("run", "--grid", "grid.yaml", "--out", "run", "--device", "cpu", "--only", "method=half_fedavg,seed=0")
-    assert "1 cells to run" in bench(*common)
-    assert "0 cells to run, 1 finished before" in bench(*common)
-    (folder / "helper.py").write_text("SHARE = 0.25\n")
-    assert "1 cells to run" in bench(*common)
-
-
 @pytest.mark.parametrize(
     ("plugin", "said"),
     [
@@ -103,6 +90,7 @@ def test_a_bad_plugin_is_refused_in_one_line(bench: Run, folder: Path, plugin: s
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.long
 def test_the_method_passes_the_checks(bench: Run) -> None:
     """The conformance suite takes the same file."""
     assert "half_fedavg" in bench("check-method", "mine.py")
@@ -194,14 +182,6 @@ def test_a_study_knows_the_plugins_of_its_grid(bench: Run, folder: Path) -> None
     assert "study.yaml:" in said
 
 
-@pytest.mark.long
-def test_a_plugin_by_its_name_as_text(python: Python, folder: Path) -> None:
-    """`bench.load_file("mine.py")`, as docs/python.md writes it."""
-    code = "import bench; print(bench.load_file('mine.py').__name__)"
-    done = python("-c", code, folder=folder)
-    assert done.stdout.strip() == "plugin_mine"
-
-
 def test_a_factory_may_have_options_of_any_name() -> None:
     """`what`, `kind` and `factory` are names of `call_factory`'s own parameters, too."""
 
@@ -259,6 +239,28 @@ def test_a_plugin_that_would_run_the_module_of_another_is_refused(tmp_path: Path
     (second.parent / "two_other.py").write_text("SCALE = 'b'\n")
     load_file(second)
     assert sys.modules["two_other"].SCALE == "b"
+
+
+OWN = """
+import two_helper
+from bench.method import METHODS, Method
+
+@METHODS.register("two")
+class Two(Method):
+    pass
+"""
+
+
+@pytest.mark.usefixtures("fresh_plugins")
+def test_modules_beside_a_plugin_count(tmp_path: Path) -> None:
+    """A helper that the file imports is part of its cells' identity."""
+    METHODS.names()
+    file, _ = write_plugins(tmp_path, OWN)
+    load_file(file)
+    before = code_digest(METHODS, "two")
+    (file.parent / "two_helper.py").write_text("SCALE = 'another'\n")
+    assert code_digest(METHODS, "two") != before
+    METHODS.drop("two")
 
 
 @pytest.mark.usefixtures("fresh_plugins")

@@ -59,28 +59,3 @@ def test_workflows_call_targets_of_the_makefile_on_every_python() -> None:
     assert called >= {"test", "test-all", "oldest", "lint", "docs", "demo", "league", "release", "install", "validate"}
     assert [target for target in called if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
     assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
-
-
-def stages(dockerfile: str) -> dict[str, str]:
-    """The stages of a Dockerfile by name, each with its instructions."""
-    parts = re.split(r"^FROM \S+ AS (\w+)\n", dockerfile, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def test_the_image_has_what_the_wheel_is_built_of_and_runs_the_demo_as_a_user() -> None:
-    """Nothing that is not in the context, each package in it, no index by its address, and never root."""
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    context = {line[1:] for line in ignored if line.startswith("!")}
-    assert context >= {*PACKAGES, "pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
-    assert [name for name in context if not (ROOT / name).exists()] == []
-    by_name = stages(text)
-    assert list(by_name) == ["build", "cuda", "cpu"]
-    assert re.findall(r"https?://[^\s/]+", text) == []
-    grid = ROOT / "bench" / "grids" / "quickstart.yaml"
-    for name in ("cuda", "cpu"):
-        assert re.findall(r"^USER (\d+)$", by_name[name], re.MULTILINE) == ["1000"]
-        assert f'CMD ["run", "--grid", "{grid.name}"' in by_name[name]
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "image.yml").read_text(encoding="utf-8"))
-    matrix = workflow["jobs"]["image"]["strategy"]["matrix"]["stage"]
-    assert matrix == ["cpu", "cuda"]
