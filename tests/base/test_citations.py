@@ -43,17 +43,14 @@ def field(entry: str, name: str) -> str:
 
 def plain(text: str) -> str:
     """The ASCII letters and digits of a text, small, without LaTeX's accents and whatever stands between them."""
-    return re.sub(r"\W+", " ", re.sub(r"\\\W|\\[vc](?=\{)|[{}]", "", text)).strip().lower()
+    ascii_text = text.encode("ascii", "ignore").decode()
+    return re.sub(r"\W+", " ", re.sub(r"\\\W|\\[vc](?=\{)|[{}]", "", ascii_text)).strip().lower()
 
 
 def unnamed(entry: str, text: str) -> list[str]:
     """The first author and the year of an entry, where a text does not name them."""
     first = plain(field(entry, "author").partition(" and ")[0].partition(",")[0])
-    return [word for word in (first, field(entry, "year")) if not re.search(rf"\b{word}\b", ascii_of(text))]
-
-
-def ascii_of(text: str) -> str:
-    return plain(text.encode("ascii", "ignore").decode())
+    return [word for word in (first, field(entry, "year")) if not re.search(rf"\b{word}\b", plain(text))]
 
 
 def test_everything_that_a_run_may_use_has_an_entry_and_nothing_else() -> None:
@@ -70,7 +67,7 @@ def test_cards_name_the_same_papers() -> None:
         entries, card = papers().get(name, ()), (folder / file).read_text(encoding="utf-8")
         assert [word for entry in entries for word in unnamed(entry, card)] == [], file
         titles = [plain(field(entry, "title")) for entry in entries]
-        assert any(title in ascii_of(card) for title in titles) or not titles, file
+        assert any(title in plain(card) for title in titles) or not titles, file
 
 
 def test_papers_are_those_that_the_code_names() -> None:
@@ -80,9 +77,8 @@ def test_papers_are_those_that_the_code_names() -> None:
         for name in registry.names() if kind != DATA_SET else ():
             files[kind + name] = Path(str(sys.modules[registry.get(name).__module__].__file__))
     for name, file in files.items():
-        assert [word for entry in papers()[name] for word in unnamed(entry, file.read_text(encoding="utf-8"))] == [], (
-            name
-        )
+        text = file.read_text(encoding="utf-8")
+        assert [word for entry in papers()[name] for word in unnamed(entry, text)] == [], name
 
 
 def test_nothing_of_the_file_is_overlooked() -> None:
