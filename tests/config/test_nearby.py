@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from bench.config.grid import load_grid
-from bench.config.named_files import missing_option
 from bench.errors import UserError
 from sweeps.study_reader import load_study
 
@@ -18,6 +17,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "basic.yaml").write_text("site_name: pages\n", encoding="utf-8")
     (tmp_path / "broken.yaml").write_bytes(b"\xff\x00" * 9)
     (tmp_path / "dangling.yaml").symlink_to("nowhere")
+    (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -28,41 +28,30 @@ def refused(name: str, kind: str = "grid") -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["bse.yaml", "base.yml", "base", "Base.yaml", "bases"])
-def test_a_misspelt_file_is_suggested_as_it_is_written(name: str) -> None:
-    assert refused(name).endswith(
-        f"no grid file {name!r}, and no built-in grid of that name. Did you mean 'base.yaml'?"
-    )
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("bse.yaml", "grid", "no grid file 'bse.yaml', and no built-in grid of that name. Did you mean 'base.yaml'?"),
+        ("base.yml", "grid", "Did you mean 'base.yaml'?"),
+        ("base", "grid", "Did you mean 'base.yaml'?"),
+        ("Base.yaml", "grid", "Did you mean 'base.yaml'?"),
+        ("quickstrat", "grid", "Did you mean 'quickstart'?"),
+        ("tune-it.yaml", "study", "no built-in study of that name. Did you mean 'tune_it.yml'?"),
+        ("xxxx", "grid", "name. Files here: base.yaml. Built in: comet_table3, "),
+        ("xxxx", "study", "name. Files here: tune_it.yml. Built in: fair_table1, "),
+        (".", "grid", ". is a folder, not a grid file. Files here: base.yaml."),
+        ("empty", "grid", "empty is a folder, not a grid file. No grid file is in it."),
+        ("nowhere/base.yaml", "grid", "there is no grid file 'nowhere/base.yaml': there is no folder 'nowhere'"),
+    ],
+)
+def test_what_is_there_is_said(name: str, kind: str, said: str) -> None:
+    assert said in refused(name, kind)
 
 
-def test_a_file_of_another_folder_has_its_path(tmp_path: Path) -> None:
-    name = str(tmp_path / "bsae.yaml")
-    assert refused(name).endswith(f"Did you mean {str(tmp_path / 'base.yaml')!r}?")
-
-
-def test_files_of_another_kind_are_not_suggested() -> None:
+def test_files_of_another_folder_have_their_path_and_those_of_another_kind_are_not_suggested(folder: Path) -> None:
+    assert refused(str(folder / "bsae.yaml")).endswith(f"Did you mean {str(folder / 'base.yaml')!r}?")
     assert "Did you mean 'basic" not in refused("basic")
     assert refused("tune_it").count("tune_it") == 1
-    assert refused("tune-it.yaml", "study").endswith("no built-in study of that name. Did you mean 'tune_it.yml'?")
-
-
-def test_where_nothing_is_similar_all_are_named() -> None:
-    assert "name. Files here: base.yaml. Built in: comet_table3, " in refused("xxxx")
-    assert "name. Files here: tune_it.yml. Built in: fair_table1, " in refused("xxxx", "study")
-    assert refused("quickstrat").endswith("Did you mean 'quickstart'?")
-
-
-def test_folders(tmp_path: Path) -> None:
-    assert refused(".") == ". is a folder, not a grid file. Files here: base.yaml."
-    assert refused("nowhere/base.yaml") == "there is no grid file 'nowhere/base.yaml': there is no folder 'nowhere'"
-    (tmp_path / "empty").mkdir()
-    assert refused("empty") == "empty is a folder, not a grid file. No grid file is in it."
-
-
-def test_a_missing_name() -> None:
-    said = str(missing_option("grid", "--grid ", "run"))
-    assert said.endswith("or the name of a built-in one: bench run --grid NAME. Files here: base.yaml.")
-    assert str(missing_option("file", "", "data")).endswith("bench data NAME. Files here: base.yaml.")
 
 
 def test_a_plugin_that_fails_is_not_followed_by_the_names_that_it_would_have_registered(folder: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from torchvision.ops import DropBlock2d, StochasticDepth
+from torchvision.ops import StochasticDepth
 
 from bench.errors import UserError
 from bench.federation.federation import Federation
@@ -106,18 +106,6 @@ def mixup(net: Any, z: Tensor) -> Tensor:
     return 0.7 * lines + 0.3 * lines[torch.randperm(len(z))]
 
 
-@network()
-def of_batch(net: Any, z: Tensor) -> Tensor:
-    """Features less the mean of their batch, without any draw."""
-    return z - z.mean(0) if net.training else z
-
-
-@network(drop=lambda: DropBlock2d(0.3, 3))
-def blocks(net: Any, z: Tensor) -> Any:
-    """torchvision's DropBlock, which reads the tensor that it drew into in place."""
-    return net.drop(z[:, None])[:, 0]
-
-
 @network(encoder=lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.2, batch_first=True))
 def encoder(net: Any, z: Tensor) -> Any:
     """torch's encoder, whose attention drops weights."""
@@ -164,7 +152,7 @@ def one_by_one(net: Any, z: Tensor) -> Tensor:
 
 
 NETWORKS = [
-    layers, functions, noisy, mixup, of_batch, blocks, comparing, encoder, time_first, normed, recurrent, one_by_one,
+    layers, functions, noisy, mixup, comparing, encoder, time_first, normed, recurrent, one_by_one,
 ]  # fmt: skip
 
 

@@ -39,38 +39,32 @@ def check(method: str, model: str, side: int = 32, dtype: str = "float64", **set
     check_draws(federation, data, SIZES, 1e-6 if dtype == "float64" else 2e-3)
 
 
-TORCHVISION = [
-    pytest.param("mobilenet_v3_small", {}, marks=pytest.mark.long),
-    pytest.param("efficientnet_b0", {"stochastic_depth_prob": 0.4}, marks=pytest.mark.slow),
-    pytest.param("convnext_tiny", {"stochastic_depth_prob": 0.3}, marks=pytest.mark.slow),
-    pytest.param("swin_t", {}, marks=pytest.mark.slow),
+NETWORKS = [
+    pytest.param("torchvision/mobilenet_v3_small", {}, marks=pytest.mark.long),
+    pytest.param("torchvision/efficientnet_b0", {"stochastic_depth_prob": 0.4}, marks=pytest.mark.slow),
+    pytest.param("torchvision/convnext_tiny", {"stochastic_depth_prob": 0.3}, marks=pytest.mark.slow),
+    pytest.param("torchvision/swin_t", {}, marks=pytest.mark.slow),
+    pytest.param("timm/vit_tiny_patch16_224", SMALL | DROPS, marks=pytest.mark.long),
+    pytest.param(
+        "timm/resnet10t", {"drop_path_rate": 0.2, "drop_rate": 0.2, "drop_block_rate": 0.2}, marks=pytest.mark.long
+    ),
+    pytest.param(
+        "timm/convnext_atto", {"drop_path_rate": 0.2, "depths": [1] * 4, "dims": [8, 8, 16, 16]}, marks=pytest.mark.long
+    ),
 ]
 
 
-@pytest.mark.parametrize(("model", "options"), TORCHVISION)
-def test_of_torchvision(method: str, model: str, options: dict[str, Any]) -> None:
-    side = 64 if model == "efficientnet_b0" else 32  # BatchNorm over a single place would magnify rounding
-    check(method, f"torchvision/{model}", side, model_options=options)
+@pytest.mark.parametrize(("model", "options"), NETWORKS)
+def test_of_torchvision_and_timm(method: str, model: str, options: dict[str, Any]) -> None:
+    pytest.importorskip(model.partition("/")[0])
+    side = 64 if "efficientnet" in model else 32  # BatchNorm over a single place would magnify rounding
+    check(method, model, side, model_options=options)
 
 
 @pytest.mark.slow
 def test_alexnet_of_torchvision(method: str) -> None:
     """57 million parameters in the layers after its dropout, so in float32."""
     check(method, "torchvision/alexnet", 64, "float32", frozen=("body.features",))
-
-
-TIMM = [
-    ("vit_tiny_patch16_224", SMALL | DROPS),
-    ("resnet10t", {"drop_path_rate": 0.2, "drop_rate": 0.2, "drop_block_rate": 0.2}),
-    ("convnext_atto", {"drop_path_rate": 0.2, "depths": [1, 1, 1, 1], "dims": [8, 8, 16, 16]}),
-]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("model", "options"), TIMM)
-def test_of_timm(method: str, model: str, options: dict[str, Any]) -> None:
-    pytest.importorskip("timm")
-    check(method, f"timm/{model}", model_options=options)
 
 
 WIDTHS = {
