@@ -109,6 +109,7 @@ def test_a_stage_that_is_none_is_refused(plugin: Callable[[str], Path]) -> None:
         load_grid({**GRID, "channel": ["test_half"]})
 
 
+@pytest.mark.long
 def test_the_operation_of_the_example_halves_what_clients_send(plugin: Callable[[str], Path]) -> None:
     plugin(EXAMPLE.read_text(encoding="utf-8"))
     shrunk, plain = toy("fedavg", channel=tuple(check_setting("channel", ["shrink"]))), toy("fedavg")

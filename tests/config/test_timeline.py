@@ -115,6 +115,7 @@ def test_a_method_with_statistics_from_before_a_change_is_refused(
         METHODS._items.pop(name, None)
 
 
+@pytest.mark.long
 def test_one_method_of_ours_cannot_follow() -> None:
     """APPLE starts from the clients' shares of the data, and fades them out. A command knows before torch is there."""
     names = "[name for name in METHODS.names() if counting_line(name) is not None]"

@@ -16,7 +16,6 @@ from bench.config.identity import cell_id, declared_checksum
 from bench.config.validation import complete
 from bench.errors import UserError
 from bench.plugin import DATASETS
-from bench.results.results import load_run
 from bench.settings import Settings
 
 scalars = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False)
@@ -48,7 +47,12 @@ def test_python_s_own_types_become_those_of_a_file(tmp_path: Path) -> None:
     assert [type(one) for one in document.data["seeds"]] == [int, int]
 
 
-@pytest.mark.parametrize("name", builtin_grids())
+QUICK_GRIDS = ("quickstart", "table4")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK_GRIDS else pytest.mark.long) for name in builtin_grids()]
+)
 def test_a_dictionary_gives_the_cells_of_its_file(name: str, tmp_path: Path) -> None:
     from_file = load_grid(name)
     content = yaml_lines.parse(from_file.source, name).data
@@ -107,6 +111,9 @@ MADE: list[tuple[dict[str, Any], str]] = [
     ({"alpha": None}, "the partition 'dirichlet' needs alpha"),
     ({"method": "feddf"}, "the method 'feddf' needs public samples"),
     ({"client_models": ("mlp", "cnn")}, "must have one architecture"),
+    ({"server": {"name": "fedbuff", "buffer": "\udcff"}}, "is not text in UTF-8"),
+    ({"channel": [{"name": "top_k", "share": "\udcff"}]}, "is not text in UTF-8"),
+    ({"model_options": {"hidden": "\udcff"}}, "is not text in UTF-8"),
     ({**CHANGE, "attack": {"name": "sign_flip"}}, "attack: clients whose data change"),
     ({**CHANGE, "normalise": "pooled"}, "take out `timeline` or `normalise`"),
     ({"attack": {"name": "backdoor"}, "normalise": "per_client"}, "take out `attack` or `normalise`"),
@@ -151,33 +158,6 @@ def test_settings_that_are_made_are_those_of_a_grid() -> None:
     assert grid_of([Settings(method="ditto", alpha=0.1)], "one").cells[0].hp["lam"] is not None
 
 
-def test_a_run_of_an_unknown_method_can_be_read(tmp_path: Path) -> None:
-    from bench.store import store
-
-    settings = Settings(method="of_somebody", alpha=1.0, hp={"anything": 1})
-    entry = {"id": "0123456789abcdef", "label": "theirs", "settings": settings.model_dump()}
-    store.write_json(tmp_path / "run.json", {"grid": "g", "cells": [entry]})
-    view = load_run(tmp_path)
-    assert repr(view) == f"<run {tmp_path}: 1 cells, 1 waiting>\nnot in the table: 1 waiting"
-    assert repr(view.cells[0]) == "<cell 0123456789abcdef of_somebody digits alpha=1 seed=0: waiting, 0/30 rounds>"
-
-
-@pytest.mark.parametrize(
-    ("part", "said"),
-    [
-        ({"dataset": "csv", "dataset_options": {"path": "t", "label_column": "\udcff"}}, "label_column"),
-        ({"dataset": "csv", "dataset_options": {"path": "t", "leave_out": ["b", "\udcff"]}}, "leave_out"),
-        ({"server": {"name": "fedbuff", "buffer": "\udcff"}}, "buffer"),
-        ({"channel": [{"name": "top_k", "share": "\udcff"}]}, "share"),
-        ({"model_options": {"hidden": "\udcff"}}, "hidden"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_an_option_with_half_a_letter_is_named(part: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=f"^{said} = .* is not text in UTF-8"):
-        bench.Settings(method="fedavg", alpha=1.0, **part)
-
-
 def test_options_that_are_nested_too_deeply_are_refused() -> None:
     deep: list[Any] = []
     for _ in range(400):
@@ -192,17 +172,9 @@ class Rows:
 
 
 def odd(
-    *,
-    data_root: Path,
-    download: bool,
-    path: str,
-    copy: int = 1,
-    json: "int" = 2,
-    model_fields: tuple[float, ...] = (1,),
-    rows: Rows | None = None,
-    anything: Any = None,
-    **others: Any,
-) -> None:
+    *, data_root: Path, download: bool, path: str, copy: int = 1, json: "int" = 2,
+    model_fields: tuple[float, ...] = (1,), rows: Rows | None = None, anything: Any = None, **others: Any,
+) -> None:  # fmt: skip
     """A data set whose options have names that pydantic's models have, and types by name, of its own, and none."""
 
 

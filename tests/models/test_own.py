@@ -90,59 +90,6 @@ def test_initial_values_are_the_constructor_s_by_seed() -> None:
     assert 0.01 < positions.std() < 0.03
 
 
-class Recurring(nn.Module):
-    """torch's LSTM, which `vmap` does not know."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(shape[-1], 5, batch_first=True)
-        self.head = nn.Linear(5, classes)
-
-    def features(self, x: Tensor) -> Tensor:
-        out: Tensor = self.lstm(x.mean(1))[0][:, -1]
-        return out
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.features(x))
-        return out
-
-
-class Gated(Recurring):
-    """A layer whose weights are drawn by a rule, and which only a gradient computes side by side."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.lstm = nn.GRU(shape[-1], 5, batch_first=True)
-
-
-class Choosing(nn.Module):
-    """Plain layers and a decision by a number."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(math.prod(shape), 25), nn.Linear(25, classes)
-
-    def features(self, x: Tensor) -> Tensor:
-        z: Tensor = self.body(x.flatten(1))
-        return z if z.mean() > 0 else -z
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.features(x))
-        return out
-
-
-@pytest.mark.parametrize("theirs", [Recurring, Gated, Choosing], indirect=True)
-@pytest.mark.usefixtures("theirs")
-def test_what_does_not_go_side_by_side_goes_alone() -> None:
-    cell = federation("theirs", "auto", dtype="float32")
-    start = cell.server.initial_model().weights
-    run(cell, 1)
-    assert not torch.equal(everything(cell)["server/0"][:100], start[:100])  # the recurrent layer is trained
-    assert [bool(getattr(build(name, (1, 8, 8), 3), "better_alone", False)) for name in ("theirs", "class_token")] == [
-        True, False
-    ]  # fmt: skip
-
-
 class Plain(nn.Module):
     """A linear network with a constructor of its own taste."""
 
@@ -160,17 +107,57 @@ class Plain(nn.Module):
         return out
 
 
+def changed(features: Callable[[Any, Tensor], Tensor] = Plain.features, **attributes: Callable[[], Any]) -> type[Plain]:
+    """The network `Plain` with other features or attributes."""
+
+    class Changed(Plain):
+        def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+            super().__init__(shape, classes)
+            for name, make in attributes.items():
+                setattr(self, name, make())
+
+        def features(self, x: Tensor) -> Tensor:
+            return features(self, x)
+
+    return Changed
+
+
+def last_state(net: Any, x: Tensor) -> Any:
+    return net.inner(x.mean(1))[0][:, -1]
+
+
+def by_sign(net: Any, x: Tensor) -> Any:
+    z = net.inner(x.flatten(1))
+    return z if z.mean() > 0 else -z
+
+
+ALONE = {
+    "vmap does not know torch's LSTM": changed(last_state, inner=lambda: nn.LSTM(8, 4, batch_first=True)),
+    "only a gradient of a GRU goes": changed(last_state, inner=lambda: nn.GRU(8, 4, batch_first=True)),
+    "a decision by a number": changed(by_sign),
+}
+
+
+@pytest.mark.parametrize("theirs", ALONE.values(), ids=ALONE, indirect=True)
+@pytest.mark.usefixtures("theirs")
+def test_what_does_not_go_side_by_side_goes_alone() -> None:
+    cell = federation("theirs", "auto", dtype="float32")
+    start = cell.server.initial_model().weights
+    run(cell, 1)
+    assert not torch.equal(everything(cell)["server/0"][:100], start[:100])  # the recurrent layer is trained
+    assert build("theirs", (1, 8, 8), 3).better_alone
+    assert not getattr(build("class_token", (1, 8, 8), 3), "better_alone", False)
+
+
 class AsConstructed(Plain):
     rules = None
 
 
-class WithScale(Plain):
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.scale = nn.Parameter(torch.full((4,), 0.5))
+def scaled(net: Any, x: Tensor) -> Tensor:
+    return net.scale * Plain.features(net, x)  # type: ignore[no-any-return]
 
-    def features(self, x: Tensor) -> Tensor:
-        return self.scale * super().features(x)
+
+WithScale = changed(scaled, scale=lambda: nn.Parameter(torch.full((4,), 0.5)))
 
 
 @pytest.mark.parametrize(
@@ -282,18 +269,6 @@ def test_a_kept_model_has_complex_constants(tmp_path: Path) -> None:
 # -- mistakes, each refused before anything runs ---------------------------------------------------------------------
 
 
-def plus(**attributes: Callable[[], Any]) -> Callable[[tuple[int, ...], int], nn.Module]:
-    """The network `Plain` with further attributes."""
-
-    def build_net(shape: tuple[int, ...], classes: int) -> nn.Module:
-        net = Plain(shape, classes)
-        for name, make in attributes.items():
-            setattr(net, name, make())
-        return net
-
-    return build_net
-
-
 class Noisy(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         z = super().forward(x)
@@ -375,20 +350,16 @@ class Twice(Headless):
         return out
 
 
-class Clipped(Plain):
-    """Bounds its weights where it uses them, as a Wasserstein critic does."""
-
-    def features(self, x: Tensor) -> Tensor:
-        self.inner.weight.data.clamp_(-0.01, 0.01)
-        return super().features(x)
+def clipped(net: Any, x: Tensor) -> Tensor:
+    """Bounds weights where they are used, as a Wasserstein critic does."""
+    net.inner.weight.data.clamp_(-0.01, 0.01)
+    return Plain.features(net, x)
 
 
-class Rescaled(Plain):
-    """Gives itself a parameter of unit length."""
-
-    def features(self, x: Tensor) -> Tensor:
-        self.inner.weight = nn.Parameter(nn.functional.normalize(self.inner.weight))
-        return super().features(x)
+def rescaled(net: Any, x: Tensor) -> Tensor:
+    """Gives the network a parameter of unit length."""
+    net.inner.weight = nn.Parameter(nn.functional.normalize(net.inner.weight))
+    return Plain.features(net, x)
 
 
 class Functional(nn.Module):
@@ -408,25 +379,25 @@ def cut(kind: Callable[..., nn.Module], head: str, *after: nn.Module) -> Callabl
 
 
 MISTAKES = [
-    (plus(inner=lambda: Noisy(64, 4)), r"draws random numbers in 'inner' \(Noisy\) by exponential_ in training"),
+    (changed(inner=lambda: Noisy(64, 4)), r"draws random numbers in 'inner' \(Noisy\) by exponential_ in training"),
     (Tied, r"has '(head|again).weight' under another name, too"),
     (
-        plus(scale=lambda: torch.ones(4)),
+        changed(scale=lambda: torch.ones(4)),
         r"has the tensor 'scale' as a plain attribute.*register_buffer\('scale', ..., persistent=False\)",
     ),
     (Counting, r"changes its buffer 'calls' in training"),
     (
-        plus(rows=lambda: nn.Embedding(2, 4, max_norm=1.0)),
+        changed(rows=lambda: nn.Embedding(2, 4, max_norm=1.0)),
         r"shortens rows of its parameter 'rows.weight'.* leave max_norm out",
     ),
-    (Clipped, r"changes its parameter 'inner.weight' in its forward pass"),
-    (Rescaled, r"changes its parameter 'inner.weight' in its forward pass"),
+    (changed(clipped), r"changes its parameter 'inner.weight' in its forward pass"),
+    (changed(rescaled), r"changes its parameter 'inner.weight' in its forward pass"),
     (
-        plus(norm=lambda: nn.BatchNorm1d(4, momentum=None)),
+        changed(norm=lambda: nn.BatchNorm1d(4, momentum=None)),
         r"layer 'norm' \(BatchNorm1d\) has momentum=None, .*: give it a number",
     ),
-    (plus(late=lambda: nn.LazyLinear(4)), r"has 'late.weight' of unknown shape, in a lazy layer"),
-    (plus(derived=Derived), r"'derived.lora_A' is no tensor of Linear.*`rules = None`"),
+    (changed(late=lambda: nn.LazyLinear(4)), r"has 'late.weight' of unknown shape, in a lazy layer"),
+    (changed(derived=Derived), r"'derived.lora_A' is no tensor of Linear.*`rules = None`"),
     (Still, r"inner.weight, inner.bias need no gradient.*`frozen: \[inner\]`"),
     (Headless, r"needs `features` and `head`.*bench.with_head\(net, 'NAME OF ITS LAST LAYER'\)"),
     (MethodHead, r"no parameters named `head\.\*`"),

@@ -47,38 +47,33 @@ def test_a_network_of_torchvision_is_the_same_here(name: str, tmp_path: Path) ->
     )
 
 
-def older(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+Values = dict[str, torch.Tensor]
+
+
+def older(values: Values) -> Values:
     """The order of torchvision's older files: statistics first within a layer, and no counters."""
-    known = {name: value for name, value in values.items() if not name.endswith("num_batches_tracked")}
-    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in known))
-    late = ("running_mean", "running_var", "weight", "bias")
-    return {
-        f"{layer}.{kind}": known[f"{layer}.{kind}"] for layer in layers for kind in late if f"{layer}.{kind}" in known
-    }
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in values))
+    names = [f"{layer}.{kind}" for layer in layers for kind in ("running_mean", "running_var", "weight", "bias")]
+    return {name: values[name] for name in names if name in values}
 
 
-def renamed(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def renamed(values: Values) -> Values:
     """Layers with other names, in their order."""
-    layers = {name.rpartition(".")[0]: None for name in values}
-    numbers = {layer: f"net.{number}" for number, layer in enumerate(layers)}
-    return {f"{numbers[name.rpartition('.')[0]]}.{name.rpartition('.')[2]}": value for name, value in values.items()}
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in values))
+    parts = {name: name.rpartition(".") for name in values}
+    return {f"net.{layers.index(parts[name][0])}.{parts[name][2]}": value for name, value in values.items()}
 
 
-def prefixed(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {f"module.{name}": value for name, value in values.items()}
+def prefixed(values: Values, prefix: str = "module.") -> Values:
+    return {f"{prefix}{name}": value for name, value in values.items()}
 
 
-def hugging(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Hugging Face's names of parts: the body below the model's name, the head beside it."""
-    heads = {"fc.weight": "classifier.weight", "fc.bias": "classifier.bias"}
-    return {heads.get(name, f"resnet.{name}"): value for name, value in values.items()}
-
-
-def shuffled(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def shuffled(values: Values) -> Values:
     return dict(sorted(values.items(), key=lambda pair: pair[0][::-1]))
 
 
-WRITTEN = {
+HEAD_OF_HUGGING_FACE = {"resnet.fc.weight": "classifier.weight", "resnet.fc.bias": "classifier.bias"}
+WRITTEN: dict[str, Callable[[Values], Any]] = {
     "as it is": dict,
     "older": older,
     "module.": prefixed,
@@ -86,10 +81,10 @@ WRITTEN = {
     "any order": shuffled,
     "other names": renamed,
     "older, other names": lambda values: renamed(older(values)),
-    "Hugging Face": hugging,
-    "backbone., with more": lambda values: (
-        {f"backbone.{name}": value for name, value in values.items()} | {"pooler.dense.weight": torch.zeros(3, 4)}
-    ),
+    "Hugging Face": lambda values: {
+        HEAD_OF_HUGGING_FACE.get(name, name): value for name, value in prefixed(values, "resnet.").items()
+    },
+    "backbone., with more": lambda values: prefixed(values, "backbone.") | {"pooler.dense.weight": torch.zeros(3, 4)},
     "state_dict": lambda values: {"epoch": 3, "state_dict": prefixed(values)},
     "model": lambda values: {"model": values, "model_ema": shuffled(values), "optimizer": {"lr": 0.1}},
 }
