@@ -22,14 +22,16 @@ from bench.config.identity import cell_id, declared_checksum
 from bench.data import Split
 from bench.errors import UserError
 from bench.federation import cell_data
-from bench.plugin import DATASETS, METHODS, MODELS, PARTITIONS, SERVER_RULES, SHIFTS
+from bench.plugin import ATTACKS, CHANNELS, DATASETS, METHODS, MODELS, PARTITIONS, SERVER_RULES, SHIFTS
 from bench.profiles import Profile
 from bench.runs.plan import plan
 from bench.settings import (
     AdamSettings,
+    AttackPart,
     DataChange,
     LoraSettings,
     ModelsBySize,
+    OperationPart,
     PrivateTraining,
     ServerPart,
     Settings,
@@ -134,7 +136,13 @@ def halves(dataset, *, clients, seed):
 def net(shape, classes):
     return None
 '''
-PARTS = {"method": "own", "server": ServerPart(name="own"), "dataset": "own", "partition": "own", "model": "own"}
+PARTS: dict[str, Any] = {
+    **dict.fromkeys(("method", "dataset", "partition", "model"), "own"),
+    "server": ServerPart(name="own"),
+    "shifts": (ShiftPart(name="own"),),
+    "channel": (OperationPart(name="own"),),
+    "attack": AttackPart(name="own"),
+}
 
 
 @pytest.fixture
@@ -154,11 +162,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     import someone_elses.own as own  # type: ignore[import-not-found]  # written above
 
-    for registry, item in (
-        (METHODS, own.Mine), (SERVER_RULES, own.Mine), (DATASETS, own.data), (PARTITIONS, own.halves), (MODELS, own.net)
-    ):  # fmt: skip
+    items: dict[Any, Any] = {DATASETS: own.data, PARTITIONS: own.halves, MODELS: own.net}
+    for registry in (METHODS, SERVER_RULES, SHIFTS, CHANNELS, ATTACKS, *items):
         registry.names()
-        monkeypatch.setitem(registry._items, "own", item)
+        monkeypatch.setitem(registry._items, "own", items.get(registry, own.Mine))
     yield folder
     for name in [name for name in sys.modules if name.partition(".")[0] == "someone_elses"]:
         del sys.modules[name]

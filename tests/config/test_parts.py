@@ -10,7 +10,6 @@ import torch
 import yaml
 
 from bench.config.grid import load_grid
-from bench.config.identity import cell_id
 from bench.config.validation import check_setting
 from bench.errors import UserError
 from bench.federation.attacks import make_attack
@@ -36,20 +35,6 @@ class Half(ChannelOperation):
     def send(self, update, state, rng):
         return type(update).of(update.values / 2), state
 '''
-OWN_ATTACK = '''
-from bench.attacks.attack import Attack
-from bench.plugin import ATTACKS
-
-
-@ATTACKS.register("test_half")
-class Half(Attack):
-    """Half of it."""
-
-    def forge(self, malicious, benign, rng):
-        return malicious / 2
-'''
-
-
 EXAMPLE = ROOT / "docs" / "examples" / "plugin" / "uploads.py"
 
 
@@ -86,21 +71,6 @@ def test_what_makes_no_sense_is_refused(key: str, value: Any, problem: str) -> N
     with pytest.raises(UserError) as error:
         load_grid({**GRID, key: value})
     assert problem in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("code", "setting"), [(OWN_CHANNEL, {"channel": ["test_half"]}), (OWN_ATTACK, {"attack": "test_half"})]
-)
-def test_a_part_of_a_plugin_counts_with_its_code(
-    plugin: Callable[[str], Path], code: str, setting: dict[str, Any]
-) -> None:
-    file = plugin(code)
-    cell = load_grid({**GRID, **setting}).cells[0]
-    before = cell_id(cell, "data")
-    file.write_text(code.replace("/ 2", "/ 30"))
-    assert cell_id(cell, "data") != before
-    file.write_text(code.replace("Half of it.", "A half."))
-    assert cell_id(cell, "data") == before
 
 
 def test_a_stage_that_is_none_is_refused(plugin: Callable[[str], Path]) -> None:
