@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.data import Indices
 from bench.federation.snapshot import Packer, unpack
 from bench.method import METHODS, Client, Method, Params, Program, Server, State, Train, Upload, compose, cross_entropy
 from bench.model_call import Forward
@@ -70,25 +69,6 @@ def test_values_of_other_parts_or_numbers_are_of_another_kind() -> None:
     assert w.spec not in (of_two.spec, compose(mixed, **{**parts, "times": 3}).spec)
     x = torch.from_numpy(toy_data().x).double()
     torch.testing.assert_close(Forward()(of_two, x, stats="frozen"), by_hand(parts, x), rtol=1e-12, atol=1e-12)
-
-
-def test_looked_at_side_by_side_and_one_by_one() -> None:
-    """Every client has different weights; the cohort maps over them."""
-    found = {}
-    for executor in ("sequential", "cohort"):
-        federation = toy("fedavg", model="test_norm", executor=executor)
-        _, parts = parts_of()
-        tasks: list[tuple[Params, Indices]] = []
-        for i in federation.clients.ids:
-            own = {**parts, "alpha": parts["alpha"] * (i + 1)}
-            tasks.append((compose(mixed, **own), federation.device_data.partition.train[i]))
-        rows = federation.engine.outputs("train", tasks)
-        for (w, at), row, i in zip(tasks, rows, federation.clients.ids, strict=True):
-            own = {**parts, "alpha": w.tensors()["alpha"]}
-            x = torch.from_numpy(toy_data().x[at]).double()
-            torch.testing.assert_close(row, by_hand(parts, x) * (i + 1), rtol=1e-12, atol=1e-12)
-        found[executor] = torch.cat(rows)
-    torch.testing.assert_close(found["sequential"], found["cohort"], rtol=1e-12, atol=1e-12)
 
 
 def inside(model: Any, parts: dict[str, Any], x: Tensor) -> Tensor:

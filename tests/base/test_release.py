@@ -1,6 +1,5 @@
 """What a release is: the files of a commit, the same bytes every time, and nothing forgotten."""
 
-import os
 import re
 import subprocess
 import sys
@@ -39,11 +38,6 @@ def test_a_commit_gives_the_same_bytes_twice_and_all_its_files(tmp_path: Path) -
         held = {file for file in wheel.namelist() if f"{name}.dist-info" not in file}
         assert held == {file for file in listed if not file.startswith("reports/league/entries/")}
         assert wheel.read("bench/papers.bib") == (ROOT / "bench" / "papers.bib").read_bytes()
-
-
-def test_release_scripts_can_be_run() -> None:
-    for script in ("dist", "try-wheel", "validate"):
-        assert os.access(ROOT / ".ci" / script, os.X_OK)
 
 
 def test_workflows_call_targets_of_the_makefile_on_every_python() -> None:

@@ -13,7 +13,6 @@ from bench.config.grid import load_grid
 from bench.errors import UserError
 from bench.plugin import METHODS, load_file
 from bench.runs.plan import plan
-from bench.settings import Settings
 from tests.conftest import ROOT
 
 CELL: dict[str, Any] = {"clients": 6, "rounds": 8, "partition": "iid"}
@@ -121,13 +120,3 @@ def test_one_method_of_ours_cannot_follow() -> None:
     names = "[name for name in METHODS.names() if counting_line(name) is not None]"
     code = f"from bench.config.checked import METHODS, counting_line; print({names})"
     assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True) == "['apple']\n"
-
-
-def test_who_is_there_at_first() -> None:
-    def late(*changes: dict[str, Any]) -> set[int]:
-        timeline = [{"round": k + 1, **change} for k, change in enumerate(changes)]
-        return Settings(method="fedavg", timeline=timeline, clients=9, rounds=9).arriving
-
-    assert late({"arrive": (3, 5)}) == {3, 4, 5}
-    assert late({"leave": (3, 5)}, {"arrive": (4, 6)}) == {6}
-    assert late({"exchange": 1.0}) == set()

@@ -151,9 +151,8 @@ def one_by_one(net: Any, z: Tensor) -> Tensor:
     return torch.stack([functional.dropout(sample, 0.3, net.training) for sample in z])
 
 
-NETWORKS = [
-    layers, functions, noisy, mixup, comparing, encoder, time_first, normed, recurrent, one_by_one,
-]  # fmt: skip
+QUICK, LONG = [layers, mixup, comparing], [functions, noisy, encoder, time_first, normed, recurrent, one_by_one]
+NETWORKS = [*QUICK, *(pytest.param(each, marks=pytest.mark.long) for each in LONG)]
 
 
 def federation(executor: Any, method: str = "fedavg", **changes: Any) -> Federation:
@@ -165,7 +164,7 @@ def federation(executor: Any, method: str = "fedavg", **changes: Any) -> Federat
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+@pytest.mark.parametrize("method", ["fedavg", pytest.param("ditto", marks=pytest.mark.long)])
 @pytest.mark.parametrize("theirs", NETWORKS, indirect=True)
 @pytest.mark.usefixtures("theirs")
 def test_the_same_draws_in_a_cohort_alone_after_a_resume_and_in_a_plain_loop(method: str) -> None:

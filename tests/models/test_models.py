@@ -20,7 +20,7 @@ DEEP = ["mobilenet_v3_small", "resnet18_gn", "resnet50_gn", "vit_tiny"]
 ALL = PLAIN + DEEP
 NUMBERS = ["mlp", "logistic", "cnn", "resnet18", "vgg11", "har_cnn", "vit_tiny", "mobilenet_v3_small"]
 TOKENS = ["char_lstm", "gru", "fasttext", "pfllib_fasttext", "textcnn", "transformer"]
-LONG = {"resnet34", "resnet50", "resnet50_gn", "vgg11", "vgg13"}
+LONG = {"resnet18", "resnet18_gn", "resnet34", "resnet50", "resnet50_gn", "vgg11", "vgg13"}
 CIFAR, MNIST, IMAGENET = (3, 32, 32), (1, 28, 28), (3, 224, 224)
 
 

@@ -251,6 +251,7 @@ class Turning(Plain):
         return torch.view_as_real(torch.complex(real, imaginary) * self.turns).flatten(1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("theirs", [Turning], indirect=True)
 @pytest.mark.usefixtures("theirs")
 def test_a_kept_model_has_complex_constants(tmp_path: Path) -> None:
@@ -487,6 +488,7 @@ def test_pooled_features_are_torch_s(features: int, width: int) -> None:
     assert torch.allclose(*gradients, rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_a_network_of_torchvision_with_pooled_features() -> None:
     """Its features have the width, the head is linear of that width, and the rest is the network's own."""
     plain, pooled = (build(f"torchvision/shufflenet_v2_x0_5{colon}", (3, 32, 32), 7) for colon in ("", ":96"))

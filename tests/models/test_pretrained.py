@@ -29,7 +29,7 @@ def saved(folder: Path, content: Any) -> str:
     return str(folder / "weights.pth")
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small"])
+@pytest.mark.parametrize("name", [pytest.param("resnet18", marks=pytest.mark.long), "mobilenet_v3_small"])
 def test_a_network_of_torchvision_is_the_same_here(name: str, tmp_path: Path) -> None:
     """Logits in float64, with running statistics that are not those of the beginning."""
     torch.manual_seed(0)

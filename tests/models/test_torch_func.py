@@ -87,23 +87,6 @@ def test_stacked_gradients_and_buffers_are_those_of_separate_modules(
     assert not any(torch.equal(moved[path], before[path]) for path in buffers)
 
 
-def test_a_batch_that_all_lanes_share_moves_each_lane_s_own_buffers() -> None:
-    net = build("test_norm", (5,), CLASSES).train()
-    params, buffers = stacked(net)
-    x = batches((5,))[0][0]
-
-    def moved(params: Named, buffers: Named) -> Named:
-        moved = {path: value.clone() for path, value in buffers.items()}
-        functional_call(net, {**params, **moved}, (x,))
-        return moved
-
-    together = vmap(moved)(params, buffers)
-    for lane in range(LANES):
-        alone = moved(*({path: value[lane] for path, value in named.items()} for named in (params, buffers)))
-        for path, value in alone.items():
-            torch.testing.assert_close(together[path][lane], value, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize(("name", "shape"), [("cnn", (1, 16, 16)), ("test_norm", (5,))])
 def test_second_order_gradients_are_those_of_separate_modules(name: str, shape: tuple[int, ...]) -> None:
     """The gradient of a squared gradient norm, through pools and batch statistics."""
