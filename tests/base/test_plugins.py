@@ -12,7 +12,7 @@ import yaml
 
 from bench.config.digests import code_digest
 from bench.errors import UserError
-from bench.plugin import METHODS, call_factory, load_file
+from bench.plugin import SHIFTS, call_factory, load_file
 from tests.conftest import ROOT
 from tests.runs.helpers import cells, states
 from tests.warm import PATIENCE, Start
@@ -242,26 +242,17 @@ def test_a_plugin_that_would_run_the_module_of_another_is_refused(tmp_path: Path
     assert sys.modules["two_other"].SCALE == "b"
 
 
-OWN = """
-import two_helper
-from bench.method import METHODS, Method
-
-@METHODS.register("two")
-class Two(Method):
-    pass
-"""
-
-
 @pytest.mark.usefixtures("fresh_plugins")
 def test_modules_beside_a_plugin_count(tmp_path: Path) -> None:
     """A helper that the file imports is part of its cells' identity."""
-    METHODS.names()
-    file, _ = write_plugins(tmp_path, OWN)
+    SHIFTS.names()
+    own = "import two_helper\nfrom bench.plugin import SHIFTS\n\n@SHIFTS.register('two')\ndef two(x): ...\n"
+    file, _ = write_plugins(tmp_path, own)
     load_file(file)
-    before = code_digest(METHODS, "two")
+    before = code_digest(SHIFTS, "two")
     (file.parent / "two_helper.py").write_text("SCALE = 'another'\n")
-    assert code_digest(METHODS, "two") != before
-    METHODS.drop("two")
+    assert code_digest(SHIFTS, "two") != before
+    SHIFTS.drop("two")
 
 
 @pytest.mark.usefixtures("fresh_plugins")
