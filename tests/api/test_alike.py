@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import bench
 from bench.cli.decide import decide
@@ -19,53 +18,26 @@ from bench.cli.verify import verify
 from bench.errors import UserError
 from bench.runs.options import SessionOptions
 from bench.store import store
+from tests.cli.conftest import WriteStudy
 from tests.runs.conftest import Grid
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
+SESSION = {
+    "set_",  # `overrides` in Python, where `set` is a built-in
+    "plugin",  # `bench.load_file` loads one
+    "dry_run",  # prints for a reader
+    "measure",  # is of the dry run
+    "_misplaced",  # a message for who forgets an option's name
+}
 DOORS = {
-    "run": (
-        run,
-        bench.run,
-        {
-            "set_": "`overrides` in Python, where `set` is a built-in",
-            "plugin": "bench.load_file loads one",
-            "dry_run": "prints for a reader",
-            "measure": "is of the dry run",
-            "_misplaced": "a message for who forgets an option's name",
-        },
-        {"overrides": "`--set`", "methods": "classes", "callbacks": "objects"},
-    ),
-    "sweep": (
-        sweep,
-        bench.sweep,
-        {
-            "set_": "`overrides` in Python, where `set` is a built-in",
-            "plugin": "bench.load_file loads one",
-            "dry_run": "prints for a reader",
-            "measure": "is of the dry run",
-            "_misplaced": "a message for who forgets an option's name",
-        },
-        {"overrides": "`--set`"},
-    ),
-    "decide": (
-        decide,
-        bench.decide,
-        {"plugin": "bench.load_file loads one", "from_summaries": "prints for a reader"},
-        {},
-    ),
-    "evaluate": (evaluate, bench.evaluate, {"plugin": "bench.load_file loads one"}, {}),
-    "report": (report, bench.report, {"plugin": "bench.load_file loads one"}, {}),
-    "verify": (
-        verify,
-        bench.verify,
-        {
-            "run": "`runs` in Python",
-            "plugin": "bench.load_file loads one",
-            "blind": "needs a process that has loaded no plug-in, which a notebook's may not be",
-        },
-        {"runs": "`RUN...`"},
-    ),
+    "run": (run, bench.run, SESSION, {"overrides", "methods", "callbacks"}),  # classes and objects
+    "sweep": (sweep, bench.sweep, SESSION, {"overrides"}),
+    "decide": (decide, bench.decide, {"plugin", "from_summaries"}, set()),  # prints for a reader
+    "evaluate": (evaluate, bench.evaluate, {"plugin"}, set()),
+    "report": (report, bench.report, {"plugin"}, set()),
+    # a blind verification needs a process that has loaded no plug-in, which a notebook's may not be
+    "verify": (verify, bench.verify, {"plugin", "run", "blind"}, {"runs"}),
 }
 """Of each way into a session: the command, the function, and what only one of them has, with the reason."""
 
@@ -76,8 +48,8 @@ def test_a_command_and_its_function_have_the_same_options(door: str) -> None:
     command, function, of_command, of_python = DOORS[door]
     options = dict(inspect.signature(command).parameters)
     parameters = dict(inspect.signature(function).parameters)
-    assert set(options) - set(parameters) == set(of_command)
-    assert set(parameters) - set(options) == set(of_python)
+    assert set(options) - set(parameters) == of_command
+    assert set(parameters) - set(options) == of_python
     lists = {name for name, parameter in parameters.items() if parameter.default == ()}
     for name in options.keys() & parameters.keys():
         default = parameters[name].default
@@ -94,133 +66,112 @@ def test_a_sweep_has_the_options_of_a_run() -> None:
     assert missing == {"grid", "only", "fresh", "take_over", "keep", "verbose", "methods", "callbacks"}
 
 
-MISTAKES: dict[str, tuple[list[str], dict[str, Any], str]] = {
-    "another grid's folder": ([], {}, "has the cells of grid 'another', and this is grid 'small'"),
-    "no folder": (["--out", "file/run"], {"out": "file/run"}, "file is a file, not a folder"),
-    "no such device": (["--device", "cudda"], {"device": "cudda"}, "Did you mean 'cuda'?"),
-    "another maker's device": (
-        ["--device", "mps"],
-        {"device": "mps"},
-        "--device mps: there is no such device. Devices:",
-    ),
-    "a device's number": (["--device", "cuda:3"], {"device": "cuda:3"}, "CUDA_VISIBLE_DEVICES=3"),
-    "no GPU": (["--device", "cuda"], {"device": "cuda"}, "--device cuda: torch sees no CUDA device here"),
-    "an unknown key": (["--only", "metod=local"], {"only": "metod=local"}, "unknown key 'metod'"),
-    "no cell": (["--only", "seed=7"], {"only": "seed=7"}, "none of the 2 cells fits"),
-    "no jobs": (["--jobs", "0"], {"jobs": 0}, "--jobs 0: should be greater than or equal to 1"),
-    "less than no time": (
-        ["--checkpoint-seconds", "-1"],
-        {"checkpoint_seconds": -1},
-        "--checkpoint-seconds -1: should be greater than or equal to 0",
-    ),
-    "models that nobody keeps": (["--keep", "bset"], {"keep": "bset"}, "--keep bset: should be 'none', 'server', 'all"),
-    "no such executor": (
-        ["--executor", "fast"],
-        {"executor": "fast"},
-        "--executor fast: should be 'auto', 'sequential', 'cohort' or 'debug'",
-    ),
-    "a share of a machine": (["--cpus-per-cell", "2"], {"cpus_per_cell": 2}, "are for --ray"),
-    "no cluster": (["--ray", "nowhere"], {"ray": "nowhere"}, "--ray nowhere: give HOST:PORT"),
-    "no store": (
-        ["--tracking", "--tracking-uri", "nowhere"],
-        {"tracking": True, "tracking_uri": "nowhere"},
-        "--tracking-uri nowhere: MLflow needs an address",
-    ),
-    "no override": (["--set", "rounds"], {"overrides": ["rounds"]}, "--set rounds: write key=value"),
-    "an unknown method": (
-        ["--set", "methods=[fedvag]"],
-        {"overrides": ["methods=[fedvag]"]},
-        "unknown method 'fedvag'. Did you mean 'fedavg'?",
-    ),
-    "no data": (
-        ["--set", "datasets=[{name: npz, path: missing.npz}]"],
-        {"overrides": ["datasets=[{name: npz, path: missing.npz}]"]},
-        "missing.npz",
-    ),
+MISTAKES: dict[str, list[tuple[str, dict[str, Any], str]]] = {
+    "run --grid small.yaml --quiet": [
+        ("--out another", {"out": "another"}, "has the cells of grid 'another', and this is grid 'small'"),
+        ("--out file/run", {"out": "file/run"}, "file is a file, not a folder"),
+        ("--device cudda", {"device": "cudda"}, "Did you mean 'cuda'?"),
+        ("--device mps", {"device": "mps"}, "--device mps: there is no such device. Devices:"),
+        ("--device cuda:3", {"device": "cuda:3"}, "CUDA_VISIBLE_DEVICES=3"),
+        ("--device cuda", {"device": "cuda"}, "--device cuda: torch sees no CUDA device here"),
+        ("--only metod=local", {"only": "metod=local"}, "unknown key 'metod'"),
+        ("--only seed=7", {"only": "seed=7"}, "none of the 2 cells fits"),
+        ("--jobs 0", {"jobs": 0}, "--jobs 0: should be greater than or equal to 1"),
+        ("--checkpoint-seconds -1", {"checkpoint_seconds": -1}, "--checkpoint-seconds -1: should be greater than or"),
+        ("--keep bset", {"keep": "bset"}, "--keep bset: should be 'none', 'server', 'all"),
+        ("--executor fast", {"executor": "fast"}, "--executor fast: should be 'auto', 'sequential', 'cohort' or 'debu"),
+        ("--cpus-per-cell 2", {"cpus_per_cell": 2}, "--cpus-, --gpus- and --devices-per-cell are for --ray"),
+        ("--ray nowhere", {"ray": "nowhere"}, "--ray nowhere: give HOST:PORT"),
+        ("--ray 127.0.0.1:no", {"ray": "127.0.0.1:no"}, "--ray 127.0.0.1:no: give HOST:PORT"),
+        (
+            "--tracking --tracking-uri nowhere",
+            {"tracking": True, "tracking_uri": "nowhere"},
+            "--tracking-uri nowhere: MLflow needs an address",
+        ),
+        ("--set rounds", {"overrides": ["rounds"]}, "--set rounds: write key=value"),
+        (
+            "--set seed=1 --set seeds=[2]",
+            {"overrides": ["seed=1", "seeds=[2]"]},
+            "--set seeds=[2]: --set seed=... sets the same key",
+        ),
+        ("--set methods=[fedvag]", {"overrides": ["methods=[fedvag]"]}, "method 'fedvag'. Did you mean 'fedavg'?"),
+        (
+            '--set datasets=[{"name":"npz","path":"missing.npz"}]',
+            {"overrides": ['datasets=[{"name":"npz","path":"missing.npz"}]']},
+            "missing.npz",
+        ),
+        ("--set clients=1000", {"overrides": ["clients=1000"]}, "clients"),
+        ("--set model=comet_cnn", {"overrides": ["model=comet_cnn"]}, "needs images of at least 16 x 16 pixels"),
+    ],
+    "sweep --study study.yaml --quiet": [
+        ("--trials 0", {"trials": 0}, "--trials 0: should be 1 or more"),
+        ("--timeout -1", {"timeout": -1.0}, "--timeout -1: should be 0 or more"),
+        ("--set trails=3", {"overrides": ["trails=3"]}, "trails"),
+        ("--out /proc/x", {"out": "/proc/x"}, "--out /proc/x: nothing can be written into /proc: No such"),
+    ],
+    "decide table.csv --label y --quiet": [
+        ("", {}, "--site should name the column of sites"),
+        ("--site s --minutes 0", {"site": "s", "minutes": 0}, "--minutes 0: should be above 0"),
+        ("--site s --margin 0", {"site": "s", "margin": 0}, "--margin 0: should be above 0"),
+        ("--site s --confidence 95", {"site": "s", "confidence": 95}, "--confidence 95: should be from 0.5"),
+        ("--site s --score f1", {"site": "s", "score": "f1"}, "--score f1: should be one of accuracy"),
+        ("--site s --seeds 1", {"site": "s", "seeds": 1}, "--seeds 1: should be from 2 to 100"),
+        ("--site s --normalise all", {"site": "s", "normalise": "all"}, "--normalise all: should be per_client"),
+    ],
+    "report empty": [
+        ("--margin -1", {"margin": -1}, "--margin -1: "),
+        ("--target much", {"target": ["much"]}, "--target much: "),
+        ("", {}, "empty is not a run"),
+    ],
+    "verify empty": [
+        ("--cells -1", {"cells": -1}, "--cells -1: should be"),
+        ("--jobs 0", {"jobs": 0}, "--jobs 0: should be 1 or more"),
+        ("", {}, "empty is not a run"),
+    ],
 }
+"""Of each command: further options, the same for Python, and what is said of them."""
 
 
-SLOW = {"no cluster"}
-"""Mistakes that are seen after an import of seconds."""
+@pytest.fixture
+def folder(grid: Grid, write_study: WriteStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a grid, a study, a table, an empty folder and the run of another grid; without a GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    grid(methods=["fedavg", "local"])
+    write_study()
+    rows = "".join(f"{row % 7},{row % 2},{'uvw'[row % 3]}\n" for row in range(90))
+    (tmp_path / "table.csv").write_text(f"a,y,s\n{rows}", encoding="utf-8")
+    (tmp_path / "file").touch()
+    for name in ("empty", "another"):
+        (tmp_path / name).mkdir()
+    store.write_json(tmp_path / "another" / "run.json", {"grid": "another", "cells": []})
+    return tmp_path
 
 
 @pytest.mark.parametrize(
-    "mistake", [pytest.param(name, marks=pytest.mark.long if name in SLOW else ()) for name in MISTAKES]
+    ("command", "options", "arguments", "expected"),
+    [
+        pytest.param(
+            command, *case, id=f"{command.split()[0]} {case[0]}", marks=pytest.mark.long if "--ray" in case[0] else ()
+        )
+        for command, cases in MISTAKES.items()
+        for case in cases
+    ],
 )
 def test_both_refuse_a_mistake_in_the_same_words(
-    bench_here: Command, grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
+    bench_here: Command, folder: Path, command: str, options: str, arguments: dict[str, Any], expected: str
 ) -> None:
     """And neither writes anything."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    options, arguments, expected = MISTAKES[mistake]
-    file = grid(methods=["fedavg", "local"])
-    (tmp_path / "file").touch()
-    if mistake == "another grid's folder":
-        (tmp_path / "run").mkdir()
-        store.write_json(tmp_path / "run" / "run.json", {"grid": "another", "cells": []})
-    before = sorted(tmp_path.rglob("*"))
-    out = arguments.get("out", "run")
-    said = bench_here(
-        "run", "--grid", file, "--quiet", *([] if "out" in arguments else ["--out", out]), *options, code=2
-    )
+    before = sorted(folder.rglob("*"))
+    said = bench_here(*command.split(), *options.split(), code=2)
+    name, *words = [word for word in command.split() if not word.startswith("--")]
+    common = {"label": words[1]} if name == "decide" else {}
+    quiet = {"quiet": True} if "--quiet" in command else {}
     with pytest.raises(UserError) as error:
-        bench.run(file, **{"out": out, "quiet": True, **arguments})
+        getattr(bench, name)(words[0], **common, **quiet, **arguments)
     assert said.stderr == f"bench: {error.value}\n"
     assert expected in str(error.value)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-OF_STUDIES: dict[str, tuple[list[str], dict[str, Any], str]] = {
-    "no trials": (["--trials", "0"], {"trials": 0}, "--trials 0: should be 1 or more"),
-    "less than no time": (["--timeout", "-1"], {"timeout": -1.0}, "--timeout -1: should be 0 or more"),
-    "a misspelt key": (["--set", "trails=3"], {"overrides": ["trails=3"]}, "trails"),
-    "no place": (["--out", "/proc/x"], {"out": "/proc/x"}, "--out /proc/x: nothing can be written into /proc: No such"),
-}
-
-
-@pytest.mark.parametrize("mistake", OF_STUDIES)
-def test_both_refuse_a_mistake_with_a_study_in_the_same_words(
-    bench_here: Command, arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    options, arguments, expected = OF_STUDIES[mistake]
-    small = {"partition": "dirichlet", "clients": 4, "model": "logistic", "rounds": 1, "alphas": [1.0]}
-    inner = {**small, "methods": ["fedavg"], "datasets": [{"name": "npz", "path": str(arrays)}]}
-    content = {"grid": inner, "space": {"lr": [0.1, 0.5]}, "sampler": "grid", "seeds": [100, 101], "report_seeds": [0]}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-    said = bench_here("sweep", "--study", "study.yaml", "--quiet", *options, code=2)
-    with pytest.raises(UserError) as error:
-        bench.sweep("study.yaml", quiet=True, **arguments)
-    assert said.stderr == f"bench: {error.value}\n"
-    assert expected in str(error.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
-
-
-OF_RUNS: dict[str, tuple[list[str], Callable[..., Any], dict[str, Any], str]] = {
-    "a margin below nothing": (["report", "empty", "--margin", "-1"], bench.report, {"margin": -1}, "--margin -1: "),
-    "no percentage": (["report", "empty", "--target", "much"], bench.report, {"target": ["much"]}, "--target much: "),
-    "no run": (["report", "empty"], bench.report, {}, "empty is not a run"),
-    "fewer than no cells": (["verify", "empty", "--cells", "-1"], bench.verify, {"cells": -1}, "--cells -1: should be"),
-    "no jobs": (["verify", "empty", "--jobs", "0"], bench.verify, {"jobs": 0}, "--jobs 0: should be 1 or more"),
-    "nothing to verify": (["verify", "empty"], bench.verify, {}, "empty is not a run"),
-}
-
-
-@pytest.mark.parametrize("mistake", OF_RUNS)
-def test_both_refuse_a_mistake_about_a_run_in_the_same_words(
-    bench_here: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    command, function, arguments, expected = OF_RUNS[mistake]
-    said = bench_here(*command, code=2)
-    with pytest.raises(UserError) as error:
-        function("empty", **arguments)
-    assert said.stderr == f"bench: {error.value}\n"
-    assert expected in str(error.value)
-    assert list((tmp_path / "empty").iterdir()) == []
+    assert sorted(folder.rglob("*")) == before
 
 
 SICK = """

@@ -223,18 +223,6 @@ def test_scores_are_printed(cell: Cell, tmp_path: Path, capsys: pytest.CaptureFi
     ]
 
 
-def test_what_workers_cannot_have_is_called_outside(cell: Cell, tmp_path: Path) -> None:
-    """A class of a function, an object that cannot be pickled, a class that does not ask for it."""
-
-    class Local(RecorderInside):
-        pass
-
-    held = RecorderInside()
-    held.lock = (one for one in ())  # type: ignore[attr-defined]
-    assert pack_callback(RecorderInside()) is not None
-    assert [pack_callback(callback) for callback in (Local(), held, Recorder())] == [None, None, None]
-
-
 def test_what_is_no_callback_is_refused() -> None:
     with pytest.raises(UserError, match=r"callbacks: give Recorder\(\) instead of the class Recorder"):
         check_callbacks([Recorder])  # type: ignore[list-item]

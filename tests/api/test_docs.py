@@ -1,5 +1,6 @@
 """Pages of the manual with Python and the examples that they name: every block and every file runs."""
 
+import doctest
 import importlib.util
 import json
 import re
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import bench
 from tests.conftest import ROOT
 from tests.runs.sessions import SESSION
 from tests.warm import Python
@@ -44,16 +46,12 @@ def test_every_block_of_the_page_runs(tmp_path: Path, python: Python) -> None:
 
 
 @pytest.mark.long
-def test_every_block_about_modern_networks_runs(tmp_path: Path, python: Python) -> None:
+def test_every_block_about_modern_networks_and_scores_runs(tmp_path: Path, python: Python) -> None:
     cells = blocks("modern-networks.md", ("python", "yaml"))["python"]
     done = python("-c", SESSION, json.dumps(cells), "notebook", folder=tmp_path)
     assert "<run runs/rows: 2 cells, 2 done>" in done.stdout
     assert "<run runs/again: 2 cells, 2 done>" in done.stdout
     assert "warning" not in done.stderr
-
-
-@pytest.mark.long
-def test_every_block_of_the_page_of_scores_runs(tmp_path: Path, python: Python) -> None:
     of_page = blocks("scores.md", ("yaml", "python", ""))
     assert all(line.startswith("bench ") for line in of_page[""][0].splitlines())  # other tests give these commands
     (grid,) = of_page["yaml"]
@@ -122,3 +120,18 @@ def test_the_example_of_hugging_face_goes_from_a_download_to_a_report(tmp_path: 
     assert "<run runs/hugging_face: 3 cells, 3 done>" in done.stdout
     assert (tmp_path / "runs" / "hugging_face" / "report" / "index.html").is_file()
     assert (tmp_path / "download" / "data" / "train-00000-of-00001.parquet").is_file()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["run", "report"])
+def test_the_example_in_a_docstring_gives_what_it_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tests = doctest.DocTestFinder(recurse=False).find(getattr(bench, name), name)
+    said: list[str] = []
+    [example] = [test for test in tests if test.examples]
+    outcome = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(example, out=said.append)
+    assert outcome.attempted >= 4
+    assert outcome.failed == 0, "".join(said)
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]

@@ -1,6 +1,5 @@
 """What `bench.run` takes beside files: dictionaries, settings, and classes of a script, a notebook or a file."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,82 +9,6 @@ import bench
 from bench.errors import UserError
 from tests.runs.sessions import METHOD, session
 from tests.warm import Python
-
-SCRIPT = """
-import json
-
-import bench
-import numpy
-from bench.errors import UserError
-from bench.method import Hyperparameters, Method, Train, Upload, cross_entropy, hp
-{top}
-
-def halfway(one, other, share):
-    return share * one.weights + (1 - share) * other.weights
-
-
-class Hyper(Hyperparameters):
-    share: float = hp(0.5, ge=0, le=1)
-
-
-class Mine(Method):
-    Hyper = Hyper
-    mean_of = ("model",)
-
-    def client_round(self, client, down):
-        trained = yield Train({{"w": down["model"]}}, loss=cross_entropy)
-        yield Upload({{"model": trained["w"].with_weights(halfway(down["model"], trained["w"], {share}))}})
-        return trained["w"]
-
-
-class Inside(bench.Callback):
-    in_worker = True
-
-    def after_version(self, at):
-        with open(f"seen_{{at.settings.name}}.txt", "a") as file:
-            print(at.round, *at.server, file=file)
-
-
-if __name__ == "__main__":
-    grid = {{"methods": {methods}, "datasets": ["digits"], "alphas": [1.0], "clients": 4, "rounds": 1}}
-    grid |= {{"model": "logistic", "batch_size": 10, "lr": 0.1}}
-    try:
-        view = bench.run(grid, out="run", methods=[Mine], callbacks=[Inside()], device="cpu", jobs=1, quiet=True)
-        print(json.dumps([[cell.label, cell.id, cell.status.state, cell.status.reason] for cell in view.cells]))
-    except UserError as error:
-        print(json.dumps(f"refused: {{error}}"))
-"""
-
-
-def script(python: Python, folder: Path, **parts: str) -> Any:
-    """Run the script with other parts; what it prints."""
-    text = SCRIPT.format(**{"top": "", "share": "self.hp.share", "methods": "['fedavg']", **parts})
-    (folder / "mine.py").write_text(text, encoding="utf-8")
-    return json.loads(python("mine.py", folder=folder).stdout)
-
-
-@pytest.mark.long
-def test_a_method_of_a_script_runs_and_its_code_alone_makes_its_id(tmp_path: Path, python: Python) -> None:
-    """Whether the grid names it or not; the rest of the script does not count."""
-    plain = {label: rest for label, *rest in script(python, tmp_path)}
-    assert [state for _, state, _ in plain.values()] == ["done", "done"], plain
-    for label in plain:  # a callback of the script is known to its workers, too
-        assert (tmp_path / f"seen_{label}.txt").read_text() == "1 model\n"
-    top, named = "OTHER = numpy.arange(3)\nclass Unused: ...\n", "[{'name': 'mine', 'share': 0.5}]"
-    assert [row[1:] for row in script(python, tmp_path, top=top, methods=named)] == [plain["mine"]]
-    changed = {label: id for label, id, *_ in script(python, tmp_path, share="1 - self.hp.share")}
-    assert changed["fedavg"] == plain["fedavg"][0]
-    assert changed["mine"] != plain["mine"][0]
-
-
-@pytest.mark.long
-def test_a_value_of_the_script_is_refused_by_name(tmp_path: Path, python: Python) -> None:
-    assert script(python, tmp_path, top="SHARE = 0.5", share="SHARE") == (
-        "refused: method 'mine' uses SHARE of the script, which its workers do not have: make it part of the "
-        "definition (a hyperparameter, an option, an argument's default), or put all of it into a .py file and load "
-        "that by bench.load_file"
-    )
-    assert not list(tmp_path.glob("run/*/status.json"))
 
 
 @pytest.mark.long
@@ -130,20 +53,16 @@ def test_what_is_no_method_or_of_an_unknown_file_is_refused(tmp_path: Path) -> N
         bench.run(settings, tmp_path / "run", methods=[FedProx])
 
 
-TEXTS = [
-    (
-        "run",
-        {"grid": "quickstart", "overrides": "rounds=5"},
-        "overrides: give a list, for instance overrides=['rounds=5']",
-    ),
-    ("run", {"grid": "quickstart", "allow_fallback": "graph"}, "allow_fallback: give a list"),
-    ("sweep", {"study": "league_1_small", "overrides": "trials=5"}, "overrides: give a list"),
-    ("report", {"runs": "run", "target": "90"}, "target: give a list, for instance target=['90']"),
-    ("report", {"runs": "run", "columns": "digits"}, "columns: give a list"),
-]
-
-
-@pytest.mark.parametrize(("function", "arguments", "message"), TEXTS)
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        ("run", {"grid": "quickstart", "overrides": "rounds=5"}, "overrides: give a list, for instance overrides=['r"),
+        ("run", {"grid": "quickstart", "allow_fallback": "graph"}, "allow_fallback: give a list"),
+        ("sweep", {"study": "league_1_small", "overrides": "trials=5"}, "overrides: give a list"),
+        ("report", {"runs": "run", "target": "90"}, "target: give a list, for instance target=['90']"),
+        ("report", {"runs": "run", "columns": "digits"}, "columns: give a list"),
+    ],
+)
 def test_a_text_in_place_of_a_list_is_refused(function: str, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
         getattr(bench, function)(**arguments)

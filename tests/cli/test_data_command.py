@@ -39,9 +39,13 @@ def test_sites_of_a_table(bench_here: Bench, table: pd.DataFrame, tmp_path: Path
     counts = {name: np.array(site["classes"]) for name, site in sites.items()}
     others = counts["north"] + counts["small"]
     assert sites["south"]["label_distance"] == pytest.approx(others[0] / others.sum())  # nobody is ill there
-    printed = bench_here("data", "my table.csv", "--label", "outcome", "--site", "site").stdout
+    columns = ("--label", "outcome", "--site", "site")
+    printed = bench_here("data", "my table.csv", *columns, "--html", "pages/look.html").stdout
     assert "3 clients" in printed
     assert any("small" in line for line in printed.splitlines() if line.startswith("- ")), printed
+    assert printed.splitlines()[-1] == "pages/look.html"
+    page = (tmp_path / "pages" / "look.html").read_text(encoding="utf-8")
+    assert all(f'<th scope="row">{site}</th>' in page for site in SITES)
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -73,15 +77,6 @@ def test_a_grid_s_divisions(bench_here: Bench, tmp_path: Path) -> None:
     assert np.mean(skewed) > 2 * np.mean(even)
 
 
-def test_a_page_of_it(bench_here: Bench, table: pd.DataFrame, tmp_path: Path) -> None:
-    """The page is written where the user says, and its path is printed last."""
-    table.to_csv(tmp_path / "my.csv", index=False)
-    done = bench_here("data", "my.csv", "--label", "outcome", "--site", "site", "--html", "pages/look.html")
-    assert done.stdout.splitlines()[-1] == "pages/look.html"
-    page = (tmp_path / "pages" / "look.html").read_text(encoding="utf-8")
-    assert all(f'<th scope="row">{site}</th>' in page for site in SITES)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -89,10 +84,8 @@ def test_a_page_of_it(bench_here: Bench, table: pd.DataFrame, tmp_path: Path) ->
         (["my.csv", "--label", "no such", "--site", "site"], "no such"),
         (["my.csv", "--site", "site"], "label"),
         (["grid.yaml", "--label", "outcome"], "for a table"),
-        (["no.csv", "--label", "outcome"], "bench: there is no table no.csv\n"),
         (["my.tsv", "--label", "outcome"], "my.tsv is no table that can be read (a file .csv or .parquet"),
         (["my.tsv"], "my.tsv is no table that can be read"),
-        (["empty", "--label", "outcome"], "empty is no table that can be read"),
     ],
 )
 def test_what_cannot_be_read_is_said(
@@ -100,7 +93,6 @@ def test_what_cannot_be_read_is_said(
 ) -> None:
     table.to_csv(tmp_path / "my.csv", index=False)
     table.to_csv(tmp_path / "my.tsv", index=False, sep="\t")
-    (tmp_path / "empty").mkdir()
     (tmp_path / "grid.yaml").write_text("methods: [fedavg]", encoding="utf-8")
     refused = bench_here("data", *arguments, code=2)
     assert words in refused.stderr

@@ -142,32 +142,6 @@ def test_a_method_that_diverges_with_the_defaults_ends_nothing(bench_here: Bench
     assert "0.001 minutes are too few; about " in said_[1]
 
 
-MISTAKES = {
-    "no site": ({"label": "outcome"}, "--site should name the column of sites"),
-    "no time": ({"label": "outcome", "site": "site", "minutes": 0}, "--minutes 0: should be above 0"),
-    "no margin": ({"label": "outcome", "site": "site", "margin": 0}, "--margin 0: should be above 0"),
-    "a percentage": ({"label": "outcome", "site": "site", "confidence": 95}, "--confidence 95: should be from 0.5"),
-    "no such score": ({"label": "outcome", "site": "site", "score": "f1"}, "--score f1: should be one of accuracy"),
-    "one seed": ({"label": "outcome", "site": "site", "seeds": 1}, "--seeds 1: should be from 2 to 100"),
-    "no such mean": ({"label": "outcome", "site": "site", "normalise": "all"}, "--normalise all: should be per_client"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_both_doors_refuse_in_the_same_words(
-    bench_here: Bench, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    arguments, expected = MISTAKES[mistake]
-    options = [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
-    refused = bench_here("decide", table.name, *options, "--quiet", code=2).stderr
-    with pytest.raises(UserError) as error:
-        bench.decide(table.name, quiet=True, **arguments)  # type: ignore[arg-type]
-    assert refused == f"bench: {error.value}\n"
-    assert expected in refused
-    assert [path.name for path in tmp_path.iterdir()] == [table.name]
-
-
 def test_what_is_wrong_is_refused_before_torch_is_there(table: Path) -> None:
     """Of a file, a column and an option: torch's import takes seconds."""
     program = """

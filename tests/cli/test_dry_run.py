@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.config.grid import load_grid
-from bench.runs.forecast.estimate import estimate
 from tests.conftest import ROOT
 from tests.runs.conftest import Bench, Grid
 
@@ -26,18 +24,6 @@ def test_a_dry_run_of_a_built_in_grid_takes_no_torch(name: str, tmp_path: Path, 
     assert (done.returncode, done.stderr.count("is asked for")) == (0, 0), done.stderr
     assert "no estimate" not in done.stdout
     assert any(" of computing, " in line and line.endswith(" sent") for line in done.stdout.splitlines())
-
-
-@pytest.mark.parametrize("name", GRIDS)
-def test_every_cell_of_a_built_in_grid_has_an_estimate_of_sane_numbers(name: str, tmp_path: Path) -> None:
-    cells = {(cell.method, cell.model, cell.dataset, cell.case): cell for cell in load_grid(name).cells}
-    for cell in cells.values():
-        cost = estimate(cell, tmp_path, "cpu")
-        assert cost is not None, cell.name
-        assert cell.rounds <= cost.steps <= 10**10
-        assert 1e-6 < cost.seconds / cost.steps < 600, cell.name
-        assert 0 < cost.checkpoint < cost.memory < 10**12
-        assert 0 < cost.sent < 10**16
 
 
 def test_what_settings_say_is_printed_first(bench_here: Bench) -> None:
@@ -59,18 +45,6 @@ def test_cells_that_are_not_timed_are_scaled_as_the_timed_ones(
     assert (plain.count(" (estimated), "), plain.count("measured")) == (2, 0)
     assert (timed.count(" (measured), "), timed.count(" (scaled), ")) == (1, 1)
     assert "rounds of 1 of 2 cells were timed here" in timed
-
-
-def test_each_case_has_the_steps_of_its_clients(bench_here: Bench, grid: Grid) -> None:
-    """Though they share a model and a method, and those held out of training take none: 2 epochs of so many batches."""
-    cases = [{"name": name, "partition_options": {"samples": n}} for name, n in (("few", 4), ("many", 16))]
-    changes = {"partition": "dirichlet_pfl_research", "clients": 6, "new_clients": 3, "batch_size": 4, "epochs": 2}
-    path = grid(methods=["fedavg"], protocol="paper", cases=cases, validation_share=0.0, **changes)
-    done = bench_here("run", "--grid", path, "--out", "run", "--device", "cpu", "--dry-run")
-    assert done.stdout.count("6 rounds of 3 of 3 clients") == 2
-    for name, batches in (("few", 1), ("many", 4)):
-        [line] = [text for text in done.stdout.splitlines() if text.startswith(f"blobs {name} alpha=1: 1 cells")]
-        assert f", {6 * 3 * 2 * batches:.2g} steps of clients, " in line
 
 
 @pytest.mark.parametrize(

@@ -18,22 +18,10 @@ from typer.testing import CliRunner
 
 import bench
 from bench.cli.app import app
-from bench.cli.from_pfllib import ALGORITHMS, ARGUMENTS, COMMIT, MODELS, translate
+from bench.cli.from_pfllib import ALGORITHMS, ARGUMENTS, MODELS, translate
 from bench.errors import UserError
 from tests.datasets.folders import images, write
 
-NAMES = """
-go goal; dev device; did device_id; data dataset; ncl num_classes; m model; lbs batch_size; lr local_learning_rate;
-ld learning_rate_decay; ldg learning_rate_decay_gamma; gr global_rounds; tc top_cnt; ls local_epochs; algo algorithm;
-jr join_ratio; rjr random_join_ratio; nc num_clients; pv prev; t times; eg eval_gap; sfn save_folder_name;
-ab auto_break; dlg dlg_eval; dlgg dlg_gap; bnpc batch_num_per_client; nnc num_new_clients; ften fine_tuning_epoch_new;
-fd feature_dim; vs vocab_size; ml max_len; fs few_shot; cdr client_drop_rate; tsr train_slow_rate; ssr send_slow_rate;
-ts time_select; tth time_threthold; bt beta; lam lamda; mu mu; K K; lrp p_learning_rate; M M; itk itk; alk alphaK;
-sg sigma; al alpha; pls plocal_epochs; tau tau; fte fine_tuning_epochs; dlr dr_learning_rate; L L; nd noise_dim;
-glr generator_learning_rate; hd hidden_dim; se server_epochs; lf localize_feature_extractor;
-slr server_learning_rate; et eta; s rand_percent; p layer_idx; mlr mentee_learning_rate; Ts T_start; Te T_end;
-mo momentum; klw kl_weight; fsb first_stage_bound; ca fedcross_alpha; cmss collaberative_model_select_strategy
-"""
 READS = {
     "FedAvg": "", "Local": "", "FedMTL": "itk", "PerAvg": "", "pFedMe": "beta lamda K p_learning_rate", "FedProx": "mu",
     "FedFomo": "M", "FedAMP": "alphaK lamda sigma", "APFL": "alpha", "FedPer": "", "Ditto": "mu plocal_epochs",
@@ -81,12 +69,6 @@ def compared(of: str) -> set[str]:
         node for node in ast.walk(source()) if isinstance(node, ast.Compare) and ast.unparse(node.left) == of
     )
     return {str(ast.literal_eval(node.comparators[0])) for node in comparisons if isinstance(node.ops[0], ast.Eq)}
-
-
-def test_the_arguments_are_those_of_main() -> None:
-    assert COMMIT == "d832e76"
-    assert [f"{short} {name}" for name, (short, _) in ARGUMENTS.items()] == re.split(r";\s+", NAMES.strip())
-    assert READS.keys() == ALGORITHMS.keys()
 
 
 @with_checkout
@@ -155,18 +137,6 @@ def test_what_an_algorithm_reads_is_in_the_grid_or_has_a_line(algorithm: str) ->
         assert grid != base or any(line.startswith(f"-{short}: ") for line in lines), name
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_each_algorithm_with_the_defaults(algorithm: str) -> None:
-    """A grid is made by `load_grid`, or refused: PFLlib's default leaves FedPHP no cross-entropy."""
-    if algorithm == "FedPHP":
-        with pytest.raises(UserError, match=r"-algo FedPHP with these arguments is no cell here: .*lam"):
-            grid_of("-algo FedPHP")
-    else:
-        grid, lines = grid_of(f"-algo {algorithm}")
-        assert grid["methods"][0]["name"] == ALGORITHMS[algorithm].method
-        assert any("there" in line for line in lines)
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_each_model(model: str) -> None:
     grid, lines = grid_of(f"-m {model} -algo Local -fd 32")
@@ -208,6 +178,7 @@ def test_trials_new_clients_and_shares() -> None:
         ("-gr many", r"main.py would refuse this: argument -gr/--global_rounds: invalid int value: 'many'"),
         ("-jr 0.01", "-jr 0.01 selects none of 20 clients"),
         ("-pv 2", "-pv 2 -t 1 leaves no trial to run"),
+        ("-algo FedPHP", "-algo FedPHP with these arguments is no cell here: .*lam"),  # the default: no cross-entropy
         ("-algo Ditto -mu -1", "-algo Ditto with these arguments is no cell here: .*lam"),
     ],
 )

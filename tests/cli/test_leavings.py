@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -12,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from bench.store import store
+from tests.cli.conftest import WriteStudy
 from tests.runs.conftest import Bench, Grid
 from tests.runs.helpers import cells
 from tests.warm import PATIENCE, Start
@@ -71,29 +70,6 @@ def test_a_cell_that_somebody_works_on_is_not_removed(bench_here: Bench, two_gri
     assert (other / "settings.json").exists()
 
 
-COMMANDS = [["run", "--grid", "quickstart"], ["status", "run"], ["grids"], ["sweep", "--study", "x"], ["verify", "run"]]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_a_deleted_working_folder_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
-) -> None:
-    from bench.cli import main
-
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    shutil.rmtree(gone)
-    monkeypatch.setattr(sys, "argv", ["bench", *command])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert said == "bench: the working folder was deleted: go to one that is there (cd) and give the command again\n"
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.long
 def test_the_real_command_in_a_deleted_folder(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("bench")
     gone = tmp_path / "gone"
@@ -125,16 +101,9 @@ def test_output_degrades_in_the_c_locale(grid: Grid, fresh: Start, tmp_path: Pat
 
 
 @pytest.fixture
-def study(grid: Grid, tmp_path: Path) -> list[str]:
-    """The arguments of a small sweep into the folder `tuned`; its study is written."""
-    cells = yaml.safe_load(grid(methods=["fedprox"], rounds=1).read_text(encoding="utf-8"))
-    del cells["seeds"]
-    space = {"lr": {"low": 0.1, "high": 1.0}}
-    file = tmp_path / "study.yaml"
-    file.write_text(
-        yaml.safe_dump({"grid": cells, "space": space, "trials": 3, "seeds": [100, 101], "report_seeds": [0, 1]}),
-        encoding="utf-8",
-    )
+def study(write_study: WriteStudy, tmp_path: Path) -> list[str]:
+    """The arguments of a small sweep into the folder `tuned`."""
+    file = write_study({"methods": ["fedprox"]}, sampler="tpe", space={"lr": {"low": 0.1, "high": 1.0}}, trials=3)
     common = ["sweep", "--study", str(file), "--out", str(tmp_path / "tuned"), "--device", "cpu", "--jobs", "1"]
     return [*common, "--no-tracking", "--no-page", "--quiet"]
 
@@ -200,33 +169,25 @@ def test_a_study_that_is_locked_is_waited_for(start: Start, bench_here: Bench, s
 
 @pytest.mark.long
 def test_too_few_open_files_are_one_line(grid: Grid, tmp_path: Path, environment: dict[str, str]) -> None:
-    """With as many workers as cells; the limit is the process's own. So many as the line names do run."""
+    """The limit is the process's own. As many cells side by side as the line names do run; for one, no fewer are
+    advised."""
     file = grid(methods=["fedavg"], rounds=1, seeds=list(range(40)))
-    command = f"ulimit -n 64 && exec {sys.executable} -m bench.cli run --grid {file} --out run --device cpu --quiet"
 
-    def run(jobs: str) -> tuple[int, str]:
-        line = ["sh", "-c", f"{command} --jobs {jobs}"]
+    def run(limit: int, *more: object) -> tuple[int, str]:
+        command = f"ulimit -n {limit} && exec {sys.executable} -m bench.cli run --grid {file} --out run --device cpu"
+        line = ["sh", "-c", " ".join([command, "--quiet", *map(str, more)])]
         done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
         return done.returncode, done.stderr
 
-    code, said = run("40")
+    said = "a cell needs about 51 open files, and the system allows this process 40 (ulimit -n): raise the limit"
+    assert run(40, "--jobs", 1, "--only", "seed=0") == (2, f"bench: {said}\n")
+    code, said = run(64, "--jobs", 40)
     assert (code, said.count("\n")) == (2, 1), said
     assert "40 cells side by side need about 168 open files, and the system allows this process 64 (ulimit -n)" in said
     (jobs,) = re.findall(r"give --jobs (\d+),", said)
     assert not list((tmp_path / "run").glob("*/status.json"))
-    code, said = run(f"{jobs} --only seed=0")
+    code, said = run(64, "--jobs", jobs, "--only", "seed=0")
     assert code == 0, said
-
-
-@pytest.mark.long
-def test_too_few_open_files_for_one_cell_advise_no_fewer(
-    grid: Grid, tmp_path: Path, environment: dict[str, str]
-) -> None:
-    file = grid(methods=["fedavg"], rounds=1)
-    command = f"ulimit -n 40 && exec {sys.executable} -m bench.cli run --grid {file} --out run --quiet --jobs 1"
-    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    said = "a cell needs about 51 open files, and the system allows this process 40 (ulimit -n): raise the limit"
-    assert (done.returncode, done.stderr) == (2, f"bench: {said}\n")
 
 
 @pytest.mark.long

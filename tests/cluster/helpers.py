@@ -28,6 +28,3 @@ def assert_undisturbed(run: Path, tmp_path: Path, keep: Keep = "none") -> None:
     assert not list(run.rglob("*.tmp"))
     assert not (run / "ray.token").exists()
     assert {path.name for path in run.glob("*/*")} == {path.name for path in (tmp_path / "whole").glob("*/*")}
-
-
-KINDS = ("fedavg", "scd", "fedfomo", "comet", "fedbuff")

@@ -15,7 +15,7 @@ from bench.rng import generator
 from tests.cluster.helpers import assert_undisturbed, command, texts
 from tests.cluster.nodes import Nodes, can_be_apart
 from tests.runs.conftest import Bench, Grid
-from tests.runs.helpers import states, wait_for
+from tests.runs.helpers import states, until, wait_for
 from tests.warm import PATIENCE, Start
 
 pytestmark = [
@@ -99,8 +99,7 @@ def test_ctrl_c_leaves_checkpoints(
     arguments = command(nodes, grid(methods=meeting(tmp_path), rounds=40), run)
     with start(*arguments) as process:
         wait_for(process, run, 3)
-        while len(list(run.glob("*/metrics.csv"))) < 2:
-            time.sleep(0.05)
+        until(lambda: len(list(run.glob("*/metrics.csv"))) == 2)
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE)
     (tmp_path / "disturbed").touch()
@@ -125,11 +124,7 @@ def test_what_is_killed_is_gone_on_with(
     file = grid(methods=meeting(tmp_path), rounds=40)
     arguments = [*command(nodes, file, run), "--checkpoint-seconds", 0.3]
     with start(*arguments) as process:
-        deadline = time.monotonic() + PATIENCE
-        while not any("on second" in text for text in texts(run)) or len(list(run.glob("*/checkpoint/*"))) < 4:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: any("on second" in text for text in texts(run)) and len(list(run.glob("*/checkpoint/*"))) >= 4)
         if victim == "node":
             nodes.kill(second)
             (tmp_path / "disturbed").touch()

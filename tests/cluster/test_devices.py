@@ -1,7 +1,5 @@
 """One cell shared by several actors of a real cluster has the bytes of one worker."""
 
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -9,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.helpers import KINDS, assert_undisturbed, command, texts
+from tests.cluster.helpers import assert_undisturbed, command, texts
 from tests.cluster.nodes import Nodes
 from tests.runs.conftest import Bench, Grid
-from tests.runs.helpers import wait_for
+from tests.runs.helpers import until, wait_for
 from tests.warm import PATIENCE, Start
 
 pytestmark = [pytest.mark.long, pytest.mark.faults]
@@ -35,34 +33,13 @@ def slow(tmp_path: Path) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("others")
-def test_methods_of_each_kind(bench: Bench, nodes: Nodes, grid: Grid, arrays: Path, tmp_path: Path) -> None:
-    """Three actors compute what one worker computes, and so do two."""
-    public = {"name": "npz", "path": str(arrays), "size": 20}
-    all_kinds = [{"name": name, "set": {"public": public}} if name == "comet" else name for name in KINDS]
-    for devices, methods in ((2, ["scd"]), (3, all_kinds)):
+def test_actors_compute_what_one_worker_computes(bench: Bench, nodes: Nodes, grid: Grid, tmp_path: Path) -> None:
+    """Two and three; methods of each kind share engines in `test_team.py`."""
+    for devices in (2, 3):
         run = tmp_path / str(devices)
-        bench(*command(nodes, grid(methods=methods), run), "--devices-per-cell", devices)
+        bench(*command(nodes, grid(methods=["scd"]), run), "--devices-per-cell", devices)
         assert all(f"{devices} devices share its clients" in text for text in texts(run))
         assert_undisturbed(run, tmp_path)
-
-
-@pytest.mark.usefixtures("odd_methods", "others")
-def test_checkpoints_go_from_one_number_to_another(
-    bench: Bench, start: Start, nodes: Nodes, grid: Grid, tmp_path: Path
-) -> None:
-    """Three actors, then two, then a worker without Ray."""
-    run = tmp_path / "run"
-    arguments = command(nodes, grid(methods=[slow(tmp_path)], rounds=40), run)
-    for devices, rounds in ((3, 3), (2, 12)):
-        with start(*arguments, "--devices-per-cell", devices, "--checkpoint-seconds", 0.3) as process:
-            wait_for(process, run, rounds)
-            os.killpg(process.pid, signal.SIGINT)
-            _, err = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 130, err
-    (tmp_path / "disturbed").touch()
-    bench(*arguments[:5], "--device", "cpu")
-    assert sum(text.count("going on after round") for text in texts(run)) == 2
-    assert_undisturbed(run, tmp_path)
 
 
 @pytest.mark.usefixtures("others")
@@ -81,10 +58,7 @@ def test_a_node_with_one_of_the_actors_is_killed(
     arguments = command(nodes, grid(methods=[slow(tmp_path)], rounds=40), run)
     with start(*arguments, "--devices-per-cell", 3, "--checkpoint-seconds", 0.3) as process:
         wait_for(process, run, 4)
-        deadline = time.monotonic() + PATIENCE
-        while not list(run.glob("*/checkpoint/*")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: bool(list(run.glob("*/checkpoint/*"))))
         nodes.kill(others[1])
         (tmp_path / "disturbed").touch()
         assert process.stderr

@@ -15,7 +15,6 @@ from bench.engine.engine import Engine
 from bench.engine.team import Assignment, HelperAnswer, SharedState, serve
 from bench.federation.federation import Federation
 from bench.settings import Settings
-from tests.cluster.helpers import KINDS
 from tests.later import Later
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 if find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
 
+KINDS = ("fedavg", "scd", "fedfomo", "comet", "fedbuff")
 wire = Later("bench.cluster.wire")  # imports Ray
 
 
@@ -66,8 +66,11 @@ def shared(method: str, devices: int, **changes: Any) -> tuple[Federation, Besid
     return federation, beside
 
 
-def assert_same_bytes(method: str, **changes: Any) -> None:
-    """Two and three engines give the bytes of one, also from checkpoints written with another number of engines."""
+@pytest.mark.parametrize(
+    ("method", "changes"), [*((method, {}) for method in KINDS), ("fedavg", {"frozen": ("body",)})]
+)
+def test_engines_that_share_clients_give_the_bytes_of_one(method: str, changes: dict[str, Any]) -> None:
+    """Two and three, also from checkpoints written with another number of engines."""
     expected = advance(toy_federation(method, executor="cohort", **changes), ROUNDS)
     assert not difference(expected, advance(shared(method, 3, executor="cohort", **changes)[0], ROUNDS))
     state: Any = None
@@ -78,15 +81,6 @@ def assert_same_bytes(method: str, **changes: Any) -> None:
         found = advance(federation, 1)
         state = federation.state()
     assert not difference(expected, found)
-
-
-@pytest.mark.parametrize("method", KINDS)
-def test_methods_of_each_kind(method: str) -> None:
-    assert_same_bytes(method)
-
-
-def test_models_with_frozen_layers() -> None:
-    assert_same_bytes("fedavg", frozen=("body",))
 
 
 def test_clients_stay_with_the_engine_that_has_their_state() -> None:

@@ -29,23 +29,22 @@ def test_rounding_is_no_difference() -> None:
     assert likeness.differences[0] == 0
 
 
-def test_the_first_step_that_the_other_code_does_not_take_is_named() -> None:
-    place = compare(run([1, 2], [0.5, 0.25, 0.125]), other([1, 2.5], [0.5, 0.2, 0.1])).place
-    assert place == "round 1, client 0, local step 2 of 3 here (3 there)"
-
-
-def test_equal_steps_leave_what_comes_after_them() -> None:
-    place = compare(run([1, 2], [0.5, 0.25]), other([1, 2.5], [0.5, 0.25])).place
-    assert place.startswith("round 1, after local training")
-
-
-def test_a_code_that_takes_further_steps_differs_in_their_number() -> None:
-    place = compare(run([1, 2], [0.5]), other([1, 2.5], [0.5, 0.25])).place
-    assert "there are 1 here and 2 there" in place
-
-
-def test_what_differs_before_the_first_round_has_no_step() -> None:
-    assert compare(run([1, 2], [0.5]), other([1.5, 2], [0.5])).place.startswith("before the first round")
+@pytest.mark.parametrize(
+    ("here", "there", "place"),
+    [
+        (
+            run([1, 2], [0.5, 0.25, 0.125]),
+            other([1, 2.5], [0.5, 0.2, 0.1]),
+            "round 1, client 0, local step 2 of 3 here (3 there)",
+        ),
+        (run([1, 2], [0.5, 0.25]), other([1, 2.5], [0.5, 0.25]), "round 1, after local training"),
+        (run([1, 2], [0.5]), other([1, 2.5], [0.5, 0.25]), "there are 1 here and 2 there"),
+        (run([1, 2], [0.5]), other([1.5, 2], [0.5]), "before the first round"),
+    ],
+    ids=["another step", "equal steps", "further steps", "before any step"],
+)
+def test_the_first_place_at_which_codes_differ_is_named(here: PeerRun, there: PeerRun, place: str) -> None:
+    assert place in compare(here, there).place
 
 
 def test_nearest_prototypes_are_compared_in_any_unit_of_distance() -> None:

@@ -127,34 +127,30 @@ def likeness_of(
 
 
 @pytest.mark.long
-def test_equal_codes_are_called_equal(tmp_path: Path) -> None:
-    likeness = likeness_of(tmp_path, cell(participation=0.5))
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {},
+        {"server": SERVER.rstrip(" ") + ORDER},
+        {"server": SERVER.rstrip(" ") + STEP},
+        {"client": BY_HAND.rstrip()},
+    ],
+    ids=["plain", "another order", "a step before a test", "without an optimizer"],
+)
+def test_equal_codes_are_called_equal(tmp_path: Path, texts: dict[str, str]) -> None:
+    """A server may test first, select twice, fail after its last test or step before it."""
+    likeness = likeness_of(tmp_path, cell(participation=0.5), **texts)
     assert likeness.equal
     assert max(likeness.differences) < 1e-12
     assert len(likeness.differences) == 3
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("train", [ORDER, STEP])
-def test_a_server_may_test_first_select_twice_fail_after_its_last_test_or_step_before_it(
-    tmp_path: Path, train: str
-) -> None:
-    assert likeness_of(tmp_path, cell(participation=0.5), server=SERVER.rstrip(" ") + train).equal
-
-
-@pytest.mark.long
-def test_a_client_may_take_its_steps_without_an_optimizer(tmp_path: Path) -> None:
-    assert likeness_of(tmp_path, cell(participation=0.5), client=BY_HAND.rstrip()).equal
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "place"),
     [
-        (
-            {"mu": 0.0},
-            "round 1, client 0, local step 2 ",
-        ),  # the first step starts from the center, where it has no pull
+        # the first step starts from the center, where it has no pull
+        ({"mu": 0.0}, "round 1, client 0, local step 2 "),
         ({"divisor": "4"}, "round 1, after local training"),
     ],
 )
@@ -266,11 +262,8 @@ def test_command(bench: Bench, tmp_path: Path) -> None:
     assert "from outside PFLlib: " in done.stdout
 
 
-def test_classes_need_a_method_beside_them(bench_here: Bench, tmp_path: Path) -> None:
-    done = bench_here("peer", "pfllib", checkout(tmp_path), "--client", "c.py", "--server", "s.py", code=2)
-    assert "--client, --server and --method go together" in done.stderr
-
-
-def test_a_folder_that_is_no_checkout_is_refused(bench: Bench, tmp_path: Path) -> None:
-    done = bench("peer", "pfllib", tmp_path, code=2)
-    assert "is no checkout of PFLlib: it has no system/main.py" in done.stderr
+def test_what_is_no_checkout_or_half_a_method_is_refused(bench_here: Bench, tmp_path: Path) -> None:
+    said = bench_here("peer", "pfllib", tmp_path, code=2).stderr
+    assert "is no checkout of PFLlib: it has no system/main.py" in said
+    said = bench_here("peer", "pfllib", checkout(tmp_path), "--client", "c.py", "--server", "s.py", code=2).stderr
+    assert "--client, --server and --method go together" in said

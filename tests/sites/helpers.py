@@ -13,6 +13,9 @@ from bench.sites.rehearsal import Threads
 from bench.sites.server import Absent
 from bench.sites.site import SiteClient
 
+Fault = Callable[[bytes], bytes | Absent]
+"""What damages a message."""
+
 
 def rewritten(body: bytes, change: Callable[[dict[str, torch.Tensor], dict[str, Any]], None]) -> bytes:
     """A message with other tensors or another envelope."""
@@ -30,10 +33,22 @@ def upload(envelope: dict[str, Any]) -> dict[str, Any]:
     return upload
 
 
+def edited(tensors: Mapping[str, torch.Tensor] | None = None, sent: Any = None, **envelope: Any) -> Fault:
+    """A fault that gives a message these tensors, its upload the fields of `sent`, and its envelope the others."""
+
+    def change(old: dict[str, torch.Tensor], fields: dict[str, Any]) -> None:
+        old.update(tensors or {})
+        if sent:
+            upload(fields).update(sent)
+        fields.update(envelope)
+
+    return lambda body: rewritten(body, change)
+
+
 class Faulty(Threads):
     """Threads some of whose answers are damaged on their way, though the site has done its work."""
 
-    def __init__(self, sites: Mapping[int, SiteClient], fault: Callable[[bytes], bytes | Absent], when: Any) -> None:
+    def __init__(self, sites: Mapping[int, SiteClient], fault: Fault, when: Any) -> None:
         super().__init__(sites)
         self.fault = fault
         self.when = when

@@ -102,26 +102,21 @@ def test_plain_values_of_another_form_are_refused(plain: Any, reason: str) -> No
         unpacked(body)
 
 
-@pytest.mark.parametrize("keep", [0, 1, 7, 8, 40, -1])
-def test_a_truncated_message_is_refused(keep: int) -> None:
-    with pytest.raises(Refused, match="truncated, or no message"):
-        decode(packed({"w": model()})[:keep])
+WHOLE = packed({"w": model()})
+NO_ENVELOPES = ["", "{}", "[]", "nonsense", '{"kind": "round"}', "NaN"]
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "nonsense", json.dumps({"kind": "round"}), "NaN"])
-def test_an_envelope_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(Refused):
-        decode(save({"t": torch.ones(1)}, {"pfleague": text}))
-
-
-def test_other_metadata_are_refused() -> None:
-    with pytest.raises(Refused, match="no message of ours"):
-        decode(save({"t": torch.ones(1)}, {"pfleague": "{}", "labels": "1"}))
-
-
-def test_a_method_that_sends_nothing_has_no_form_that_fits() -> None:
-    with pytest.raises(Refused, match="it sent 'w', and the method sends nothing"):
-        Forms().check("upload", {"w": model()})
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        *((WHOLE[:keep], "truncated, or no message") for keep in (0, 1, 7, 8, 40, -1)),
+        *((save({"t": torch.ones(1)}, {"pfleague": text}), ".") for text in NO_ENVELOPES),
+        (save({"t": torch.ones(1)}, {"pfleague": "{}", "labels": "1"}), "no message of ours"),
+    ],
+)
+def test_what_is_no_message_is_refused(body: bytes, reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        decode(body)
 
 
 def test_forms_are_learned_and_then_kept() -> None:
@@ -156,6 +151,8 @@ def test_forms_are_learned_and_then_kept() -> None:
 
 def test_a_dimension_of_the_rehearsal_s_sites_has_any_size_in_the_job() -> None:
     forms = Forms()
+    with pytest.raises(Refused, match="it sent 'w', and the method sends nothing"):
+        forms.check("upload", {"w": model()})
     forms.learn("upload", {"affinity": torch.ones(3, 4)}, clients=3)
     forms.check("upload", {"affinity": torch.ones(20, 4)})
     with pytest.raises(Refused, match="affinity is "):
@@ -272,16 +269,16 @@ def test_every_number_and_text_has_its_range(fields: str, reason: str) -> None:
         decode(save({}, {"pfleague": f'{{"identity": {IDENTITY_TEXT}, "kind": "done", {site}{fields}}}'}))
 
 
-@pytest.mark.parametrize("number", ["NaN", "1e400", "-1e400", str(2**64), f"1{'0' * 400}"])
-def test_plain_numbers_are_finite(number: str) -> None:
-    text = f'{{"identity": {IDENTITY_TEXT}, "kind": "round", "site": 0, "values": {{"$dict": [["n", {number}]]}}}}'
-    with pytest.raises(Refused, match=r"values\.n is no finite number of 64 bits"):
-        unpacked(save({}, {"pfleague": text}))
-
-
-def test_a_name_that_stands_twice_is_refused() -> None:
-    text = f'{{"identity": {IDENTITY_TEXT}, "kind": "round", "site": 0, "values": {{"$dict": [["n", 1], ["n", 2]]}}}}'
-    with pytest.raises(Refused, match="values has a name twice"):
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        *((f'["n", {n}]', r"values\.n is no finite number of 64 bits") for n in ("NaN", "1e400", "-1e400", str(2**64))),
+        ('["n", 1], ["n", 2]', "values has a name twice"),
+    ],
+)
+def test_plain_numbers_are_finite_and_names_stand_once(entries: str, reason: str) -> None:
+    text = f'{{"identity": {IDENTITY_TEXT}, "kind": "round", "site": 0, "values": {{"$dict": [{entries}]}}}}'
+    with pytest.raises(Refused, match=reason):
         unpacked(save({}, {"pfleague": text}))
 
 

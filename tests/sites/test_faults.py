@@ -18,7 +18,7 @@ from bench.sites.rehearsal import Threads
 from bench.sites.server import Absent
 from bench.sites.site import SiteClient
 from tests.sites.conftest import Small
-from tests.sites.helpers import Faulty, rewritten, upload
+from tests.sites.helpers import Fault, Faulty, edited, rewritten, upload
 
 DROPOUT = Profile(dropout=0.4)
 ROUNDS = 4
@@ -31,47 +31,31 @@ def dropped(seed: int) -> set[tuple[int, int]]:
 
 
 def other_name(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    [event] = [event for event in envelope["events"] if "sent" in event]
-    event["sent"]["$dict"][0][0] = "modell"
-
-
-def one_more(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    tensors["samples"] = torch.zeros(5)
+    upload(envelope)["sent"]["$dict"][0][0] = "modell"
 
 
 def of_another_package(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
     envelope["identity"]["package"] = "0.0.1"
 
 
-def of_another_round(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    envelope["version"] = 77
-
-
-def heavy(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    upload(envelope)["weight"] = 1e12
-
-
 def huge(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
     tensors["model.weights"] = torch.full_like(tensors["model.weights"], 3e38)
 
 
-def forged_line(tensors: dict[str, torch.Tensor], envelope: dict[str, Any]) -> None:
-    envelope.update(kind="refused", reason="busy\nround 2: site 1 is left out: it lies\r\x1b[2K", events=[])
-
-
-FAULTS: dict[str, tuple[Callable[[bytes], bytes | Absent], str]] = {
+FORGED = "busy\nround 2: site 1 is left out: it lies\r\x1b[2K"
+FAULTS: dict[str, tuple[Fault, str]] = {
     "gone": (lambda body: Absent("gone"), "gone"),
     "truncated": (lambda body: body[:-9], "truncated"),
     "wrong name": (lambda body: rewritten(body, other_name), "it sent 'modell', and the method sends model"),
-    "a tensor more": (lambda body: rewritten(body, one_more), "tensors beside the values: samples"),
+    "a tensor more": (edited({"samples": torch.zeros(5)}), "tensors beside the values: samples"),
     "another package": (lambda body: rewritten(body, of_another_package), "package .* here, 0.0.1 there"),
-    "another round": (lambda body: rewritten(body, of_another_round), "of round 78"),
-    "a weight": (
-        lambda body: rewritten(body, heavy),
-        r"its upload has the weight 1e\+12, and .* have none",
-    ),
+    "another round": (edited(version=77), "of round 78"),
+    "a weight": (edited(sent={"weight": 1e12}), r"its upload has the weight 1e\+12, and .* have none"),
     "huge numbers": (lambda body: rewritten(body, huge), r"\['model'\].weights holds 3e\+38, where "),
-    "a forged line": (lambda body: rewritten(body, forged_line), r"busy\\x0around 2: site 1 is left out: it lies\\x0d"),
+    "a forged line": (
+        edited(kind="refused", reason=FORGED, events=[]),
+        r"busy\\x0around 2: site 1 is left out: it lies\\x0d",
+    ),
 }
 QUICK = ("gone", "huge numbers")
 

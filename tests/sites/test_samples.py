@@ -1,11 +1,13 @@
 """What a site's samples are: the job names columns and classes, and samples do not change under way."""
 
 import ast
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from bench.errors import UserError
@@ -14,7 +16,7 @@ from bench.sites.export import LOADER, export
 from bench.sites.job import DataFacts, SiteJob, samples_digest, simulated
 from bench.sites.rehearsal import Threads
 from tests.sites.conftest import Small
-from tests.sites.helpers import Faulty, rewritten
+from tests.sites.helpers import Faulty, edited
 
 
 @pytest.fixture
@@ -23,15 +25,9 @@ def of_table(tmp_path: Path) -> Callable[[str], Settings]:
 
     def make(ill: str) -> Settings:
         rng = np.random.default_rng(0)
-        lines = [
-            f"{rng.normal(60, 10):.1f},{sex},{rng.normal(120, 9):.1f},{site},{label}"
-            for site in "ABC"
-            for sex in ("m", 'f"""')
-            for label in ("healthy", ill)
-            for _ in range(8)
-        ]
-        text = "\n".join(["age,sex,bp,site,y", *(line.replace('f"""', '"f"""""""') for line in lines)])
-        (tmp_path / f"{ill}.csv").write_text(text + "\n", encoding="utf-8")
+        sites = itertools.product("ABC", ("m", 'f"""'), ("healthy", ill), range(8))
+        rows = [(rng.normal(60, 10), sex, rng.normal(120, 9), site, label) for site, sex, label, _ in sites]
+        pd.DataFrame(rows, columns=["age", "sex", "bp", "site", "y"]).to_csv(tmp_path / f"{ill}.csv", index=False)
         return Settings(
             method="fedavg", dataset="csv", partition="natural", model="logistic", clients=3, rounds=2,
             dataset_options={"path": str(tmp_path / f"{ill}.csv"), "label_column": "y", "site_column": "site"},
@@ -104,10 +100,7 @@ def test_another_number_of_samples_in_a_message_is_refused(small: Callable[..., 
     """Its weight in means is that of the start."""
     job = small("fedavg", rounds=2)
 
-    def fewer(body: bytes) -> bytes:
-        return rewritten(body, lambda tensors, envelope: envelope.update(n_train=20))
-
-    server = job.server(Faulty(job.sites(), fewer, {(1, 0)}))
+    server = job.server(Faulty(job.sites(), edited(n_train=20), {(1, 0)}))
     server.run()
     n = len(job.samples[0]["x"])
     assert server.rounds.left_out == [

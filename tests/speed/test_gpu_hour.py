@@ -5,7 +5,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import torch
 
 from bench.config.grid import load_grid
-from bench.engine.device import make_deterministic
 from bench.engine.lane_schedule import narrowed, pack
 from tests.conftest import ROOT
 from tests.engine.second_device import NAME, SecondDevice
@@ -92,32 +90,3 @@ def test_lanes_are_counted_as_they_are_packed() -> None:
         one.row.shape[1]: len(one.row) for one in packings
     }
     assert len(packings) > 1
-
-
-def test_rows_for_which_there_is_no_time_are_named(tmp_path: Path) -> None:
-    found: dict[str, Any] = {}
-    rows = {"slow": lambda: time.sleep(0.02) or {"done": True}, "late": dict, "later": dict}  # type: ignore[func-returns-value]
-    SCRIPT["run"](rows, time.perf_counter() + 0.01, found, "cpu", lambda: None)
-    assert found["rows"]["slow"]["done"]
-    assert found["left_out"] == ["late", "later"]
-
-
-def test_a_row_that_fails_leaves_its_error_and_the_settings_of_the_process_alone() -> None:
-    def fails() -> Any:
-        make_deterministic(torch.device("cuda"), "tf32")
-        assert torch.are_deterministic_algorithms_enabled()
-        raise ValueError("why")
-
-    def settings() -> Any:
-        cudnn, deterministic = torch.backends.cudnn, torch.utils.deterministic
-        places = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
-        precisions = [place.fp32_precision for place in places]
-        filled = deterministic.fill_uninitialized_memory
-        return precisions, torch.are_deterministic_algorithms_enabled(), filled, cudnn.benchmark
-
-    found: dict[str, Any] = {}
-    before = settings()
-    SCRIPT["run"]({"bad": fails, "good": dict}, time.perf_counter() + 60, found, "cpu", lambda: None)
-    assert found["rows"]["bad"]["error"] == "ValueError: why"
-    assert found["rows"].keys() == {"bad", "good"}
-    assert settings() == before

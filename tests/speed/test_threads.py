@@ -30,22 +30,6 @@ def test_the_number_of_clients_at_a_time_changes_no_byte(model: str, monkeypatch
         assert all(alone[n].numpy().tobytes() == side_by_side[n].numpy().tobytes() for n in alone)
 
 
-@pytest.mark.parametrize(("model", "worth", "threads"), [("mlp", 10**8, 1), ("mlp", 0, 3), ("cnn", 10**8, 3)])
-def test_small_dense_models_are_scored_in_one_thread(
-    model: str, worth: int, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, real = set(), outputs.side_by_side
-
-    def watched(threads: int, *jobs: Any) -> Any:
-        asked.add(threads)
-        return real(threads, *jobs)
-
-    monkeypatch.setattr(outputs, "_THREADS_PAY", worth)
-    monkeypatch.setattr(outputs, "side_by_side", watched)
-    trained(settings={"model": model}, threads=3)
-    assert asked == {threads}
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "momentum"),

@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from bench.rng import generator
-from tests.warm import Start
+from tests.warm import PATIENCE, Start
 
+Bench = Callable[..., str]
 Write = Callable[..., Path]
 
 
@@ -42,6 +43,19 @@ def write(arrays: Path, tmp_path: Path) -> Write:
         return path
 
     return write
+
+
+@pytest.fixture
+def bench(start_in: Start, tmp_path: Path) -> Bench:
+    """Run the command `bench` to its end, and check that its exit status is `code`; what it said."""
+
+    def run(*arguments: object, folder: Path = tmp_path, code: int = 0) -> str:
+        with start_in([*map(str, arguments)], folder) as process:
+            out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == code, out + err
+        return out + err
+
+    return run
 
 
 @pytest.fixture

@@ -69,16 +69,6 @@ def test_a_trial_trains_and_validates_on_what_an_honest_cell_does(write: Write) 
     assert len(honest.global_test) > 0
 
 
-@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
-def test_no_partition_gives_a_trial_test_samples(write: Write, partition: str) -> None:
-    (cell, _) = load_study(str(write()), []).arms[0].cells
-    changed = cell.model_copy(
-        update={"partition": partition, "alpha": None if partition == "iid" else 1.0, "partition_options": {}}
-    )
-    found = load_partition(_blind(changed), load_dataset(_blind(changed), Path("data")))
-    assert sum(map(len, found.test)) + len(found.global_test) == 0
-
-
 def test_a_trial_may_train_on_parts_of_the_official_test_split_that_are_dealt_out(write: Write, tmp_path: Path) -> None:
     (cell, _) = load_study(str(write()), []).arms[0].cells
     changed = cell.model_copy(update={"partition_options": {"shares": [0.5, 0.2, 0.3]}})

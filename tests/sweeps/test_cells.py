@@ -19,9 +19,8 @@ from sweeps.run import open_studies
 from sweeps.session import _cells_so_far
 from sweeps.storage import study_storage
 from sweeps.study_reader import load_study
-from tests.sweeps.conftest import Write
+from tests.sweeps.conftest import Bench, Write
 from tests.sweeps.helpers import run, trials
-from tests.warm import PATIENCE, Start
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
@@ -63,11 +62,7 @@ class Failing(Method):
 '''
 
 
-def ended(start: Start, *command: object) -> tuple[int, str]:
-    """Exit status of a command and what it said."""
-    with start(*command) as process:
-        texts = process.communicate(timeout=PATIENCE)
-    return process.returncode, "".join(texts)
+SWEEP = ("sweep", "--device", "cpu", "--no-tracking", "--no-page", "-q")
 
 
 def write_readings(folder: Path, draw: int) -> None:
@@ -78,7 +73,7 @@ def write_readings(folder: Path, draw: int) -> None:
 
 @pytest.mark.long
 def test_finalists_on_the_user_s_data_count_and_other_data_begin_another_search(
-    write: Write, start: Start, tmp_path: Path
+    write: Write, bench: Bench, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(DATA)
     grid = {"methods": ["fedavg"], "datasets": ["readings_of_a_study"], "rounds": 1}
@@ -87,8 +82,7 @@ def test_finalists_on_the_user_s_data_count_and_other_data_begin_another_search(
     cells: list[set[str]] = []
     for draw in range(2):
         write_readings(tmp_path, draw)
-        command = ["--study", file, "--plugin", "mine.py", "--data-root", ".", "--out", folder, "--no-page", "-q"]
-        assert ended(start, *command)[0] == 0
+        bench(*SWEEP, "--study", file, "--plugin", "mine.py", "--data-root", ".", "--out", folder)
         load_file(tmp_path / "mine.py")
         listed = load_run(folder).cells
         cells.append({cell.id for cell in listed})
@@ -110,17 +104,16 @@ def test_finalists_on_the_user_s_data_count_and_other_data_begin_another_search(
 
 
 @pytest.mark.long
-def test_a_finalist_that_fails_is_named_and_the_command_fails(write: Write, start: Start, tmp_path: Path) -> None:
+def test_a_finalist_that_fails_is_named_and_the_command_fails(write: Write, bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
     space = {"failing.kind": [0, 1, 2]}
     file = write(grid={"methods": ["failing"], "rounds": 1}, sampler="grid", trials=None, space=space, objective="gm")
-    command = ["--study", file, "--plugin", "failing.py", "--out", tmp_path / "run", "--no-page", "-q"]
-    code, text = ended(start, *command)
-    assert code == 1
+    command = [*SWEEP, "--study", file, "--plugin", "failing.py", "--out", tmp_path / "run"]
+    text = bench(*command, code=1)
     assert text.count("failing blobs trial 1: kind=1 alpha=1 seed=102: failed: RuntimeError: out of order") == 1
     assert "Finalists whose further runs diverged or failed are left out of the choice." in text
     (tmp_path / "well").touch()
-    assert ended(start, *command)[0] == 0
+    bench(*command)
 
 
 @pytest.mark.long

@@ -2,9 +2,7 @@
 
 import csv
 import hashlib
-import json
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -21,29 +19,11 @@ from tests.conftest import ROOT
 from tests.engine.problems import METHOD_NAMES, needed
 from tests.reports import conftest
 from tests.reports.browser import assert_alive, look, needs_browser
-from tests.reports.conftest import name_cases, write_store
+from tests.reports.conftest import change_run, name_cases, write_store
 from tests.warm import Python, Start
 
 ENTRIES = ROOT / "reports" / "league" / "entries" / "league_2_small"
 TASKS, SEEDS = 8, 28
-
-
-@pytest.mark.parametrize(
-    ("study", "tasks", "draws", "trials", "seeds"),
-    [("league_1_small", 12, 1, 8, 5), ("league_2_small", TASKS, 4, 8, 7), ("league_2_photos", 3, 5, 3, 1)],
-)
-def test_the_definition_is_as_the_rules_say(study: str, tasks: int, draws: int, trials: int, seeds: int) -> None:
-    """Tasks with a name each, fresh seeds for each draw of tuning, one budget, public samples for those that need
-    them."""
-    arms = load_study(study, ["methods=[fedavg]"]).arms
-    assert (
-        len({(arm.cells[0].dataset_options.get("path"), arm.cells[0].dataset, arm.cells[0].case) for arm in arms})
-        == tasks
-    )
-    assert len(arms) == tasks * draws
-    assert all(arm.cells[0].public for arm in arms)
-    assert {(arm.trials, len(arm.report_seeds)) for arm in arms} == {(trials, seeds)}
-    assert len({seed for arm in arms for seed in arm.report_seeds}) == draws * seeds
 
 
 @pytest.mark.long
@@ -87,26 +67,6 @@ def test_entries_on_photographs_are_left_out_where_their_files_are_not(
     assert f'[ {2 - left_out} = 2 ] || echo "left out' in said
 
 
-@pytest.mark.long
-def test_a_second_name_stands_where_the_first_does(tmp_path: Path) -> None:
-    """FedAvg under two labels, GM: one tier and one rank, and it says whose."""
-    run = write_store(tmp_path / "run", methods=("fedavg", "ditto", "scd"))
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    twins = [
-        {**cell, "label": "again", "settings": {**cell["settings"], "label": "again"}}
-        for cell in info["cells"]
-        if cell["label"] == "fedavg"
-    ]
-    (run / "run.json").write_text(json.dumps({**info, "cells": info["cells"] + twins}), encoding="utf-8")
-    page = write_league([run], tmp_path / "page", "test")
-    with open(page.parent / "main_gm.csv", encoding="utf-8") as file:
-        found = {(row["row"], row["column"]): row for row in csv.DictReader(file)}
-    for column in ("rank", "tier"):
-        one, other = found["fedavg", column], found["again", column]
-        assert (one["value"], column == "tier" or one["note"]) == (other["value"], column == "tier" or other["note"])
-    assert found["again", "tier"]["note"] == "= fedavg"
-
-
 SIMPLE = ("local", "finetune")
 METHODS = (*SIMPLE, "ditto", "scd", "fedavg", "centralized")
 
@@ -125,27 +85,10 @@ def two_families(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_gains_are_averaged_by_families(two_families: Path) -> None:
-    """Two digits' tasks count as much as the one of `synthetic`; rows are in the order of the log-odds."""
-    main, gain = (entries(two_families.parent / f"{name}.csv") for name in ("main_pm", "tables/gain"))
-    weights = {"case 1.0": 0.5, "case 0.5": 0.25, "case 0.1": 0.25}
-    for row in ("ditto", "scd"):
-        above = {task: main[row, task] - max(main[name, task] for name in SIMPLE) for task in weights}
-        expected = sum(weight * above[task] for task, weight in weights.items())
-        assert gain[row, "mean"] == pytest.approx(expected, abs=0.02)
-        assert abs(expected - sum(above.values()) / 3) > 0.1  # a plain mean is another number
-        assert gain[row, "95 % low"] < gain[row, "mean"] < gain[row, "95 % high"]
-        assert main[row, "mean"] == pytest.approx(sum(w * main[row, task] for task, w in weights.items()), abs=0.02)
-    order = [row for row, column in main if column == "log-odds"]
-    assert order == sorted(order, key=lambda row: -main[row, "log-odds"])
-
-
-@pytest.mark.long
 def test_what_a_method_does_not_train_is_in_brackets_and_last(two_families: Path) -> None:
     """FedAvg's personalized models and the bound, in every table of personalized models."""
     for name in ("main_pm", "tables/gain", "tables/score", "tables/worse_off"):
-        with open(two_families.parent / f"{name}.csv", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if row["value"]]
+        rows = rows_of(two_families.parent / f"{name}.csv")
         bracketed = {row["row"] for row in rows if row["derived"]}
         assert bracketed == {"fedavg", "centralized"}, name
         assert {row["row"] for row in rows[-2:]} <= bracketed, name
@@ -153,26 +96,32 @@ def test_what_a_method_does_not_train_is_in_brackets_and_last(two_families: Path
 
 
 @pytest.mark.long
-def test_the_interval_is_student_s_over_seeds(two_families: Path) -> None:
-    """Of the seeds' own averages of paired differences, by SciPy."""
+def test_gains_are_averaged_by_families_with_student_s_interval_over_seeds(two_families: Path) -> None:
+    """Two digits' tasks count as much as the one of `synthetic`. By SciPy, of the seeds' averages of paired
+    differences; rows are in the order of the log-odds."""
     store = by_case(load([two_families.parents[1] / "run"]))
     best = {task: max(SIMPLE, key=lambda row: np.mean(list(_pm(store, row, task).values()))) for task in store.tasks}
     weights = {"case 1.0": 0.5, "case 0.5": 0.25, "case 0.1": 0.25}
-    seeds = [
-        sum(w * (_pm(store, "scd", task)[seed] - _pm(store, best[task], task)[seed]) for task, w in weights.items())
-        for seed in ("0", "1", "2")
-    ]
-    interval = stats.ttest_1samp(seeds, 0).confidence_interval()
-    gain = entries(two_families.parent / "tables" / "gain.csv")
-    assert gain["scd", "95 % low"] == pytest.approx(interval.low, abs=0.006)
-    assert gain["scd", "95 % high"] == pytest.approx(interval.high, abs=0.006)
+    main, gain = (entries(two_families.parent / f"{name}.csv") for name in ("main_pm", "tables/gain"))
+    for row in ("ditto", "scd"):
+        gains = {
+            seed: [_pm(store, row, task)[seed] - _pm(store, best[task], task)[seed] for task in weights]
+            for seed in ("0", "1", "2")
+        }
+        seeds = [np.dot(list(weights.values()), of_tasks) for of_tasks in gains.values()]
+        assert gain[row, "mean"] == pytest.approx(np.mean(seeds), abs=0.006)
+        assert abs(np.mean(seeds) - np.mean(list(gains.values()))) > 0.1  # a plain mean is another number
+        for name, level in (("95 %", 0.95), ("corrected", 1 - 0.05 / 2)):
+            interval = stats.ttest_1samp(seeds, 0).confidence_interval(level)
+            assert gain[row, f"{name} low"] == pytest.approx(interval.low, abs=0.006)
+            assert gain[row, f"{name} high"] == pytest.approx(interval.high, abs=0.006)
+        assert main[row, "mean"] == pytest.approx(sum(w * main[row, task] for task, w in weights.items()), abs=0.02)
     compared = {row for row, column in gain if column == "corrected low"}
     assert compared == {"ditto", "scd"}  # neither a generic model nor the bound is a candidate
-    corrected = stats.ttest_1samp(seeds, 0).confidence_interval(1 - 0.05 / 2)
-    assert gain["scd", "corrected low"] == pytest.approx(corrected.low, abs=0.006)
-    assert gain["scd", "corrected high"] == pytest.approx(corrected.high, abs=0.006)
     best_gain = f"{gain['ditto', 'mean']:+.2f} [{gain['ditto', 'corrected low']:.2f}"
     assert f"ditto {best_gain}" in (two_families.parent / "index.html").read_text(encoding="utf-8")
+    order = [row for row, column in main if column == "log-odds"]
+    assert order == sorted(order, key=lambda row: -main[row, "log-odds"])
 
 
 def _pm(store: Store, row: str, task: str) -> dict[str, float]:
@@ -183,11 +132,7 @@ def _pm(store: Store, row: str, task: str) -> dict[str, float]:
 def test_cases_of_one_name_on_two_data_sets_are_two_tasks(tmp_path: Path) -> None:
     """As in the full tier, where CIFAR-10 and CIFAR-100 have the same cases."""
     run = write_store(tmp_path / "run", methods=("fedavg", "ditto"))
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    for cell in info["cells"]:
-        cell["settings"]["case"] = "skew"
-    (run / "run.json").write_text(json.dumps(info), encoding="utf-8")
-    store = load([run])
+    store = load([change_run(run, lambda cell: {"case": "skew"})])
     assert len(store.tasks) > 1
     assert by_case(store).tasks == store.tasks
 
@@ -208,15 +153,18 @@ def test_the_personalization_score_is_a_place_between_two_references(two_familie
         families = [np.mean(one) for one in (digits, synthetic) if one]
         assert score[row, "mean"] == pytest.approx(np.mean(families), abs=0.02)
         assert score[row, "95 % low"] < score[row, "mean"] < score[row, "95 % high"]
-    with open(two_families.parent / "tables" / "leaders_pm.csv", encoding="utf-8") as file:
-        assert all(row["note"] != "centralized" for row in csv.DictReader(file))
+    assert "centralized" not in {row["note"] for row in rows_of(two_families.parent / "tables" / "leaders_pm.csv")}
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    """The entries of a table that have a value."""
+    with open(file, encoding="utf-8") as open_file:
+        return [row for row in csv.DictReader(open_file) if row["value"]]
 
 
 def entries(file: Path) -> dict[tuple[str, str], float]:
     """The numbers of a table by row and column."""
-    with open(file, encoding="utf-8") as open_file:
-        rows = list(csv.DictReader(open_file))
-    return {(row["row"], row["column"]): float(row["value"]) for row in rows if row["value"]}
+    return {(row["row"], row["column"]): float(row["value"]) for row in rows_of(file)}
 
 
 @pytest.fixture(scope="module")
@@ -247,46 +195,22 @@ def test_the_page_in_a_browser(page: Path, tmp_path: Path, size: str) -> None:
 
 
 @pytest.mark.long
-def test_personalized_models_that_are_the_generic_one_are_in_brackets(page: Path) -> None:
-    """FedBN on a network without normalisation layers; Ditto's are its own."""
-    with open(page.parent / "main_pm.csv", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["value"]]
+def test_leaders_are_those_of_the_main_table_beside_an_interval_that_allows_for_the_choice(page: Path) -> None:
+    """The first of a task has the column's highest mean among methods with a rank of their own. FedBN has none on a
+    network without normalisation layers: its personalized models are the generic one."""
+    rows, leaders = (rows_of(page.parent / name) for name in ("main_pm.csv", "tables/leaders_pm.csv"))
     assert {row["row"] for row in rows if row["derived"]} == {"fedavg", "fedbn"}
-    with open(page.parent / "tables" / "leaders_pm.csv", encoding="utf-8") as file:
-        leaders = [row["note"] for row in csv.DictReader(file) if row["column"] in ("first", "second", "third")]
-    assert "fedbn" not in leaders
-
-
-@pytest.mark.long
-def test_a_text_of_many_cells_stands_on_the_page_once(page: Path) -> None:
-    """The path and the partitions; five rows would repeat them a thousand times."""
-    text = page.read_text(encoding="utf-8")
-    assert text.count("intra_op_threads 1") == len(set(re.findall("device cpu[^<]*", text)))
-    assert text.count("training samples (min") == TASKS * SEEDS
-
-
-@pytest.mark.long
-def test_leaders_are_those_of_the_main_table(page: Path) -> None:
-    """The first of a task has the column's highest mean among methods with a rank of their own."""
-    with open(page.parent / "main_pm.csv", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["value"] and not row["derived"]]
-    with open(page.parent / "tables" / "leaders_pm.csv", encoding="utf-8") as file:
-        leaders = [row for row in csv.DictReader(file) if row["column"] == "first"]
-    assert len(leaders) == TASKS
-    for leader in leaders:
-        of_task = {row["row"]: float(row["value"]) for row in rows if row["column"] == leader["row"]}
+    assert "fedbn" not in {row["note"] for row in leaders if row["column"] in ("first", "second", "third")}
+    first = [row for row in leaders if row["column"] == "first"]
+    assert len(first) == TASKS
+    for leader in first:
+        of_task = {r["row"]: float(r["value"]) for r in rows if r["column"] == leader["row"] and not r["derived"]}
         assert leader["note"] == max(of_task, key=lambda name: of_task[name])
         assert float(leader["value"]) == of_task[leader["note"]]
-
-
-@pytest.mark.long
-def test_a_leader_stands_beside_an_interval_that_allows_for_its_choice(page: Path) -> None:
-    """First minus the best of the others: the interval of the comparisons with the best, on every task."""
-    with open(page.parent / "tables" / "leaders_pm.csv", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["group"] == "first minus best other"]
-    assert len(rows) == 3 * TASKS
-    for points, low, high in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-        assert float(low["value"]) <= float(points["value"]) <= float(high["value"])
+    distances = [float(row["value"]) for row in leaders if row["group"] == "first minus best other"]
+    assert len(distances) == 3 * TASKS
+    for points, low, high in zip(distances[::3], distances[1::3], distances[2::3], strict=True):
+        assert low <= points <= high
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +25,7 @@ from sweeps.study import FINALISTS, Study
 from sweeps.study_reader import load_study
 from tests.conftest import ROOT
 from tests.runs.forger import write_rows
-from tests.warm import PATIENCE, Start
+from tests.sweeps.conftest import Bench
 
 SMALL = "league_1_small"
 """Its entries are no longer shipped, and stay readable: one is kept beside the tests."""
@@ -39,6 +38,7 @@ DEFINITION = {
 """Digests of what the study files mean, whatever the method."""
 FILE = Path("mine.tar.xz")
 KEPT = ROOT / "tests" / "entries" / SMALL / f"fedper{SUFFIX}"
+Admit = Callable[[RunView], None]
 SHIPPED = ROOT / "reports" / "league" / "entries" / "league_2_small" / f"fedper{SUFFIX}"
 
 
@@ -62,6 +62,11 @@ def changed(entry: RunView, which: Callable[[CellView], bool], **settings: Any) 
         for cell in entry.cells
     ]
     return replace(entry, cells=cells)
+
+
+def first_cell(**settings: Any) -> Callable[[RunView], RunView]:
+    """An edit: other settings of the entry's first cell."""
+    return lambda entry: changed(entry, lambda cell: cell is entry.cells[0], **settings)
 
 
 @pytest.mark.parametrize("name", DEFINITION)
@@ -89,18 +94,6 @@ def _of_all_methods(cell: Settings) -> dict[str, Any]:
     return {key: value for key, value in scientific(cell).items() if key not in ("method", "hp")}
 
 
-@pytest.fixture(scope="module")
-def trusting(study: Study, entry: RunView) -> Callable[[RunView], None]:
-    """Admits an entry by all rules but that its files agree, as if its checksum were listed."""
-
-    def admit(run: RunView) -> None:
-        admission = Admission(study, {"fedper": KEPT})
-        admission.admit(KEPT, run)
-
-    admit(entry)
-    return admit
-
-
 @pytest.mark.parametrize(
     ("name", "division"),
     [
@@ -122,6 +115,24 @@ def test_the_shipped_entries_keep_to_the_definition(name: str, division: Divisio
         assert {cell.label for cell in run.cells} == {file.name.removesuffix(SUFFIX)}  # names are reserved by file
 
 
+@pytest.fixture(scope="module")
+def trusting(study: Study, entry: RunView) -> Admit:
+    """Admits an entry by all rules but that its files agree, as if its checksum were listed."""
+
+    def admit(run: RunView) -> None:
+        Admission(study, {"fedper": KEPT}).admit(KEPT, run)
+
+    admit(entry)
+    return admit
+
+
+@pytest.fixture
+def tables(entry: RunView, tmp_path: Path) -> RunView:
+    """The entry with copies of its tables, which a test may edit."""
+    shutil.copytree(entry.path, tmp_path / "entry", ignore=lambda _, names: [n for n in names if "." not in n])
+    return replace(entry, path=tmp_path / "entry")
+
+
 def without(entry: RunView, which: Callable[[CellView], bool]) -> RunView:
     return replace(entry, cells=[cell for cell in entry.cells if not which(cell)])
 
@@ -130,7 +141,18 @@ def is_first_task(cell: CellView) -> bool:
     return cell.settings.case == "skew 1"
 
 
-MISSING: dict[str, tuple[Callable[[RunView], RunView], str]] = {
+def of_one_seed(entry: RunView) -> RunView:
+    """Each task's first cell in place of all five."""
+    firsts = {cell.settings.case: cell for cell in reversed(entry.cells)}
+    return replace(entry, cells=[firsts[cell.settings.case] for cell in entry.cells])
+
+
+def unfinished(entry: RunView) -> RunView:
+    first, *others = entry.cells
+    return replace(entry, cells=[replace(first, status=Status(state="failed", reason="no memory")), *others])
+
+
+WRONG_CELLS: dict[str, tuple[Callable[[RunView], RunView], str]] = {
     "one task": (
         lambda entry: without(entry, lambda cell: not is_first_task(cell)),
         "digits skew 0.1 alpha=0.1: it has no cell; an entry of league_1_small has the seeds 0, 1, 2, 3, 4",
@@ -143,32 +165,36 @@ MISSING: dict[str, tuple[Callable[[RunView], RunView], str]] = {
         lambda entry: without(entry, lambda cell: cell.settings.case == "shards" and cell.settings.seed == 0),
         "digits shards: it has the seeds 1, 2, 3, 4; an entry",
     ),
-    "a seed for all": (
-        lambda entry: replace(
-            entry, cells=[next(one for one in entry.cells if one.settings.case == c.settings.case) for c in entry.cells]
-        ),
-        "digits skew 1 alpha=1: it has the seeds 0, 0, 0, 0, 0; an entry",
+    "a seed for all": (of_one_seed, "digits skew 1 alpha=1: it has the seeds 0, 0, 0, 0, 0; an entry"),
+    "an unfinished cell": (unfinished, r"fedper digits skew 1 alpha=1 seed=0 is not done \(failed; no memory\)"),
+    "another task": (first_cell(case="mine"), "league_1_small has no such task"),
+    "other settings": (
+        first_cell(rounds=48, model_options={"hidden": 64, "layers": 1}),
+        "not a cell of league_1_small: model_options is .*64.*, not .*32.*; rounds is 48, not 24",
     ),
-    "an unfinished cell": (
-        lambda entry: replace(
-            entry, cells=[replace(entry.cells[0], status=Status(state="failed", reason="no memory")), *entry.cells[1:]]
-        ),
-        r"fedper digits skew 1 alpha=1 seed=0 is not done \(failed; no memory\)",
+    "another seed": (first_cell(seed=5), "league_1_small has the seeds 0, 1, 2, 3, 4 only"),
+    "tests as validation": (first_cell(protocol="paper"), 'protocol is "paper", not "honest"'),
+    "outside the range": (
+        first_cell(lr=2.0),
+        r"lr = 2 is outside the range of league_1_small, 0.02 to 1 \(log\)",
+    ),
+    "a setting for one seed": (first_cell(lr=0.5), "tuning chooses one setting for all seeds of a task"),
+    "what is not searched": (
+        lambda entry: changed(entry, lambda cell: True, hp={"personal": ["blocks"]}),
+        r'personal = \["blocks"\] was not searched, and is not \["head"\]',
     ),
 }
 
 
-@pytest.mark.parametrize(("edit", "said"), MISSING.values(), ids=MISSING.keys())
-def test_an_entry_without_a_cell_is_refused(
-    trusting: Callable[[RunView], None], entry: RunView, edit: Callable[[RunView], RunView], said: str
+@pytest.mark.parametrize(("edit", "said"), WRONG_CELLS.values(), ids=WRONG_CELLS.keys())
+def test_an_entry_with_other_cells_is_refused(
+    trusting: Admit, entry: RunView, edit: Callable[[RunView], RunView], said: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=f"fedper.tar.xz: .*{said}"):
         trusting(edit(entry))
 
 
-def test_only_an_untuned_task_may_be_left_out(
-    trusting: Callable[[RunView], None], study: Study, entry: RunView, tmp_path: Path
-) -> None:
+def test_only_an_untuned_task_may_be_left_out(trusting: Admit, study: Study, entry: RunView, tables: RunView) -> None:
     """And its trials say so, none of which came to its end. It leaves the method without a rank; to publish, any whole
     task may be left out, but no seed of one."""
     few = without(entry, is_first_task)
@@ -177,34 +203,30 @@ def test_only_an_untuned_task_may_be_left_out(
         Admission(study, {}, whole=False).admit(FILE, without(entry, lambda cell: cell.settings.seed == 4))
     with pytest.raises(UserError, match="it has no cell"):
         trusting(few)
-    shutil.copytree(entry.path, tmp_path / "entry", ignore=lambda _, names: [n for n in names if "." not in n])
-    edit_table(tmp_path / "entry" / "tuning.csv", "fedper,,chosen,,,,,lr=0.208", f"fedper,,chosen,,,,,{NOTHING_CHOSEN}")
-    untuned = replace(few, path=tmp_path / "entry")
-    with pytest.raises(
-        UserError, match=r"skew 1 alpha=1: it has no cell, and trials_0.csv has trials that came to their"
-    ):
+    tuning, trials = tables.path / "tuning.csv", tables.path / "trials_0.csv"
+    edit_table(tuning, "fedper,,chosen,,,,,lr=0.208", f"fedper,,chosen,,,,,{NOTHING_CHOSEN}")
+    untuned = replace(few, path=tables.path)
+    with pytest.raises(UserError, match=r"skew 1 alpha=1: it has no cell, and trials_0\.csv has trials that came"):
         trusting(untuned)
-    table = tmp_path / "entry" / "trials_0.csv"
-    table.write_text(table.read_text(encoding="utf-8").replace("complete", "pruned"), encoding="utf-8")
-    edit_table(tmp_path / "entry" / "tuning.csv", "fedper,,pruned,2", "fedper,,pruned,8")
+    trials.write_text(trials.read_text(encoding="utf-8").replace("complete", "pruned"), encoding="utf-8")
+    edit_table(tuning, "fedper,,pruned,2", "fedper,,pruned,8")
     trusting(untuned)
-    table.unlink()
+    trials.unlink()
     with pytest.raises(UserError, match=r"trials_0.csv, the table of its trials, is not in the entry"):
         trusting(untuned)
 
 
-def test_a_task_has_one_line_of_tuning(trusting: Callable[[RunView], None], entry: RunView, tmp_path: Path) -> None:
+def test_a_task_has_one_line_of_tuning(trusting: Admit, tables: RunView) -> None:
     """Under its old and its new name it could have two, of which one chooses nothing."""
-    shutil.copytree(entry.path, tmp_path / "entry", ignore=lambda _, names: [n for n in names if "." not in n])
-    edit_table(tmp_path / "entry" / "tuning.csv", "digits skew 1 alpha=1", "digits skew 1")
-    renamed = replace(entry, path=tmp_path / "entry")
-    trusting(renamed)
-    lines = (entry.path / "tuning.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    file = tables.path / "tuning.csv"
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    edit_table(file, "digits skew 1 alpha=1", "digits skew 1")
+    trusting(tables)
     second = lines[1 : 1 + next(at for at, line in enumerate(lines[2:], start=1) if ",task," in line)]
-    with open(tmp_path / "entry" / "tuning.csv", "a", encoding="utf-8") as file:
-        file.writelines(second)
+    with open(file, "a", encoding="utf-8") as open_file:
+        open_file.writelines(second)
     with pytest.raises(UserError, match=r"tuning.csv has a task twice, under two names"):
-        trusting(renamed)
+        trusting(tables)
 
 
 def edit_table(path: Path, old: str, new: str) -> None:
@@ -213,51 +235,20 @@ def edit_table(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
-ROGUES = {
-    "another task": ({"case": "mine"}, "league_1_small has no such task"),
-    "other settings": (
-        {"rounds": 48, "model_options": {"hidden": 64, "layers": 1}},
-        "not a cell of league_1_small: model_options is .*64.*, not .*32.*; rounds is 48, not 24",
+WRONG_TABLES = {
+    "more trials": (
+        "tuning.csv",
+        "trials,8",
+        "trials,16",
+        "digits skew 1 alpha=1: tuned with 16 trials; league_1_small",
     ),
-    "another seed": ({"seed": 5}, "league_1_small has the seeds 0, 1, 2, 3, 4 only"),
-    "tests as validation": ({"protocol": "paper"}, 'protocol is "paper", not "honest"'),
-    "outside the range": ({"lr": 2.0}, r"lr = 2 is outside the range of league_1_small, 0.02 to 1 \(log\)"),
-    "a setting for one seed": ({"lr": 0.5}, "tuning chooses one setting for all seeds of a task"),
-}
-
-
-@pytest.mark.parametrize(("settings", "said"), ROGUES.values(), ids=ROGUES.keys())
-def test_an_entry_with_other_cells_is_refused(study: Study, entry: RunView, settings: Any, said: str) -> None:
-    rogue = changed(entry, lambda cell: cell is entry.cells[0], **settings)
-    with pytest.raises(UserError, match=f"mine.tar.xz: fedper digits .*seed=.: .*{said}"):
-        Admission(study, {}).admit(FILE, rogue)
-
-
-TABLES = {
-    "more trials": (r"(trials),8\b", r"\1,16", "digits skew 1 alpha=1: tuned with 16 trials; league_1_small has 8"),
     "another range": (
+        "tuning.csv",
         "lr: 0.02 to 1",
         "lr: 0.01 to 1",
         r"tuned over lr: 0.01 to 1 \(log\); league_1_small has lr: 0.02",
     ),
-    "a task untuned": ("skew 0.1", "skew 0.2", "digits skew 0.1 alpha=0.1: tuning.csv has no line of it"),
-}
-
-
-@pytest.mark.parametrize(("pattern", "text", "said"), TABLES.values(), ids=TABLES.keys())
-def test_an_entry_with_another_budget_is_refused(
-    study: Study, entry: RunView, tmp_path: Path, pattern: str, text: str, said: str
-) -> None:
-    table = (entry.path / "tuning.csv").read_text(encoding="utf-8")
-    (tmp_path / "tuning.csv").write_text(re.sub(pattern, text, table), encoding="utf-8")
-    with pytest.raises(UserError, match=f"mine.tar.xz: .*{said}"):
-        Admission(study, {}).admit(FILE, replace(entry, path=tmp_path))
-    (tmp_path / "tuning.csv").unlink()
-    with pytest.raises(UserError, match=r"mine.tar.xz has no tuning.csv: it was not tuned"):
-        Admission(study, {}).admit(FILE, replace(entry, path=tmp_path))
-
-
-UNCHOSEN = {
+    "a task untuned": ("tuning.csv", "skew 0.1", "skew 0.2", "digits skew 0.1 alpha=0.1: tuning.csv has no line of it"),
     "another choice": ("tuning.csv", "lr=0.208", "lr=0.2", "its cells have lr=0.208, and tuning.csv chooses lr=0.2"),
     "nothing chosen": (
         "tuning.csv",
@@ -265,125 +256,82 @@ UNCHOSEN = {
         NOTHING_CHOSEN,
         "its cells have lr=0.208, and tuning.csv chooses none",
     ),
-    "no such trial": (
-        "trials_0.csv",
-        "4,,lr,0.208000",
-        "4,,lr,0.209000",
-        "no trial of trials_0.csv that came to its end",
-    ),
+    "no such trial": ("trials_0.csv", "4,,lr,0.208", "4,,lr,0.209", "no trial of trials_0.csv that came to its end"),
     "a pruned trial": (
         "trials_0.csv",
         "4,,state,,,,,complete",
         "4,,state,,,,,pruned",
-        "3 of them pruned; tuning.csv says",
+        "3 of them pruned; tuning.csv say",
     ),
     "seven trials": ("trials_0.csv", "\n7,", "\n6,", "has 7 trials"),
     "garbage": ("trials_0.csv", "4,,PM,90.20", "4,,PM,good", "its tables of tuning are not what the harness writes"),
 }
 
 
-@pytest.mark.parametrize(("name", "old", "new", "said"), UNCHOSEN.values(), ids=UNCHOSEN.keys())
-def test_a_setting_that_tuning_does_not_choose_is_refused(
-    trusting: Callable[[RunView], None], entry: RunView, tmp_path: Path, name: str, old: str, new: str, said: str
+@pytest.mark.parametrize(("name", "old", "new", "said"), WRONG_TABLES.values(), ids=WRONG_TABLES.keys())
+def test_an_entry_that_was_tuned_otherwise_is_refused(
+    trusting: Admit, tables: RunView, name: str, old: str, new: str, said: str
 ) -> None:
-    shutil.copytree(entry.path, tmp_path / "entry", ignore=lambda _, names: [n for n in names if "." not in n])
-    table = tmp_path / "entry" / name
+    table = tables.path / name
     text = table.read_text(encoding="utf-8")
     assert old in text
-    table.write_text(text.replace(old, new) if "trials" in said else text.replace(old, new, 1), encoding="utf-8")
+    table.write_text(text.replace(old, new) if name == "trials_0.csv" else text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(UserError, match=said):
-        trusting(replace(entry, path=tmp_path / "entry"))
+        trusting(tables)
     table.unlink()
-    with pytest.raises(UserError, match=f"has no {name}|{name}, the table of its trials, is not in the entry"):
-        trusting(replace(entry, path=tmp_path / "entry"))
+    with pytest.raises(UserError, match=f"has no {name}: it was not tuned|{name}, the table of its trials, is not in"):
+        trusting(tables)
 
 
-def test_a_setting_that_three_others_beat_is_refused(
-    trusting: Callable[[RunView], None], entry: RunView, tmp_path: Path
-) -> None:
+def test_a_setting_that_three_others_beat_is_refused(trusting: Admit, tables: RunView) -> None:
     """One of the best three is chosen; which of them, only their further runs say."""
-    shutil.copytree(entry.path, tmp_path / "entry", ignore=lambda _, names: [n for n in names if "." not in n])
     for trial, pm in (("0", "83.75"), ("1", "88.78")):
-        edit_table(tmp_path / "entry" / "trials_0.csv", f"{trial},,PM,{pm}", f"{trial},,PM,99.0{trial}")
-    trusted = replace(entry, path=tmp_path / "entry")
+        edit_table(tables.path / "trials_0.csv", f"{trial},,PM,{pm}", f"{trial},,PM,99.0{trial}")
     with pytest.raises(UserError, match=r"3 settings of trials_0.csv are better than that of its cells"):
-        trusting(trusted)
+        trusting(tables)
 
 
-def test_what_is_not_searched_is_the_methods_default(trusting: Callable[[RunView], None], entry: RunView) -> None:
-    with pytest.raises(UserError, match=r'personal = \["blocks"\] was not searched, and is not \["head"\]'):
-        trusting(changed(entry, lambda cell: True, hp={"personal": ["blocks"]}))
-
-
-def test_an_entry_is_called_as_its_method_which_is_known(
+def test_an_entry_is_of_one_known_method_and_called_as_that(
     study: Study, entry: RunView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So neither a method that nobody can look at nor the bound under another name stands among the ranked ones."""
-    unknown = replace(entry, cells=[replace(cell, label="mine") for cell in entry.cells])
-    with pytest.raises(UserError, match="the entry is called 'mine' and its method is 'fedper'"):
-        Admission(study, {}).admit(FILE, unknown)
-    with pytest.raises(UserError, match=r"there is no method 'mine' here, .* --plugin FILE.py"):
-        Admission(study, {}).admit(FILE, changed(unknown, lambda cell: True, method="mine"))
-    renamed = [
-        replace(c, label="mine", settings=c.settings.model_copy(update={"method": "centralized"})) for c in entry.cells
-    ]
-    with pytest.raises(UserError, match="the entry is called 'mine' and its method is 'centralized'"):
-        Admission(study, {}).admit(FILE, replace(entry, cells=renamed))
-    monkeypatch.setattr(METHODS.get("fedper"), "bound", True, raising=False)
-    with pytest.raises(UserError, match="fedper sees all clients' data"):
-        Admission(study, {}).admit(FILE, entry)
 
+    def refused(run: RunView, said: str, taken: dict[str, Path]) -> None:
+        with pytest.raises(UserError, match=said):
+            Admission(study, taken).admit(FILE, run)
 
-def test_an_entry_has_one_name_and_one_method(study: Study, entry: RunView) -> None:
-    with pytest.raises(UserError, match=r"mine.tar.xz: there is an entry 'fedper' already, fedper.tar.xz"):
-        Admission(study, {"fedper": Path("fedper.tar.xz")}).admit(FILE, entry)
+    mine = replace(entry, cells=[replace(cell, label="mine") for cell in entry.cells])
+    refused(mine, "the entry is called 'mine' and its method is 'fedper'", {})
+    refused(changed(mine, lambda cell: True, method="mine"), r"there is no method 'mine' here, .* --plugin FILE.py", {})
+    bound = changed(mine, lambda cell: True, method="centralized")
+    refused(bound, "the entry is called 'mine' and its method is 'centralized'", {})
+    taken = {"fedper": Path("fedper.tar.xz")}
+    refused(entry, r"mine.tar.xz: there is an entry 'fedper' already, fedper.tar.xz", taken)
     first, *others = entry.cells
-    with pytest.raises(UserError, match="an entry is of one method, and this one has ditto, fedper"):
-        Admission(study, {}).admit(FILE, replace(entry, cells=[replace(first, label="ditto"), *others]))
-
-
-def edit_metrics(folder: Path) -> None:
-    """One accuracy, and the table's checksum."""
-    rows = read_rows(folder, "metrics")
-    row = next(row for row in rows if (row["metric"], row["quantity"], row["split"]) == ("pm", "accuracy", "test"))
-    row["value"] = repr(float(row["value"]) + 0.02)
-    write_rows(folder, "metrics", rows)
-
-
-def copy_another_seed(folder: Path) -> None:
-    """All numbers of the seed before it, whose clients have as many samples."""
-    cell = next(cell for cell in load_run(folder.parent).cells if cell.folder == folder)
-    others = [one for one in load_run(folder.parent).cells if one.settings.case == cell.settings.case]
-    best = next(one for one in others if one.settings.seed != cell.settings.seed)
-    for name in ("metrics", "clients"):
-        write_rows(folder, name, read_rows(best.folder, name))
-
-
-EDITS = {
-    "metrics alone": (edit_metrics, "skew 1", r"is wrong: metrics.csv, line \d+: accuracy"),
-    "another seed's numbers": (copy_another_seed, "shards", "is wrong: .*(as of seed|by partition.json)"),
-}
+    two = replace(entry, cells=[replace(first, label="ditto"), *others])
+    refused(two, "an entry is of one method, and this one has ditto, fedper", {})
+    monkeypatch.setattr(METHODS.get("fedper"), "bound", True, raising=False)
+    refused(entry, "fedper sees all clients' data", {})
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("edit", "case", "said"), EDITS.values(), ids=EDITS.keys())
-def test_files_of_an_entry_that_disagree_are_refused(
-    study: Study, entry: RunView, tmp_path: Path, edit: Callable[[Path], None], case: str, said: str
-) -> None:
+def test_files_of_an_entry_that_disagree_are_refused(study: Study, entry: RunView, tmp_path: Path) -> None:
     """As `bench verify --cells 0` refuses them; without the edit a file that no list names is admitted."""
     run = load_run(shutil.copytree(entry.path, tmp_path / "run"))
     admission = Admission(study, {})
     admission.admit(Path("other.tar.xz"), run)
     with pytest.raises(UserError, match=r"mine.tar.xz: there is an entry 'fedper' already, other.tar.xz"):
         admission.admit(FILE, run)
-    cell = [cell for cell in run.cells if cell.settings.case == case][-1]
-    edit(cell.folder)
-    with pytest.raises(UserError, match=said):
+    rows = read_rows(run.cells[-1].folder, "metrics")
+    row = next(row for row in rows if (row["metric"], row["quantity"], row["split"]) == ("pm", "accuracy", "test"))
+    row["value"] = repr(float(row["value"]) + 0.02)
+    write_rows(run.cells[-1].folder, "metrics", rows)  # with the table's checksum
+    with pytest.raises(UserError, match=r"is wrong: metrics.csv, line \d+: accuracy"):
         Admission(study, {}).admit(FILE, load_run(run.path))
 
 
 @pytest.mark.long
-def test_the_page_is_not_made_with_a_rogue(start_in: Start, tmp_path: Path) -> None:
+def test_the_page_is_not_made_with_a_rogue(bench: Bench, tmp_path: Path) -> None:
     """Through the command: an entry with an extra task, and one with the name of a shipped one."""
     unpack(SHIPPED, tmp_path / "rogue")
     text = (tmp_path / "rogue" / "run.json").read_text(encoding="utf-8")
@@ -396,8 +344,5 @@ def test_the_page_is_not_made_with_a_rogue(start_in: Start, tmp_path: Path) -> N
         (FILE.name, "mine digits mine alpha=1 seed="),
         ("twin.tar.xz", "there is an entry 'fedper' already"),
     ):
-        with start_in(["league", "report", file], tmp_path) as process:
-            error = process.communicate(timeout=PATIENCE)[1]
-        assert process.returncode == 2
-        assert f"bench: {file}: {said}" in error
+        assert f"bench: {file}: {said}" in bench("league", "report", file, code=2)
     assert not (tmp_path / "runs").exists()

@@ -2,7 +2,6 @@
 
 import csv
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,23 +13,9 @@ from bench.results.results import load_run
 from reports.league.export import write_export
 from reports.league.page import write_league
 from tests.conftest import ROOT
-from tests.warm import PATIENCE, Start
+from tests.sweeps.conftest import Bench
 
 STUDY = "league_2_small"
-Bench = Callable[..., str]
-
-
-@pytest.fixture
-def bench(start_in: Start) -> Bench:
-    """Run the command in a folder; what it said."""
-
-    def run(folder: Path, *arguments: object, code: int = 0) -> str:
-        with start_in([*map(str, arguments)], folder) as process:
-            out, err = process.communicate(timeout=PATIENCE)
-        assert process.returncode == code, out + err
-        return out + err
-
-    return run
 
 
 @pytest.fixture
@@ -60,12 +45,12 @@ def test_an_exported_folder_verifies_alone(bench: Bench, mine: Path, tmp_path: P
     (tmp_path / "one_task.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
     league = tmp_path / "runs" / STUDY
     common = ("--plugin", "mine.py", "--device", "cpu", "--no-tracking", "--no-page", "-q")
-    bench(tmp_path, "sweep", "--study", "one_task.yaml", "--out", league / "mine", *common)
-    bench(tmp_path, "pack", league / "mine", "--out", league / "mine.tar.xz")
+    bench("sweep", "--study", "one_task.yaml", "--out", league / "mine", *common)
+    bench("pack", league / "mine", "--out", league / "mine.tar.xz")
     export = ("league", "export", "--method", "mine.py")
-    assert "`bench league report` makes it" in bench(tmp_path, *export, code=2)
+    assert "`bench league report` makes it" in bench(*export, code=2)
     write_league([shipped("fedavg", tmp_path), shipped("ditto", tmp_path), league / "mine"], league / "report", "test")
-    said = bench(tmp_path, *export)
+    said = bench(*export)
     assert str(Path("runs", STUDY, "export", "mine")) in said
     elsewhere = tmp_path / "elsewhere"
     (league / "export" / "mine").rename(elsewhere)
@@ -79,9 +64,8 @@ def test_an_exported_folder_verifies_alone(bench: Bench, mine: Path, tmp_path: P
     readme = (elsewhere / "README.md").read_text(encoding="utf-8")
     [command] = re.findall(r"```\nbench (.*)\n```", readme)
     assert command == "verify mine.tar.xz --plugin mine.py"
-    assert "28 cells, 2 computed again as they were, 0 but for rounding, 0 drifted apart, 0 wrong" in bench(
-        elsewhere, *command.split(), "--cells", 2
-    )
+    said = bench(*command.split(), "--cells", 2, folder=elsewhere)
+    assert "28 cells, 2 computed again as they were, 0 but for rounding, 0 drifted apart, 0 wrong" in said
     chosen = yaml.safe_load((elsewhere / "settings.yaml").read_text(encoding="utf-8"))
     task = "digits labels and new clients alpha=0.1"
     assert list(chosen) == [f"{task}, draw {draw}" for draw in (1, 2, 3, 4)]

@@ -19,12 +19,18 @@ def sites(labels: float, features: float | None) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(
-    ("labels", "features", "expected"),
-    [(0.5, 0.5, {"fedrep", "fedrod"}), (0.1, 0.9, {"fedper", "lgfedavg"}), (0.1, None, {"fedper", "fedprox"})],
+    ("measured", "expected"),
+    [
+        (sites(0.5, 0.5), {"fedrep", "fedrod"}),
+        (sites(0.1, 0.9), {"fedper", "lgfedavg"}),
+        (sites(0.1, None), {"fedper", "fedprox"}),
+        # a large site counts more
+        ([{"train": 1000, "label_distance": 0.0, "feature_score": 0.5}, *sites(0.5, 0.5)], {"fedprox"}),
+    ],
 )
-def test_methods_follow_from_how_sites_differ(labels: float, features: float | None, expected: set[str]) -> None:
+def test_methods_follow_from_how_sites_differ(measured: list[dict[str, object]], expected: set[str]) -> None:
     """Eight, all known, and those for conflicts that no measure shows are always there."""
-    chosen = portfolio(sites(labels, features))
+    chosen = portfolio(measured)
     assert len(chosen) == 8
     assert list(chosen)[:3] == ["local", "fedavg", "finetune"]
     assert chosen.keys() > {"ditto", "ifca", "apfl"} | expected
@@ -38,29 +44,16 @@ def test_no_method_chooses_by_validation_samples_itself() -> None:
     assert [name for name, file in files.items() if '"holdout"' in file.read_text(encoding="utf-8")] == []
 
 
-def test_a_large_site_counts_more_in_what_is_chosen() -> None:
-    unlike = [{"train": 1000, "label_distance": 0.0, "feature_score": 0.5}, *sites(0.5, 0.5)]
-    assert "fedprox" in portfolio(unlike)
-
-
 def test_the_study_has_the_data_of_its_cell() -> None:
     """All that is no default: data, division and training; and it is a study that can be read."""
-    cell = Settings(
-        method="local",
-        dataset="digits",
-        partition="dirichlet",
-        partition_options={"shares": [0.6, 0.15, 0.25]},
-        alpha=0.3,
-        clients=4,
-        batch_size=7,
-        lr=0.05,
-        normalise="pooled",
-        partition_seed=0,
-    )
+    shares = [0.6, 0.15, 0.25]
+    division = {"partition": "dirichlet", "partition_options": {"shares": shares}, "partition_seed": 0}
+    training = {"clients": 4, "batch_size": 7, "lr": 0.05, "normalise": "pooled"}
+    cell = Settings.model_validate({"method": "local", "dataset": "digits", "alpha": 0.3, **division, **training})
     study = load_study(study_of_decision("d", cell, ["local", "fedavg"], rounds=3, trials=2, seeds=range(5)), [])
     assert [arm.label for arm in study.arms] == ["local", "fedavg"]
     (made,) = study.arms[1].reported({}, [0])
-    assert made.partition_options["shares"] == [0.6, 0.15, 0.25]
+    assert made.partition_options["shares"] == shares
     same = ("dataset", "partition", "alpha", "clients", "batch_size", "lr", "normalise")
     assert {name: getattr(made, name) for name in same} == {name: getattr(cell, name) for name in same}
     assert (made.rounds, made.partition_seed, made.protocol) == (3, 0, "honest")

@@ -1,6 +1,7 @@
 """Study files: what they amount to, and what is refused before the first trial."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.settings import Settings
 from reports.reading.names import TASK_FIELDS
-from sweeps.space import NOT_SEARCHED, Dimension, own_dimensions, read_dimension, settings_at
+from sweeps.space import NOT_SEARCHED, Dimension, own_dimensions, read_dimension
 from sweeps.study import parts
 from sweeps.study_reader import builtin_studies, load_study, read_study
 from tests.sweeps.conftest import Write
@@ -29,17 +30,7 @@ def test_built_in_studies_are_fair(name: str) -> None:
     assert [[cell.seed for cell in arm.cells] for arm in study.arms] == of_draws * (len(study.arms) // len(of_draws))
 
 
-def test_a_study_in_another_encoding_is_refused_in_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_bytes("description: überall\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"mine\.yaml: not text in UTF-8 \(byte 13\)"):
-        load_study(str(file), [])
-
-
-def test_the_bars_of_the_built_in_studies() -> None:
-    assert load_study("scd_tau_lambda", []).arms[0].trials >= 30
-    assert len(load_study("fair_table1", []).arms) >= 4
-    assert [len(load_study(f"table{n}", []).arms[0].points) for n in (6, 7, 8)] == [8, 8, 8]
+DRAWS = {"draws": 2, "final_seeds": [], "report_seeds": [0, 1, 10, 11]}
 
 
 @pytest.mark.parametrize(
@@ -71,6 +62,17 @@ def test_the_bars_of_the_built_in_studies() -> None:
         ({"sampler": "nsga2"}, r"nsga2 is for two objectives"),
         ({"objective": ["pm", "gm"], "sampler": "nsga2", "pruner": "median"}, r"no trial can be pruned"),
         ({"prunner": "none"}, r"unknown key 'prunner'. Did you mean 'pruner'"),
+        ({"own_ranges": False, "space": {}}, r"'fedprox' has no ranges of its own"),
+        (DRAWS | {"seeds": [100, 101, 102]}, r"seeds: 2 draws cannot share 3 seeds evenly"),
+        (DRAWS | {"report_seeds": [0, 1, 2]}, r"report_seeds: 2 draws cannot share 3 seeds evenly"),
+        (DRAWS | {"final_seeds": [7]}, r"final_seeds: 2 draws cannot share 1 seeds evenly"),
+        ({"draws": 0}, r"draws = 0"),
+        (DRAWS | {"default_seeds": [100]}, r"default_seeds has tuning seeds \(\[100\]\); results need fresh ones"),
+        (DRAWS | {"default_seeds": [0, 0]}, r"default_seeds = .* has a seed twice"),
+        ({"final_seeds": [100]}, r"final_seeds has seeds of the trials"),
+        ({"final_seeds": [0]}, r"seeds has (seeds of the trials|tuning seeds)"),
+        ({"space": {"participation": [0.5, 1.0]}}, r"'participation' poses the problem"),
+        ({"space": {"model": ["mlp", "logistic"]}}, r"'model' poses the problem"),
         ({"grid": {"lrr": 0.1}}, r"unknown key 'lrr'"),
         ({"grid": {"methods": ["fedproxx"]}}, r"unknown method 'fedproxx'"),
     ],
@@ -81,21 +83,26 @@ def test_refused(write: Write, changes: dict[str, object], problem: str) -> None
     assert "small.yaml:" in str(refused.value)
 
 
-def test_a_problem_names_its_line() -> None:
-    text = "grid: quickstart\nseeds: [8, 9]\nreport_seeds: [0]\ntrials: 2\nspace:\n  scd.tau: own\n  lr: [1, 0]\n"
-    with pytest.raises(UserError, match=r"^file\.yaml:7: lr = 0 should be greater than 0$"):
-        read_study(text, "file.yaml", "file", [], None)
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("space:\n  scd.tau: own\n  lr: [1, 0]\ngrid: quickstart\n", r"6: lr = 0 should be greater than 0$"),
+        ("grid:\n  methods: [scd]\n  alphas: [1]\n  rounds: 0\n", r"7: rounds = 0 "),
+    ],
+)
+def test_a_problem_names_its_line(text: str, problem: str) -> None:
+    with pytest.raises(UserError, match=rf"^file\.yaml:{problem}"):
+        read_study(f"seeds: [8, 9]\nreport_seeds: [0]\ntrials: 2\n{text}", "file.yaml", "file", [], None)
 
 
-def test_a_problem_of_the_grid_names_its_line() -> None:
-    text = "seeds: [8, 9]\nreport_seeds: [0]\ntrials: 2\ngrid:\n  methods: [scd]\n  alphas: [1]\n  rounds: 0\n"
-    with pytest.raises(UserError, match=r"^file\.yaml:7: rounds = 0 "):
-        read_study(text, "file.yaml", "file", [], None)
-
-
-def test_no_such_study() -> None:
+def test_what_is_no_study(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Did you mean 'table6'"):
         load_study("tabel6", [])
+    with pytest.raises(UserError, match=r"file\.yaml:1: a study is keys with values"):
+        read_study("[1, 2]", "file.yaml", "file", [], None)
+    (tmp_path / "mine.yaml").write_bytes("description: überall\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"mine\.yaml: not text in UTF-8 \(byte 13\)"):
+        load_study(str(tmp_path / "mine.yaml"), [])
 
 
 def test_one_arm_for_each_method_and_task(write: Write) -> None:
@@ -108,6 +115,11 @@ def test_one_arm_for_each_method_and_task(write: Write) -> None:
 
 
 def test_own_ranges_and_narrower_ones(write: Write) -> None:
+    def keys(**changes: Any) -> list[str]:
+        return [one.key for one in load_study(str(write(**changes)), []).arms[0].dimensions]
+
+    assert keys() == ["fedprox.mu", "lr"]
+    assert keys(own_ranges=False) == ["lr"]
     (own,) = own_dimensions("fedprox")
     assert own == Dimension("fedprox.mu", low=1e-4, high=1, log=True)
     narrow = load_study(str(write(space={"fedprox.mu": {"low": 0.1, "high": 0.2}})), []).arms[0].dimensions
@@ -116,14 +128,10 @@ def test_own_ranges_and_narrower_ones(write: Write) -> None:
     assert read_dimension("epochs", {"low": 1, "high": 4}) == Dimension("epochs", low=1, high=4)
 
 
-def test_set_reaches_the_study_and_its_grid(write: Write) -> None:
+def test_set_is_stronger_than_the_study_and_given_once(write: Write) -> None:
     study = load_study(str(write()), ["seeds=[5, 6]", "rounds=9", "alpha=0.5"], trials=7)
-    assert study.file.seeds == [5, 6]
     assert [(cell.seed, cell.rounds, cell.alpha) for cell in study.grid.cells] == [(5, 9, 0.5), (6, 9, 0.5)]
     assert study.arms[0].trials == 7
-
-
-def test_set_is_stronger_than_the_study_and_given_once(write: Write) -> None:
     study = load_study(str(write(set={"rounds": 7, "alphas": [0.3]})), ["alpha=0.5"])
     assert {(cell.rounds, cell.alpha) for cell in study.grid.cells} == {(7, 0.5)}
     for twice, said in (
@@ -165,41 +173,27 @@ def test_a_trial_is_the_cell_of_its_settings(write: Write) -> None:
     assert [(cell.seed, cell.protocol, cell.lr, cell.case) for cell in reported] == [(7, "honest", 0.3, "")]
 
 
-def test_settings_that_a_method_refuses_together(write: Write) -> None:
-    (arm,) = load_study(str(write()), []).arms
-    with pytest.raises(UserError, match="mu = -1"):
-        settings_at(arm.cells[0], {"fedprox.mu": -1})
-
-
 @given(st.floats(0.001, 10), st.floats(1.5, 1e4), st.floats(0, 1))
-def test_edge_of_a_logarithmic_range(low: float, ratio: float, share: float) -> None:
+def test_the_edge_of_a_logarithmic_range(low: float, ratio: float, share: float) -> None:
     dimension = Dimension("lr", low=low, high=low * ratio, log=True)
     assert (
         dimension.at_edge(low * ratio**share) == (share <= 0.05 or share >= 0.95) or 0.04 < min(share, 1 - share) < 0.06
     )
 
 
-def test_edge_of_a_list() -> None:
+def _id(cell: Settings) -> str:
+    return cell_id(cell, declared_checksum(cell))
+
+
+def test_the_edge_of_a_list() -> None:
     dimension = Dimension("lr", choices=(0.2, 0.1, 0.3))
     assert [dimension.at_edge(value) for value in dimension.choices] == [False, True, True]
     assert not Dimension("augment", choices=("none", "crop_flip")).at_edge("none")
 
 
-def test_a_text_that_is_no_study() -> None:
-    with pytest.raises(UserError, match=r"file\.yaml:1: a study is keys with values"):
-        read_study("[1, 2]", "file.yaml", "file", [], None)
-
-
-def _id(cell: Settings) -> str:
-    return cell_id(cell, declared_checksum(cell))
-
-
-def test_what_names_a_task_cannot_be_searched(write: Write) -> None:
+def test_what_names_a_task_cannot_be_searched() -> None:
     """Else trials of one arm would be answers to different questions."""
     assert set(TASK_FIELDS) <= NOT_SEARCHED
-    for key, values in {"participation": [0.5, 1.0], "model": ["mlp", "logistic"]}.items():
-        with pytest.raises(UserError, match=f"'{key}' poses the problem"):
-            load_study(str(write(space={key: values})), [])
 
 
 def test_the_defaults_are_within_the_space_or_not_tried(write: Write) -> None:
@@ -209,9 +203,6 @@ def test_the_defaults_are_within_the_space_or_not_tried(write: Write) -> None:
     assert load_study(str(write(space={"lr": [0.2, 0.3]})), []).arms[0].defaults is None
 
 
-def test_further_tuning_seeds_are_nobody_else_s(write: Write) -> None:
+def test_further_tuning_seeds_follow_those_of_the_trials(write: Write) -> None:
     assert load_study(str(write()), []).final_seeds == [102, 103]
     assert load_study(str(write(final_seeds=[7])), []).final_seeds == [7]
-    for seeds in ([100], [0]):
-        with pytest.raises(UserError, match=r"seeds has (seeds of the trials|tuning seeds)"):
-            load_study(str(write(final_seeds=seeds)), [])
