@@ -14,6 +14,7 @@ from bench.cli import main
 from bench.rng import generator
 from bench.settings import Settings
 from tests.engine.problems import needed
+from tests.runs.helpers import make_run
 from tests.warm import PATIENCE, Start
 
 HERE = Path(__file__).parent
@@ -64,6 +65,18 @@ def odd_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     """The odd methods, registered in this process."""
     monkeypatch.syspath_prepend(str(HERE))
     importlib.import_module("odd_methods")
+
+
+@pytest.fixture(scope="session")
+def whole(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three finished cells."""
+    return make_run(tmp_path_factory.mktemp("whole") / "run", arrays, ("fedavg", "local", "ditto"), rounds=2)
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    """A copy of the run."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
 @pytest.fixture

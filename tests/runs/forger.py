@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bench.rng import generator
 from bench.runs.verify.files import counts_of, expected_means, read_rows
@@ -16,12 +17,13 @@ ANOTHER = "aarch64 DEFAULT Neoverse-N1 L2=1048576"
 
 
 def write_rows(folder: Path, name: str, rows: list[Row]) -> None:
-    """Write a table and its checksum."""
+    """Write a table and its checksum; `evaluated.csv`, to which rows are added later, has none."""
     with open(folder / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, store.COLUMNS[name], lineterminator="\n")
+        writer = csv.DictWriter(file, store.COLUMNS.get(name, store.EVALUATED), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    change_status(folder, lambda status: status["checksums"].update({name: store.checksum(folder / f"{name}.csv")}))
+    if name in store.COLUMNS:
+        change_status(folder, lambda status: status["checksums"].update({name: store.checksum(folder / f"{name}.csv")}))
 
 
 def change_status(folder: Path, change: Callable[[dict[str, dict[str, object]]], object]) -> None:
@@ -31,12 +33,40 @@ def change_status(folder: Path, change: Callable[[dict[str, dict[str, object]]],
     store.write_json(folder / "status.json", status)
 
 
+def change_entries(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Edit the entry of each cell in `run.json`."""
+    info = store.read_json(run / "run.json")
+    for entry in info["cells"]:
+        change(entry)
+    store.write_json(run / "run.json", info)
+
+
 def change_rows(folder: Path, name: str, change: Callable[[Row], object]) -> None:
     """Change the rows of a table, and its checksum; a row that is left without a round goes."""
     rows = read_rows(folder, name)
     for row in rows:
         change(row)
     write_rows(folder, name, [row for row in rows if row["round"]])
+
+
+def record_checksums(folder: Path) -> None:
+    """Make the checksums of a cell's records those of the files that it has."""
+    change_status(folder, lambda status: status["checksums"].update(store.record_checksums(folder)))
+
+
+def claim_another_processor(folder: Path) -> None:
+    """Record that another processor computed a cell."""
+    change_status(folder, lambda status: status["path"].update(cpu=ANOTHER))
+
+
+def drift_losses(folder: Path, factor: float) -> None:
+    """Multiply the losses of each round by the factor to the power of its number."""
+
+    def change(row: Row) -> None:
+        if row["quantity"] == "loss":
+            row["value"] = repr(float(row["value"]) * factor ** int(row["round"]))
+
+    change_rows(folder, "metrics", change)
 
 
 def forge(folder: Path, *, metrics: tuple[str, ...] = ("gm", "pm"), losses: float = 1.0) -> None:
@@ -54,20 +84,15 @@ def forge(folder: Path, *, metrics: tuple[str, ...] = ("gm", "pm"), losses: floa
     write_rows(folder, "clients", clients)
     partition = json.loads((folder / "partition.json").read_text(encoding="utf-8"))
     expected = expected_means(counts_of(clients), partition)
-    table = read_rows(folder, "metrics")
-    for row in table:
+
+    def follow(row: Row) -> None:
         key = tuple(row[column] for column in ("round", "metric", "on", "mean", "split"))
-        if row["quantity"] == "loss":
-            row["value"] = repr(drifted(row, losses))
-        elif key in expected:
+        if row["quantity"] == "accuracy" and key in expected:
             row["value"] = repr(expected[key])
-    write_rows(folder, "metrics", table)
+
+    change_rows(folder, "metrics", follow)
+    drift_losses(folder, losses)
     for name in ("hits", "timeline"):  # what is packed does not have them
         (folder / f"{name}.csv").unlink(missing_ok=True)
         change_status(folder, lambda status, name=name: status["checksums"].pop(name, None))  # type: ignore[misc]
-    change_status(folder, lambda status: status["path"].update(cpu=ANOTHER))
-
-
-def drifted(row: Row, losses: float) -> float:
-    """A loss that is off by another factor in each round."""
-    return float(row["value"]) * losses ** int(row["round"])
+    claim_another_processor(folder)

@@ -23,6 +23,11 @@ TABLES = ("metrics.csv", "clients.csv", "hits.csv", "ledger.csv", "work.csv", "t
 RESULTS = ("settings.json", "status.json", "partition.json", *TABLES)
 """Files of a cell that must be the same whatever interrupts the cell."""
 
+OPTIONS = Options(device="cpu", executor="sequential")
+EVERY_ROUND = OPTIONS.model_copy(update={"checkpoint_seconds": 0})
+"""A checkpoint in every round."""
+BEST = OPTIONS.model_copy(update={"keep": "best"})
+
 TIMELINE: list[dict[str, Any]] = [
     {"round": 2, "shifts": [{"name": "concept_shift", "clusters": 2}]},
     {"round": 4, "exchange": 1.0, "leave": [0, 0], "arrive": [3, 3]},
@@ -38,6 +43,13 @@ CHILDREN.set_forkserver_preload([*PRELOAD, "pytest", "sklearn.cluster", "sweeps.
 def view(settings: Settings, folder: Path) -> CellView:
     """A cell's folder as whoever reads a run sees it."""
     return CellView(folder.name, settings.name, settings, folder, store.read_status(folder))
+
+
+def finished(settings: Settings, folder: Path, options: Options = OPTIONS) -> CellView:
+    """A cell that is run to its end in a folder."""
+    status = run_cell(settings, folder, options)
+    assert status.state == "done", status.reason
+    return view(settings, folder)
 
 
 def cells(run: Path) -> dict[str, CellView]:
@@ -61,6 +73,13 @@ def until(there: Callable[[], bool]) -> None:
 def contents(run: Path) -> dict[str, bytes]:
     """The result files of all cells."""
     return {f"{path.parent.name}/{name}": path.read_bytes() for name in RESULTS for path in run.glob(f"*/{name}")}
+
+
+def undisturbed(run: Path, folder: Path) -> dict[str, bytes]:
+    """The result files of a run's cells, each run here in a folder from its beginning to its end."""
+    for cell in load_run(run).cells:
+        run_cell(cell.settings, folder / cell.id, Options(device="cpu"))
+    return contents(folder)
 
 
 def wait_for(process: Started, run: Path, rounds: int) -> None:
@@ -90,7 +109,7 @@ def make_run(
     run: Path,
     arrays: Path,
     methods: Sequence[str],
-    options: Options = Options(device="cpu", executor="sequential"),  # noqa: B008 (it cannot change)
+    options: Options = OPTIONS,
     **settings: object,
 ) -> Path:
     """Make a run of small finished cells in this process, one for each method."""
@@ -103,15 +122,8 @@ def make_run(
     planned = plan(grid.cells, Path("data"), download=False)
     write_run(run, grid, planned)
     for cell in planned:
-        status = run_cell(cell.settings, run / cell.id, options)
-        assert status.state == "done", status.reason
+        finished(cell.settings, run / cell.id, options)
     return run
-
-
-OPTIONS = Options(device="cpu", executor="sequential")
-
-
-EVERY_ROUND = OPTIONS.model_copy(update={"checkpoint_seconds": 0})
 
 
 def results(folder: Path) -> dict[str, bytes]:

@@ -2,9 +2,7 @@
 
 import functools
 import importlib
-import json
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,8 @@ import torch
 import yaml
 
 from bench.conformance.toy_problem import problem, toy_federation
-from bench.data import Dataset, Partition
 from bench.errors import UserError
-from bench.federation.cell_data import load_all
-from bench.federation.federation import Federation
+from bench.federation.cell_data import CellData, load_all
 from bench.federation.scores import Evaluation, Outputs, Scorers
 from bench.plugin import METHODS, Registry
 from bench.results.results import CellView, load_run
@@ -28,55 +24,28 @@ from bench.runs.workers import _decode
 from bench.settings import Settings
 from bench.store import store
 from tests.runs.conftest import Bench
+from tests.runs.sessions import METHOD
 from tests.warm import Start
 
 DIGITS: dict[str, Any] = {
-    "partition": "dirichlet",
-    "clients": 5,
-    "model": "logistic",
-    "lr": 0.1,
-    "alphas": [0.5],
-    "seeds": [0],
-    "rounds": 2,
-    "new_clients": 1,
-}
-HONEST = ["fedavg", "fedala", "knnper", "fedem", "fedproto", "fedmd", "plain"]
+    "partition": "dirichlet", "clients": 5, "model": "logistic", "lr": 0.1, "alphas": [0.5], "seeds": [0], "rounds": 2,
+    "new_clients": 1, "metrics": ["auroc"],
+}  # fmt: skip
+HONEST = ["fedavg", "fedala", "knnper", "fedem", "fedproto", "fedmd", "mine"]
 PUBLIC = {"name": "digits", "size": 30}
 
-PLAIN = '''
-from bench.method import METHODS, Hyperparameters, Method, Train, Upload, cross_entropy
-
-@METHODS.register("plain")
-class Plain(Method):
-    """FedAvg, written once more."""
-
-    mean_of = ("model",)
-
-    def client_round(self, client, down):
-        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
-        yield Upload({"model": trained["w"]}, weight=client.n_train)
-        return trained["w"]
-'''
-
-SCORER = """
+SCORER_AND_JUDGE = """
 import torch
 from bench.federation import scores
+from bench.runs.verify import verify
+from bench.runs.verify.recomputed import CellVerdict
 
 def perfect(labels, logits, positions):
     return torch.ones(len(logits)), torch.zeros(len(logits))
 
 scores.accuracy_and_loss = perfect
-"""
-
-SCORER_AND_JUDGE = (
-    SCORER
-    + """
-from bench.runs.verify import verify
-from bench.runs.verify.recomputed import CellVerdict
-
 verify.compare = lambda cell, folder: CellVerdict(cell, "same", "the same bytes")
 """
-)
 
 MEMORY = '''
 import gc
@@ -98,30 +67,8 @@ def outputs(self, samples, tasks, output="logits", owners=None):
 Engine.outputs = outputs
 '''
 
-LOADER = '''
-import torch
-from bench.engine.engine import Engine
-from bench.federation import cell_data
 
-labels = []
-load, answer = cell_data.load_dataset, Engine.outputs
-
-def load_dataset(settings, *args, **options):
-    dataset = load(settings, *args, **options)
-    labels.append(torch.from_numpy(dataset.y))
-    return dataset
-
-def outputs(self, samples, tasks, output="logits", owners=None):
-    """What the labels say that were seen on their way in."""
-    if owners is None or not labels:
-        return answer(self, samples, tasks, output, owners)
-    return [torch.nn.functional.one_hot(labels[-1][torch.from_numpy(at)], 10) * 9.0 for _, at in tasks]
-
-cell_data.load_dataset, Engine.outputs = load_dataset, outputs
-'''
-
-
-def data(**changes: Any) -> tuple[Dataset, Partition, Dataset | None]:
+def data(**changes: Any) -> CellData:
     settings = {"method": "fedavg", "dataset": "digits", "alpha": 0.5, "clients": 5, "model": "logistic", "rounds": 1}
     return load_all(Settings(**{**settings, **changes}))
 
@@ -203,46 +150,41 @@ def test_nothing_that_a_worker_sends_or_leaves_is_unpickled(tmp_path: Path) -> N
         read_outputs(tmp_path, 1)
 
 
-def scored(federation: Federation, blind: bool, folder: Path) -> Evaluation:
-    """Scores of the last version; `blind`, by what is left in the folder and the true labels."""
-    for _ in range(federation.settings.rounds):
-        federation.advance()
-    if not blind:
-        return federation.evaluate()
-    folder.mkdir()
-    (folder / "blind").mkdir()
-    write_outputs(folder, 1, federation.outputs().outputs)
+NORM: dict[str, Any] = {"model": "test_norm", "model_options": {}}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        *((name, {}) for name in METHODS.names()),
+        ("fedavg", {**NORM, "batchnorm": "aggregate"}),
+        ("fedavg", {**NORM, "batchnorm": "local"}),
+        ("ditto", {"attack": {"name": "label_flip", "share": 0.5}, "metrics": ("macro_f1",)}),
+    ],
+)
+def test_no_method_needs_a_label_of_a_test(method: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    """Nor do statistics of batches or means over benign clients: scores by what is left in the folder and the true
+    labels are those of the cell."""
+    options = changes or ({} if METHODS.get(method).everyone else {"new_clients": 1})
+    importlib.import_module("tests.engine.problems")  # registers the model with statistics
     true, partition = problem()
-    evaluation = Evaluation(outputs=read_outputs(folder, 1))
-    Scorers(torch.from_numpy(true.y), partition, federation.clients.ids, federation.new).score(evaluation)
-    return evaluation
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("method", METHODS.names())
-def test_no_method_needs_a_label_of_a_test(method: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {} if METHODS.get(method).everyone else {"new_clients": 1}
-    same_scores(method, tmp_path, **options)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("policy", ["aggregate", "local"])
-def test_statistics_of_batches(policy: str, tmp_path: Path) -> None:
-    importlib.import_module("tests.engine.problems")  # registers the model
-    same_scores("fedavg", tmp_path, model="test_norm", model_options={}, batchnorm=policy)
-
-
-def same_scores(method: str, folder: Path, **options: Any) -> None:
-    """Compare the scores of a cell with those of the same one without labels of tests."""
-    whole, partition = problem()
-    assert whole.y[np.concatenate([*partition.test])].any()
-    ordinary = scored(toy_federation(method, **options), False, folder)
-    hidden = without_labels(whole, partition), partition
-    blind = scored(toy_federation(method, problem=hidden, **options), True, folder / "cell")
-    assert ordinary.metrics == blind.metrics
-    assert ordinary.clients == blind.clients
-    assert ordinary.hits == blind.hits
-    assert ordinary.metrics
+    assert true.y[np.concatenate([*partition.test])].any()
+    ordinary = toy_federation(method, **options)
+    blind = toy_federation(method, problem=(without_labels(true, partition), partition), **options)
+    for federation in (ordinary, blind):
+        for _ in range(federation.settings.rounds):
+            federation.advance()
+    (tmp_path / "blind").mkdir()
+    write_outputs(tmp_path, 1, blind.outputs().outputs)
+    evaluation, expected = Evaluation(outputs=read_outputs(tmp_path, 1)), ordinary.evaluate()
+    labels, metrics = torch.from_numpy(true.y), blind.settings.further_metrics
+    Scorers(labels, partition, blind.clients.ids, blind.new, metrics, malicious=blind.malicious).score(evaluation)
+    assert evaluation.metrics == expected.metrics
+    assert evaluation.scores == expected.scores
+    assert evaluation.clients == expected.clients
+    assert evaluation.hits == expected.hits
+    assert evaluation.metrics
 
 
 def make_run(start_in: Start, folder: Path, plugin: str, **changes: Any) -> Path:
@@ -256,19 +198,6 @@ def make_run(start_in: Start, folder: Path, plugin: str, **changes: Any) -> Path
     return folder
 
 
-@pytest.fixture(scope="module")
-def honest(start_in: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of one method of each kind."""
-    return make_run(start_in, tmp_path_factory.mktemp("honest"), PLAIN, methods=HONEST, public=PUBLIC)
-
-
-@pytest.fixture
-def run(honest: Path, tmp_path: Path) -> Path:
-    """A copy of it in the folder that commands run in."""
-    shutil.copytree(honest, tmp_path, dirs_exist_ok=True)
-    return tmp_path / "run"
-
-
 @pytest.fixture
 def judged(bench: Bench) -> Bench:
     """Run `bench verify --blind`."""
@@ -276,8 +205,10 @@ def judged(bench: Bench) -> Bench:
 
 
 @pytest.mark.long
-def test_honest_methods_have_the_same_bytes(run: Path, bench: Bench, judged: Bench) -> None:
-    bench("pack", run)
+def test_honest_methods_have_the_same_bytes(start_in: Start, tmp_path: Path, bench: Bench, judged: Bench) -> None:
+    """One of each kind."""
+    make_run(start_in, tmp_path, METHOD, methods=HONEST, public=PUBLIC)
+    bench("pack", "run")
     out = judged("run.tar.xz", "--plugin", "plugin.py", "--cells", "99").stdout
     verdicts = [line for line in out.splitlines() if line.endswith(": the same bytes")]
     assert [line.split()[2] for line in verdicts] == HONEST
@@ -295,25 +226,31 @@ def test_a_method_of_another_package(start_in: Start, tmp_path: Path, judged: Be
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "plugin", [SCORER, SCORER_AND_JUDGE, MEMORY, LOADER], ids=["scorer", "judge", "memory", "loader"]
-)
+@pytest.mark.parametrize("plugin", [SCORER_AND_JUDGE, MEMORY], ids=["scorer and judge", "memory"])
 def test_a_plugin_that_helps_itself_is_found(
     start_in: Start, tmp_path: Path, bench: Bench, judged: Bench, plugin: str
 ) -> None:
     """Without `--blind` its cells are the same bytes: the same code helps itself again."""
-    make_run(start_in, tmp_path, plugin + PLAIN, methods=["plain"])
+    make_run(start_in, tmp_path, plugin + METHOD, methods=["mine"])
     [cell] = load_run(tmp_path / "run").cells
     tests = cell.table("metrics").query("split == 'test' and quantity == 'accuracy' and metric == 'gm'")
     assert tests["value"].min() > 0.999
     assert bench("verify", "run", "--plugin", "plugin.py").stdout.startswith("ok ")
     out = judged("run", "--plugin", "plugin.py", code=1).stdout
-    assert out.startswith(
-        f"WRONG {cell.id}  plain digits alpha=0.5 seed=0: other numbers on the same path: metrics.csv"
-    )
+    assert out.startswith(f"WRONG {cell.id}  mine digits alpha=0.5 seed=0: other numbers on the same path: metrics.csv")
 
 
-@pytest.mark.long
+@pytest.fixture
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    monkeypatch.setattr(Registry, "entry_points", True)  # the judge turns it off in its process
+    return Judge(tmp_path, tmp_path)
+
+
+def digits_cell(**changes: Any) -> CellView:
+    base = {"method": "strange", "dataset": "digits", "alpha": 0.5, "clients": 5, "model": "logistic", "rounds": 1}
+    return CellView("0" * 16, "", Settings(**{**base, **changes}), Path(), store.Status())
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [
@@ -323,27 +260,15 @@ def test_a_plugin_that_helps_itself_is_found(
         ({"shifts": [{"name": "mine"}]}, "shift 'mine'"),
         ({"public": {"name": "mine"}}, "data set 'mine'"),
     ],
-    ids=["data", "partition", "model", "shift", "public"],
 )
-def test_data_and_models_of_plugins_are_refused(run: Path, bench: Bench, change: dict[str, Any], what: str) -> None:
-    described = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    described["cells"][0]["settings"].update(change)
-    store.write_json(run / "run.json", described)
-    cell = run / described["cells"][0]["id"]
-    store.write_json(cell / "settings.json", described["cells"][0]["settings"])
-    status = json.loads((cell / "status.json").read_text(encoding="utf-8"))
-    store.write_json(cell / "status.json", status | {"checksums": status["checksums"] | store.record_checksums(cell)})
-    ended = bench("verify", run, "--blind", "--plugin", "plugin.py", code=2)
-    assert len(ended.stderr.splitlines()) == 1
-    assert f"has a {what} of a plug-in. The process that scores loads no plug-in" in ended.stderr
+def test_data_and_models_of_plugins_are_refused(judge: Judge, change: dict[str, Any], what: str) -> None:
+    with pytest.raises(UserError, match=f"has a {what} of a plug-in. The process that scores loads no plug-in"):
+        judge.plan([digits_cell(**change)])
 
 
-def test_an_id_that_is_not_checked_is_one_cell_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Registry, "entry_points", True)  # the judge turns it off in its process
-    base = {"method": "strange", "dataset": "digits", "alpha": 0.5, "clients": 5, "model": "logistic", "rounds": 1}
-    cells = [CellView("0" * 16, "", Settings(**base, seed=seed), tmp_path, store.Status()) for seed in (0, 1)]
+def test_an_id_that_is_not_checked_is_one_cell_s(judge: Judge) -> None:
     with pytest.raises(UserError, match="of a cell with other settings"):
-        Judge(tmp_path, tmp_path).plan(cells)
+        judge.plan([digits_cell(seed=seed) for seed in (0, 1)])
 
 
 def test_a_plugin_that_is_not_there(bench_here: Bench) -> None:

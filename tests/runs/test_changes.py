@@ -6,18 +6,16 @@ import pytest
 
 from bench.results.figures import reported_figures
 from bench.results.results import load_run
-from bench.runs.cell import run_cell
 from bench.runs.cell_options import Options
 from bench.runs.verify.files import disagreement
 from bench.store.store import COLUMNS
 from tests.runs.conftest import Bench, Cell, Grid
-from tests.runs.helpers import TIMELINE, view
+from tests.runs.helpers import BEST, TIMELINE, finished, view
 
 
 def test_the_files_of_a_cell_agree_and_an_edited_one_does_not(cell: Cell, tmp_path: Path) -> None:
     settings = cell(method="ditto", timeline=TIMELINE, metrics=("balanced_accuracy",))
-    assert run_cell(settings, tmp_path, Options(device="cpu")).state == "done"
-    done = view(settings, tmp_path)
+    done = finished(settings, tmp_path, Options(device="cpu"))
     assert disagreement(done) is None
     changes = done.table("changes")
     assert list(changes.columns) == list(COLUMNS["changes"])
@@ -38,18 +36,11 @@ def test_the_files_of_a_cell_agree_and_an_edited_one_does_not(cell: Cell, tmp_pa
     assert disagreement(view(settings, tmp_path)) is not None
 
 
-def test_cells_without_changes_have_no_such_table(cell: Cell, tmp_path: Path) -> None:
-    assert run_cell(cell(rounds=1), tmp_path, Options(device="cpu")).state == "done"
-    assert not (tmp_path / "changes.csv").exists()
-    assert "changes" not in (tmp_path / "partition.json").read_text()
-
-
 def test_the_reported_round_knows_the_last_data(cell: Cell, tmp_path: Path) -> None:
     """Before the change every label is right; the best validation round of all would be one of those."""
     timeline = [{"round": 4, "shifts": [{"name": "concept_shift", "clusters": 2}]}]
     settings = cell(method="fedavg", timeline=timeline, rounds=6)
-    assert run_cell(settings, tmp_path, Options(device="cpu", keep="best")).state == "done"
-    done = view(settings, tmp_path)
+    done = finished(settings, tmp_path, BEST)
     metrics = done.table("metrics")
     pooled = metrics[(metrics["metric"] == "gm") & (metrics["on"] == "global") & (metrics["split"] == "validation")]
     by_round = pooled[pooled["quantity"] == "accuracy"].set_index("round")["value"]
@@ -60,8 +51,7 @@ def test_the_reported_round_knows_the_last_data(cell: Cell, tmp_path: Path) -> N
 
 def test_models_of_clients_that_arrived_are_kept_and_tested(cell: Cell, tmp_path: Path) -> None:
     settings = cell(method="ditto", timeline=[{"round": 2, "arrive": [3, 3]}], rounds=3, tests=("others",))
-    assert run_cell(settings, tmp_path, Options(device="cpu", keep="best")).state == "done"
-    done = view(settings, tmp_path)
+    done = finished(settings, tmp_path, BEST)
     assert done.model(3).round == 3
     rows = done.table("evaluated")
     assert {0, 1, 2, 3} <= set(rows[rows["split"] == "others"]["client"])

@@ -1,30 +1,36 @@
-"""What a forger edits beside accuracies and losses is compared on another path too: noise, scores, tests, changes."""
+"""What a forger edits beside accuracies and losses is found too: noise, scores, changes, and rows of further tests,
+which are computed again with the cell or named as not checked."""
 
-import csv
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.runs.cell import run_cell
-from bench.runs.cell_options import Options
+from bench.results.further_tests import evaluate_cell
 from bench.runs.verify.drift import differences
 from bench.runs.verify.files import disagreement, means_of, read_rows
-from bench.runs.verify.recomputed import allowed_flips, compare
-from bench.settings import Settings
+from bench.runs.verify.recomputed import allowed_flips, compare, evaluated_tests, scores_of
+from bench.settings import CorruptedTest, PlainTest, Settings, ShiftedTest
 from bench.store import store
-from tests.runs.conftest import COMMON
-from tests.runs.forger import ANOTHER, Row, change_status, write_rows
-from tests.runs.helpers import view
+from tests.runs.conftest import COMMON, Bench
+from tests.runs.forger import Row, change_rows, claim_another_processor, drift_losses, record_checksums, write_rows
+from tests.runs.helpers import BEST, finished, view
 
 Twice = tuple[Settings, Path, Path]
-OPTIONS = Options(device="cpu", executor="sequential", keep="best")
+ADDED = [
+    PlainTest(name="global"),
+    CorruptedTest(name="corrupted", kinds=("fog",), severity=2),
+    ShiftedTest(name="shifted", shifts=({"name": "label_noise", "share": 0.3},)),
+]
 
 
 @pytest.fixture(scope="module")
-def made(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Path]:
-    """A cell with noise, further scores and tests, whose data change."""
+def made(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Twice:
+    """A cell with noise, further scores and tests, whose data change, to which tests and a score were added; and the
+    same cell computed again with all of them."""
     settings = Settings(
         **{**COMMON, "rounds": 2, "metrics": ("auroc",)},
         dataset="npz",
@@ -35,76 +41,77 @@ def made(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Settin
         timeline=({"round": 1, "shifts": [{"name": "label_noise", "share": 0.1}]},),
         dp_sgd={"noise": 1.0, "norm": 1.0},
     )
-    folder = tmp_path_factory.mktemp("made") / "cell"
-    status = run_cell(settings, folder, OPTIONS)
-    assert status.state == "done", status.reason
-    return settings, folder
+    folder, again = (tmp_path_factory.mktemp("made") / name for name in ("cell", "again"))
+    done = finished(settings, folder, BEST)
+    evaluate_cell(done, ADDED, ["macro_f1"])
+    scoring: dict[str, Any] = {"metrics": tuple(sorted(scores_of(done))), "tests": tuple(evaluated_tests(done))}
+    finished(settings.model_copy(update=scoring), again, BEST)
+    return settings, folder, again
 
 
 @pytest.fixture
-def twice(made: tuple[Settings, Path], tmp_path: Path) -> Twice:
-    """The cell, which another processor claims, and the same cell computed here."""
-    settings, here = made
-    folder = Path(shutil.copytree(here, tmp_path / "cell"))
-    change_status(folder, lambda status: status["path"].update(cpu=ANOTHER))
+def twice(made: Twice, tmp_path: Path) -> Twice:
+    """A copy of the cell, which another processor claims, and the same cell computed here."""
+    settings, folder, here = made
+    folder = Path(shutil.copytree(folder, tmp_path / "cell"))
+    claim_another_processor(folder)
     return settings, folder, here
 
 
-def halve_epsilon(folder: Path) -> None:
-    privacy = json.loads((folder / "privacy.json").read_text(encoding="utf-8"))
-    privacy["statements"][0]["epsilon"] /= 2
-    store.write_json(folder / "privacy.json", privacy)
-    change_status(folder, lambda status: status["checksums"].update(store.record_checksums(folder)))
+def test_added_rows_are_computed_again_and_an_edited_one_is_found(made: Twice, tmp_path: Path) -> None:
+    """Also those of a score on the cell's own tests, which the new cell has in its tables of scores; and a row of a
+    client that is none."""
+    settings, folder, here = made
+    done = view(settings, Path(shutil.copytree(folder, tmp_path / "cell")))
+    assert [test.name for test in evaluated_tests(done)] == ["others", "global", "corrupted"]
+    splits = ["test", "global", "others", "corrupted fog 2"]
+    assert set(splits) < set(done.table("evaluated")["split"])
+    verdict = compare(done, here)
+    assert verdict.text == "the same bytes; not checked: evaluated.csv (shifted label_noise share=0.3)"
+    sound = read_rows(done.folder, "evaluated")
+    for split in splits:
+        rows = [dict(row) for row in sound]
+        at = max(i for i, row in enumerate(rows) if row["split"] == split)
+        rows[at]["value"] = repr(float(rows[at]["value"]) + 0.01)
+        write_rows(done.folder, "evaluated", rows)
+        verdict = compare(done, here)
+        assert (verdict.outcome, f"evaluated.csv, line {at + 2}" in verdict.text) == ("wrong", True)
+    stranger = {"round": "2", "metric": "pm", "on": "local", "mean": "", "client": "77", "split": "others"}
+    write_rows(done.folder, "evaluated", [*sound, stranger | {"quantity": "accuracy", "value": "1.0"}])
+    assert compare(done, here).outcome == "wrong"
+
+
+@pytest.mark.long
+def test_the_command_computes_added_rows_again(bench: Bench, grid: Callable[..., Path], tmp_path: Path) -> None:
+    bench("run", "--grid", grid(methods=["fedavg"], rounds=2), "--out", "run", "--device", "cpu", "--keep", "best")
+    bench("evaluate", "run", "--tests", "others", "--metrics", "macro_f1")
+    assert "not checked" not in bench("verify", "run").stdout
+    (file,) = tmp_path.glob("run/*/evaluated.csv")
+    change_rows(file.parent, "evaluated", nearer_to_all)
+    assert "evaluated.csv, line" in bench("verify", "run", code=1).stdout
 
 
 def nearer_to_all(row: Row) -> None:
     row["value"] = repr((1 + float(row["value"])) / 2)
 
 
-def raise_changes(folder: Path) -> None:
-    rows = read_rows(folder, "changes")
-    for row in rows:
-        nearer_to_all(row)
-    write_rows(folder, "changes", rows)
-
-
-def raise_tests(folder: Path) -> None:
-    """Every accuracy of later evaluations, so that means follow."""
-    rows = read_rows(folder, "evaluated")
-    for row in rows:
-        nearer_to_all(row)
-    write_evaluated(folder, rows)
-
-
-def write_evaluated(folder: Path, rows: list[Row]) -> None:
-    with open(folder / "evaluated.csv", "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, store.EVALUATED, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+def halve_epsilon(folder: Path) -> None:
+    privacy = json.loads((folder / "privacy.json").read_text(encoding="utf-8"))
+    privacy["statements"][0]["epsilon"] /= 2
+    store.write_json(folder / "privacy.json", privacy)
+    record_checksums(folder)
 
 
 def raise_scores(folder: Path) -> None:
     """Every score of clients, and the means that follow."""
-    clients, scores = read_rows(folder, "client_scores"), read_rows(folder, "scores")
-    for row in clients + scores:
-        nearer_to_all(row)
-    write_rows(folder, "client_scores", clients)
-    write_rows(folder, "scores", scores)
+    for name in ("client_scores", "scores"):
+        change_rows(folder, name, nearer_to_all)
 
 
-def round_otherwise(folder: Path) -> None:
-    """Other losses, by a millionth, as another processor computes."""
-    rows = read_rows(folder, "metrics")
-    for row in rows:
-        if row["quantity"] == "loss":
-            row["value"] = repr(float(row["value"]) * (1 + 1e-6 * int(row["round"])))
-    write_rows(folder, "metrics", rows)
-
-
-FORGERIES = [
+FORGERIES: list[tuple[Callable[[Path], None], str]] = [
     (halve_epsilon, "privacy.json: epsilon"),
-    (raise_changes, "changes.csv, line"),
-    (raise_tests, "evaluated.csv, line"),
+    (lambda folder: change_rows(folder, "changes", nearer_to_all), "changes.csv, line"),
+    (lambda folder: change_rows(folder, "evaluated", nearer_to_all), "evaluated.csv, line"),
     (raise_scores, "scores.csv, line"),
 ]
 
@@ -114,7 +121,7 @@ def test_every_forged_table_is_wrong_on_another_path(twice: Twice, tmp_path: Pat
     """With the same losses, and with losses that only rounding moved."""
     settings, folder, here = twice
     rounded = Path(shutil.copytree(folder, tmp_path / "rounded"))
-    round_otherwise(rounded)
+    drift_losses(rounded, 1 + 1e-6)
     for source, honest in ((folder, "same"), (rounded, "near")):
         assert disagreement(view(settings, source)) is None
         assert compare(view(settings, source), here).outcome == honest
@@ -125,29 +132,37 @@ def test_every_forged_table_is_wrong_on_another_path(twice: Twice, tmp_path: Pat
             assert (verdict.outcome, said in verdict.text) == ("wrong", True), verdict.text
 
 
-def test_scores_enter_the_test_of_shifts(twice: Twice, tmp_path: Path) -> None:
+def test_scores_enter_the_test_of_shifts(twice: Twice) -> None:
     """What rounding may move in one cell may not be on one side in all; the last digits count for nothing."""
     settings, folder, here = twice
     assert differences(view(settings, folder), view(settings, here))["pm auroc (local, equal)"] == 0
     raise_scores(folder)
-    values = [
-        cell.table("scores").query("metric == 'pm' and split == 'test' and mean == 'equal' and round == 2")["value"]
-        for cell in (view(settings, folder), view(settings, here))
-    ]
+    reported = "metric == 'pm' and split == 'test' and mean == 'equal' and round == 2 and quantity == 'auroc'"
+    values = [view(settings, of).table("scores").query(reported)["value"].item() for of in (folder, here)]
     apart = differences(view(settings, folder), view(settings, here))
-    assert apart["pm auroc (local, equal)"] == pytest.approx(100 * (values[0].item() - values[1].item()))
+    assert apart["pm auroc (local, equal)"] == pytest.approx(100 * (values[0] - values[1]))
     assert apart["pm accuracy (local, equal)"] == 0
 
 
 def test_added_rows_of_another_round_are_no_forgery_where_training_rounds_otherwise(twice: Twice) -> None:
     """Validation scores that are moved may choose another round, whose models are other ones."""
     settings, folder, here = twice
-    rows = read_rows(folder, "evaluated")
-    for row in rows:
-        row["round"] = "1"
-    write_evaluated(folder, rows)
+    change_rows(folder, "evaluated", lambda row: row.update(round="1") if row["split"] != "test" else None)
     assert compare(view(settings, folder), here).outcome == "wrong"
-    round_otherwise(folder)
+    drift_losses(folder, 1 + 1e-6)
+    assert compare(view(settings, folder), here).outcome == "near"
+
+
+def test_a_sample_of_another_test_may_be_classified_otherwise(twice: Twice) -> None:
+    """Though none of the cell's own tests is, where losses differ by rounding."""
+    settings, folder, here = twice
+    drift_losses(folder, 1 + 1e-6)
+
+    def lower(row: Row) -> None:
+        if row["quantity"] == "accuracy":
+            row["value"] = repr(float(row["value"]) - 0.02)
+
+    change_rows(folder, "evaluated", lower)
     assert compare(view(settings, folder), here).outcome == "near"
 
 
@@ -156,7 +171,7 @@ def test_a_mean_of_an_added_test_that_is_not_its_clients_is_seen_in_any_cell(twi
     rows = read_rows(folder, "evaluated")
     line, row = next((i, row) for i, row in enumerate(rows, start=2) if row["mean"] == "equal")
     row["value"] = "0.99"
-    write_evaluated(folder, rows)
+    write_rows(folder, "evaluated", rows)
     assert str(disagreement(view(settings, folder))).startswith(f"evaluated.csv, line {line}: 0.99, by the clients'")
 
 
@@ -165,16 +180,3 @@ def test_means_and_flips_by_hand() -> None:
     means = means_of({0: 0.5, 1: 1.0, 2: float("nan")}, [1, 3, 5], [1, 2])
     assert means == {"train_size": 0.875, "equal": 0.75, "benign": 1.0}
     assert [allowed_flips(n) for n in (41, 150, 359)] == [1, 2, 3]
-
-
-def test_a_sample_of_another_test_may_be_classified_otherwise(twice: Twice, tmp_path: Path) -> None:
-    """Though none of the cell's own tests is, where losses differ by rounding."""
-    settings, folder, here = twice
-    rounded = Path(shutil.copytree(folder, tmp_path / "rounded"))
-    round_otherwise(rounded)
-    rows = read_rows(rounded, "evaluated")
-    for row in rows:
-        if row["quantity"] == "accuracy":
-            row["value"] = repr(float(row["value"]) - 0.02)
-    write_evaluated(rounded, rows)
-    assert compare(view(settings, rounded), here).outcome == "near"

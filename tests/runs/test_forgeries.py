@@ -1,36 +1,45 @@
-"""`bench verify` finds edited cells also where another path computed them, whose bytes need not be the same."""
+"""`bench verify` finds edited cells also where another path computed them, whose bytes need not be the same; honest
+ones of other processors are accepted."""
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
+from bench.results.pack import SUFFIX
 from bench.results.results import CellView, load_run
+from bench.runs.cell_options import Options
 from bench.runs.verify.files import disagreement
 from bench.runs.verify.recomputed import compare
-from bench.store import store
+from bench.runs.verify.verify import CellVerdict, Checked, _copies, check_files
+from tests.conftest import ROOT
 from tests.runs.conftest import COMMON, Bench
-from tests.runs.forger import ANOTHER, Row, change_rows, change_status, drifted, forge
-from tests.warm import Start
+from tests.runs.forger import (
+    ANOTHER,
+    Row,
+    change_rows,
+    change_status,
+    claim_another_processor,
+    drift_losses,
+    forge,
+    record_checksums,
+)
+from tests.runs.helpers import make_run
 
 pytestmark = pytest.mark.long
 
+Twice = tuple[CellView, Path]
+SEEDS = 20
+
 
 @pytest.fixture(scope="module")
-def made(start_in: Start, arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two methods and three seeds, whose recorded path is then called another CPU's."""
-    folder = tmp_path_factory.mktemp("made")
-    data = {"name": "npz", "path": str(arrays), "label": "blobs"}
-    grid = {"methods": ["fedavg", "ditto"], "datasets": [data], "alphas": [1.0], "seeds": [0, 1, 2], "rounds": 3}
-    (folder / "small.yaml").write_text(yaml.safe_dump({**COMMON, **grid}), encoding="utf-8")
-    with start_in(["run", "--grid", "small.yaml", "--out", "run", "--quiet"], folder) as process:
-        assert process.wait(300) == 0
-    for cell in load_run(folder / "run").cells:
-        change_status(cell.folder, lambda status: status["path"].update(cpu=ANOTHER))
-    return folder / "run"
+def made(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one method and many seeds."""
+    settings = {**COMMON, "seeds": list(range(SEEDS)), "rounds": 3}
+    return make_run(tmp_path_factory.mktemp("made") / "run", arrays, ["ditto"], Options(device="cpu"), **settings)
 
 
 @pytest.fixture
@@ -39,95 +48,101 @@ def run(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "run"))
 
 
-def cell_of(run: Path, label: str = "ditto", seed: int = 0) -> CellView:
-    return next(cell for cell in load_run(run).cells if (cell.label, cell.settings.seed) == (label, seed))
+# -- files that are not computed again ---------------------------------------------------------------------------------
 
 
-def better(row: Row) -> None:
-    """One correct sample more, or one less where all are correct, for a personalized model in the last round."""
-    if (row["round"], row["metric"], row["client"], row["split"]) == ("3", "pm", "1", "test"):
-        row["correct"] = str(int(row["correct"]) + (1 if row["correct"] != row["samples"] else -1))
+def raise_where(row: Row, **where: str) -> None:
+    """Raise the value of a row that has these entries."""
+    if where.items() <= row.items():
+        row["value"] = repr(float(row["value"]) + 0.001)
 
 
-def record_checksums(folder: Path) -> None:
-    """Make the checksums of a cell's records those of the files that it has."""
-    change_status(folder, lambda status: status["checksums"].update(store.record_checksums(folder)))
+EDITS: dict[str, tuple[list[str], Callable[[Row], object], str]] = {
+    "no round 2": (
+        ["ledger"], lambda row: row.update(round=row["round"].replace("2", "")),
+        "ledger.csv has rounds 1, 3, by the settings 1, 2, 3",
+    ),
+    "no evaluation of round 1": (
+        ["metrics", "clients", "hits"], lambda row: row.update(round=row["round"].replace("1", "")),
+        "metrics.csv has rounds 2, 3",
+    ),
+    "more samples": (
+        ["clients"], lambda row: row.update(samples=str(int(row["samples"]) + (row["client"] == "2"))),
+        "by partition.json",
+    ),
+    "more correct samples than samples": (
+        ["clients"], lambda row: row.update(correct=str(int(row["samples"]) + 1)), "samples are correct",
+    ),
+    "clients twice": (["clients"], lambda row: row.update(metric="pm"), "a second time"),
+    "no equal mean": (
+        ["metrics"], lambda row: row.update(round="" if row["mean"] == "equal" else row["round"]),
+        "do not have the same rows",
+    ),
+    "another mean": (
+        ["metrics"], lambda row: raise_where(row, metric="pm", mean="equal", quantity="accuracy"), "metrics.csv, line",
+    ),
+    "another common accuracy": (
+        ["metrics"], lambda row: raise_where(row, on="global", split="test", quantity="accuracy"), "metrics.csv, line",
+    ),
+}  # fmt: skip
 
 
-def an_accuracy(run: Path) -> None:
-    def change(row: Row) -> None:
-        if (row["round"], row["metric"], row["mean"], row["split"]) == ("3", "pm", "equal", "test"):
-            row["value"] = repr(float(row["value"]) - (0.01 if row["quantity"] == "accuracy" else 0))
-
-    change_rows(cell_of(run).folder, "metrics", change)
-
-
-def another_seeds_tables(run: Path) -> None:
-    for name in ("metrics", "clients"):
-        shutil.copy(cell_of(run, seed=1).folder / f"{name}.csv", cell_of(run).folder)
-        change_rows(cell_of(run).folder, name, lambda row: None)
-
-
-def another_seeds_files(run: Path) -> None:
-    """All but its settings, partition included."""
-    own = cell_of(run).folder
-    for path in cell_of(run, seed=1).folder.iterdir():
-        if path.name != "settings.json":
-            shutil.copy(path, own)
-    change_status(own, lambda status: status.update(cell=own.name))  # type: ignore[arg-type]
-    record_checksums(own)
-
-
-def a_partition_and_its_hash(run: Path) -> None:
-    other = cell_of(run, seed=1)
-    shutil.copy(other.folder / "partition.json", cell_of(run).folder)
-    change_status(cell_of(run).folder, lambda status: status.update(partition=other.status.partition))  # type: ignore[arg-type]
-    record_checksums(cell_of(run).folder)
-
-
-FORGERIES = [
-    (an_accuracy, "metrics.csv, line"),
-    (another_seeds_tables, "clients.csv, line"),
-    (another_seeds_files, "status.json: its partition is not the one that its settings make"),
-    (a_partition_and_its_hash, "status.json: its partition is not the one that its settings make"),
-]
-
-
-@pytest.mark.parametrize(("forgery", "where"), FORGERIES, ids=[forgery.__name__ for forgery, _ in FORGERIES])
-def test_a_forgery_is_found_in_a_cell_that_is_not_drawn(
-    run: Path, bench: Bench, forgery: Callable[[Path], None], where: str
+@pytest.mark.parametrize(("tables", "change", "said"), EDITS.values(), ids=EDITS)
+def test_files_that_disagree_are_found(
+    run: Path, tables: list[str], change: Callable[[Row], object], said: str
 ) -> None:
-    forgery(run)
-    out = bench("verify", run, "--cells", "0", code=1).stdout
-    wrong = [line for line in out.splitlines() if line.startswith("WRONG")]
-    assert len(wrong) == 1
-    assert f"{cell_of(run).id}  ditto blobs alpha=1 seed=0: " in wrong[0]
-    assert where in wrong[0]
+    cell = load_run(run).cells[0]
+    assert disagreement(cell) is None
+    for name in tables:
+        change_rows(cell.folder, name, change)
+    assert said in (disagreement(load_run(run).cells[0]) or "")
 
 
-def test_the_same_numbers_on_another_path(run: Path, bench: Bench) -> None:
-    bench("pack", run)
-    out = bench("verify", "run.tar.xz", "--cells", "9").stdout
-    assert out.count(f"the same numbers, on another path (cpu {ANOTHER} -> ") == 6
+def test_a_table_without_a_checksum_and_tables_of_another_seed_are_found(run: Path) -> None:
+    first, second = load_run(run).cells[:2]
+    for name in ("metrics", "clients"):
+        shutil.copy(second.folder / f"{name}.csv", first.folder)
+        change_rows(first.folder, name, lambda row: None)
+    assert "clients.csv, line" in (disagreement(load_run(run).cells[0]) or "")
+    change_status(second.folder, lambda status: status["checksums"].pop("metrics"))
+    assert "no checksum of metrics.csv" in (disagreement(load_run(run).cells[1]) or "")
 
 
-@pytest.mark.parametrize("losses", [1.0, 1.01], ids=["same", "drifted"])
-def test_a_forgery_whose_numbers_all_agree_is_found_once_drawn(run: Path, bench: Bench, losses: float) -> None:
-    """By its losses if they are the old ones, else by cells of other seeds, which are computed for it."""
-    cell = cell_of(run)
-    forge(cell.folder, losses=losses)
-    seed = next(seed for seed in range(99) if drawn_first(run, seed) == cell.id)
-    out = bench("verify", run, "--cells", "1", "--seed", seed, code=1).stdout
-    wrong = [line for line in out.splitlines() if line.startswith("WRONG")]
-    assert len(wrong) == 1
-    assert cell.id in wrong[0]
-    expected = "the same losses and other numbers: " if losses == 1 else "looks edited, for 2 of 2 cells of other seeds"
-    assert expected in wrong[0]
+def test_all_files_of_another_seed_are_found_by_their_partition(run: Path) -> None:
+    first, second = load_run(run).cells[:2]
+    for path in second.folder.iterdir():
+        if path.name != "settings.json":
+            shutil.copy(path, first.folder)
+    change_status(first.folder, lambda status: status.update(cell=first.folder.name))  # type: ignore[arg-type]
+    record_checksums(first.folder)
+    ((verdict,), sound) = check_files([load_run(run)], Path("data"))
+    assert verdict.cell.folder == first.folder
+    assert verdict.text.startswith("status.json: its partition is not the one that its settings make")
+    assert len(sound) == SEEDS - 1
 
 
-def drawn_first(run: Path, seed: int) -> str:
-    cells = load_run(run).cells
-    return cells[np.random.default_rng(seed).permutation(len(cells))[0]].id
+def test_no_two_seeds_have_the_same_numbers(made: Path) -> None:
+    """The best seed's tables under another seed's id, where both have clients of the same sizes: partitions agree."""
+    cells = load_run(made).cells[:5]
+    assert _copies(cells) == {}
+    sums = {name: cells[2].status.checksums[name] for name in ("metrics", "clients")}
+    status = replace(cells[4].status, checksums=cells[4].status.checksums | sums, path={"cpu": "another"})
+    copy = replace(cells[4], status=status)
+    assert _copies([*cells[:4], copy]) == {copy.folder: "metrics.csv and clients.csv are the same as of seed 2"}
+    other = replace(copy, settings=copy.settings.model_copy(update={"lr": 0.25}))
+    assert _copies([*cells[:4], other]) == {}  # another setting may be without effect
+
+
+# -- a cell that is computed again on another path ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def twice(run: Path, tmp_path: Path) -> Twice:
+    """A cell, and the same cell as another processor computed it."""
+    cell = load_run(run).cells[0]
+    here = Path(shutil.copytree(cell.folder, tmp_path / "here"))
+    claim_another_processor(here)
+    return cell, here
 
 
 @pytest.mark.parametrize(
@@ -141,11 +156,9 @@ def drawn_first(run: Path, seed: int) -> str:
         (1.1, 9, "drifted"),
     ],
 )
-def test_what_two_paths_may_differ_by(run: Path, tmp_path: Path, losses: float, count: int, outcome: str) -> None:
+def test_what_two_paths_may_differ_by(twice: Twice, losses: float, count: int, outcome: str) -> None:
     """Counts only where losses have moved, and few where they hardly have."""
-    cell = cell_of(run)
-    here = Path(shutil.copytree(cell.folder, tmp_path / "here"))
-    change_status(here, lambda status: status["path"].update(cpu="aarch64 DEFAULT Neoverse-V1"))
+    cell, here = twice
     left = [count]
 
     def change(row: Row) -> None:
@@ -155,17 +168,10 @@ def test_what_two_paths_may_differ_by(run: Path, tmp_path: Path, losses: float, 
             row["correct"] = str(int(row["correct"]) - taken)
 
     change_rows(here, "clients", change)
-    change_rows(
-        here,
-        "metrics",
-        lambda row: row.update(value=repr(drifted(row, losses))) if row["quantity"] == "loss" else None,
-    )
-    assert compare(cell, here).outcome == outcome
-
-
-def unevenly(row: Row) -> None:
-    if row["quantity"] == "loss":
-        row["value"] = repr(drifted(row, 1.05))
+    drift_losses(here, losses)
+    verdict = compare(cell, here)
+    assert verdict.outcome == outcome
+    assert f" -> {ANOTHER}" in verdict.text
 
 
 @pytest.mark.parametrize(
@@ -177,14 +183,12 @@ def unevenly(row: Row) -> None:
     ],
     ids=["bytes", "seconds", "steps"],
 )
-def test_no_training_drifts_so(run: Path, tmp_path: Path, table: str, edit: Callable[[Row], None], said: str) -> None:
+def test_no_training_drifts_so(twice: Twice, table: str, edit: Callable[[Row], None], said: str) -> None:
     """What was sent and done drifts with the losses only where it follows from numbers."""
-    cell = cell_of(run)
-    here = Path(shutil.copytree(cell.folder, tmp_path / "here"))
-    change_status(here, lambda status: status["path"].update(cpu="aarch64 DEFAULT Neoverse-V1"))
-    change_rows(cell.folder, "metrics", unevenly)
-    change_rows(cell.folder, table, edit)
-    verdict = compare(cell_of(run), here)
+    cell, here = twice
+    drift_losses(here, 1.05)
+    change_rows(here, table, edit)
+    verdict = compare(cell, here)
     assert verdict.outcome == "wrong"
     assert said in verdict.text
 
@@ -192,79 +196,80 @@ def test_no_training_drifts_so(run: Path, tmp_path: Path, table: str, edit: Call
 @pytest.mark.parametrize(
     ("losses", "steps", "outcome"), [(1.00001, False, "drifted"), (1.0, False, "wrong"), (1.00001, True, "wrong")]
 )
-def test_only_bytes_that_follow_numbers_may_be_others(
-    run: Path, tmp_path: Path, losses: float, steps: bool, outcome: str
-) -> None:
+def test_only_bytes_that_follow_numbers_may_be_others(twice: Twice, losses: float, steps: bool, outcome: str) -> None:
     """As FedKD's, which are another number in every round: rounding can change them where it changes losses."""
-    cell = cell_of(run)
-    here = Path(shutil.copytree(cell.folder, tmp_path / "here"))
-    change_status(here, lambda status: status["path"].update(cpu="aarch64 DEFAULT Neoverse-V1"))
+    cell, here = twice
     for folder, more in ((here, 0), (cell.folder, 8)):
         change_rows(
             folder, "ledger", lambda row, more=more: row.update(up=str(int(row["up"]) * int(row["round"]) + more))
         )
-    change_rows(
-        here, "metrics", lambda row: row.update(value=repr(drifted(row, losses))) if row["quantity"] == "loss" else None
-    )
+    drift_losses(here, losses)
     if steps:
         change_rows(here, "work", lambda row: row.update(steps=str(int(row["steps"]) + int(row["round"]))))
-    assert compare(cell_of(run), here).outcome == outcome
+    assert compare(cell, here).outcome == outcome
 
 
-def lacks_a_round(folder: Path) -> None:
-    change_rows(folder, "ledger", lambda row: row.update(round=row["round"].replace("2", "")))
+# -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def lacks_an_evaluation(folder: Path) -> None:
-    for name in ("metrics", "clients", "hits"):
-        change_rows(folder, name, lambda row: row.update(round=row["round"].replace("1", "")))
+@pytest.mark.parametrize("losses", [1.0, 1.01], ids=["same", "drifted"])
+def test_a_forgery_whose_numbers_all_agree_is_found_once_drawn(run: Path, bench: Bench, losses: float) -> None:
+    """By its losses if they are the old ones, else by cells of other seeds, which are computed for it."""
+    cells = load_run(run).cells
+    for cell in cells:
+        claim_another_processor(cell.folder)
+    cell = cells[np.random.default_rng(0).permutation(SEEDS)[0]]
+    forge(cell.folder, losses=losses)
+    out = bench("verify", run, "--cells", "1", "--seed", "0", code=1).stdout
+    (wrong,) = (line for line in out.splitlines() if line.startswith("WRONG"))
+    assert cell.id in wrong
+    expected = "the same losses and other numbers: " if losses == 1 else "looks edited, for 2 of 2 cells of other seeds"
+    assert expected in wrong
 
 
-def has_more_samples(folder: Path) -> None:
-    change_rows(folder, "clients", lambda row: row.update(samples=str(int(row["samples"]) + (row["client"] == "2"))))
+@pytest.mark.parametrize(
+    ("metrics", "losses", "said"),
+    [
+        (("gm", "pm"), 0.95, "rounding goes up as often as down, and these differences do not: "),
+        (("gm",), 0.95, "rounding goes up as often as down, and these differences do not: "),
+        (("gm", "pm"), 1.0, "the same losses and other numbers"),
+    ],
+    ids=["as by drift", "generic model only", "kept losses"],
+)
+def test_a_run_forged_in_all_cells_is_wrong(
+    run: Path, bench: Bench, metrics: tuple[str, ...], losses: float, said: str
+) -> None:
+    for cell in load_run(run).cells:
+        forge(cell.folder, metrics=metrics, losses=losses)
+    out = bench("verify", run, "--cells", SEEDS, code=1).stdout
+    assert any(line.startswith("WRONG") and said in line for line in out.splitlines()), out
 
 
-def has_more_correct_samples_than_samples(folder: Path) -> None:
-    change_rows(folder, "clients", lambda row: row.update(correct=str(int(row["samples"]) + 1)))
+def test_too_few_cells_of_a_forged_run_confirm_nothing(run: Path, bench: Bench) -> None:
+    for cell in load_run(run).cells:
+        forge(cell.folder, losses=0.95)
+    out = bench("verify", run, "--cells", "2", "--seed", "1", code=3).stdout
+    assert f"UNCONFIRMED {run}: all " in out
+    assert "to tell a shift of all numbers from rounding: --cells 20 or more would" in out
+    assert ", 0 wrong; " in out
 
 
-def has_a_client_twice(folder: Path) -> None:
-    path = folder / "clients.csv"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text + text.splitlines()[-1] + "\n", encoding="utf-8")
-    change_rows(folder, "clients", lambda row: None)
+def test_a_run_without_a_confirmed_cell_is_not_ok(made: Path) -> None:
+    """Also where cells of another run were confirmed."""
+    cell, other = load_run(made).cells[:2]
+    elsewhere = replace(other, folder=made.parent / "b" / "c")
+    drifted, near = CellVerdict(cell, "drifted", ""), CellVerdict(elsewhere, "near", "")
+    assert Checked((near,)).ok
+    assert Checked((drifted, near)).unconfirmed == [made]
+    assert not Checked((drifted, near)).ok
+    assert Checked((drifted, CellVerdict(other, "same", ""))).ok
+    assert Checked(()).ok
 
 
-def lacks_a_mean(folder: Path) -> None:
-    change_rows(folder, "metrics", lambda row: row.update(round=row["round"] if row["mean"] != "equal" else ""))
-
-
-def lacks_a_checksum(folder: Path) -> None:
-    change_status(folder, lambda status: status["checksums"].pop("metrics"))
-
-
-def another_common_accuracy(folder: Path) -> None:
-    def change(row: Row) -> None:
-        if (row["on"], row["split"], row["quantity"]) == ("global", "test", "accuracy"):
-            row["value"] = repr(float(row["value"]) + 0.001)
-
-    change_rows(folder, "metrics", change)
-
-
-EDITS = [
-    (lacks_a_round, "ledger.csv has rounds 1, 3, by the settings 1, 2, 3"),
-    (lacks_an_evaluation, "metrics.csv has rounds 2, 3"),
-    (has_more_samples, "by partition.json"),
-    (has_more_correct_samples_than_samples, "samples are correct"),
-    (has_a_client_twice, "a second time"),
-    (lacks_a_mean, "do not have the same rows"),
-    (lacks_a_checksum, "no checksum of metrics.csv"),
-    (another_common_accuracy, "metrics.csv, line"),
-]
-
-
-@pytest.mark.parametrize(("edit", "text"), EDITS, ids=[edit.__name__ for edit, _ in EDITS])
-def test_files_that_disagree(run: Path, edit: Callable[[Path], None], text: str) -> None:
-    assert disagreement(cell_of(run)) is None
-    edit(cell_of(run).folder)
-    assert text in (disagreement(cell_of(run)) or "")
+@pytest.mark.parametrize("name", ["fedper", "ditto"])
+def test_honest_entries_of_both_kinds_of_processor_are_accepted(bench: Bench, name: str) -> None:
+    """Computed on a processor without AVX-512 and on one with it, so that one path at least is another than here."""
+    entry = ROOT / "tests" / "entries" / "league_1_small" / f"{name}{SUFFIX}"
+    out = bench("verify", entry, "--cells", "2", "--seed", "3").stdout
+    assert sum(line.startswith(("ok", "near")) for line in out.splitlines()) >= 2
+    assert ", 0 wrong; " in out

@@ -1,6 +1,7 @@
 """Further tests of a finished cell's models: at its end (`tests:`), or later from kept models (`bench evaluate`)."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,21 +24,21 @@ from bench.runs.cell import run_cell
 from bench.runs.cell_options import Options
 from bench.runs.plan import plan
 from bench.samples.corruptions import corrupt
-from bench.settings import PlainTest, Settings, ShiftPart
+from bench.settings import PlainTest, ShiftPart
 from bench.store import store
 from datasets.assemble import assemble
 from reports.page.further_tests import reversals
 from tests.runs.conftest import Bench, Cell
-from tests.runs.helpers import make_run, stop_after
+from tests.runs.forger import change_entries
+from tests.runs.helpers import BEST, make_run, stop_after
 
-DEVICE = Options(device="cpu", executor="sequential", keep="best")
 SETTINGS: dict[str, Any] = {"rounds": 3, "alphas": [0.3]}
 
 
 @pytest.fixture(scope="module")
 def made(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two cells that kept their models."""
-    return make_run(tmp_path_factory.mktemp("made") / "run", arrays, ["fedavg", "ditto"], options=DEVICE, **SETTINGS)
+    return make_run(tmp_path_factory.mktemp("made") / "run", arrays, ["fedavg", "ditto"], options=BEST, **SETTINGS)
 
 
 @pytest.fixture
@@ -61,26 +62,10 @@ def right(cell: CellView, client: int | None, x: np.ndarray, y: np.ndarray) -> f
 
 
 @pytest.mark.long
-def test_models_that_were_trained_on_features_are_tested_on_samples(arrays: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", [{}, {"model": "mlp", "frozen": ["body"]}], ids=["logistic", "frozen body"])
+def test_every_kind_of_test_is_what_a_user_would_compute(model: dict[str, Any], arrays: Path, tmp_path: Path) -> None:
     """Where the body is frozen, a cell's samples are features, and its models are heads."""
-    folder = make_run(
-        tmp_path / "run", arrays, ["fedavg", "ditto"], options=DEVICE, model="mlp", frozen=["body"], **SETTINGS
-    )
-    cell = front_door.evaluate(folder, tests=["global", "others"], metrics=["ece"], quiet=True).cells[1]
-    dataset, partition, _ = load_all(cell.settings)
-    common, tests = partition.global_test, partition.test
-    whole = {i: right(cell, i, dataset.x[common], dataset.y[common]) for i in range(4)}
-    tested = accuracies(cell, "global", "pm", "global")
-    assert {i: tested[i] for i in range(4)} == pytest.approx(whole)
-    assert tested[-1] == pytest.approx(np.mean(list(whole.values())))
-    others = accuracies(cell, "others", "pm")
-    for i in range(4):
-        elsewhere = [right(cell, i, dataset.x[tests[k]], dataset.y[tests[k]]) for k in range(4) if k != i]
-        assert others[i] == pytest.approx(np.mean(elsewhere))
-
-
-@pytest.mark.long
-def test_every_kind_of_test_is_what_a_user_would_compute(run: Path, arrays: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", arrays, ["fedavg", "ditto"], options=BEST, **model, **SETTINGS)
     before = {path: path.read_bytes() for path in run.glob("*/*") if path.is_file()}
     shifts = [{"name": "rotation", "groups": 2}]
     with np.load(arrays) as file:
@@ -95,36 +80,32 @@ def test_every_kind_of_test_is_what_a_user_would_compute(run: Path, arrays: Path
     common, clients = partition.global_test, range(4)
     assert len(common)
     y = dataset.y
-    expected = {i: right(cell, i, dataset.x[common], y[common]) for i in clients}
-    found = accuracies(cell, "global", "pm", "global")
-    assert found == pytest.approx({**expected, -1: np.mean([*expected.values()])})
+
+    def check(split: str, of: Callable[[int], float], metric: str = "pm", on: str = "local") -> None:
+        expected = {i: of(i) for i in clients}
+        found = accuracies(cell, split, metric, on)
+        assert found == pytest.approx({**expected, -1: np.mean([*expected.values()])})
+
+    check("global", lambda i: right(cell, i, dataset.x[common], y[common]), on="global")
     assert accuracies(cell, "global", "gm", "global") == {-1: right(cell, None, dataset.x[common], y[common])}
 
     def others(client: int | None, without: int) -> float:
         tests = [partition.test[j] for j in clients if j != without]
         return float(np.mean([right(cell, client, dataset.x[at], y[at]) for at in tests]))
 
-    for metric, of in (("pm", others), ("gm", lambda client, without: others(None, without))):
-        expected = {i: of(i, i) for i in clients}
-        assert accuracies(cell, "others", metric) == pytest.approx({**expected, -1: np.mean([*expected.values()])})
+    check("others", lambda i: others(i, i))
+    check("others", lambda i: others(None, i), metric="gm")
 
-    expected = {}
-    for i in clients:
+    def in_fog(i: int) -> float:
         at = partition.test[i]
-        expected[i] = right(cell, i, corrupt(dataset.x[at], "fog", 5, at, cell.settings.seed), y[at])
-    found = accuracies(cell, "corrupted fog 5", "pm")
-    assert found == pytest.approx({**expected, -1: np.mean([*expected.values()])})
+        return right(cell, i, corrupt(dataset.x[at], "fog", 5, at, cell.settings.seed), y[at])
 
+    check("corrupted fog 5", in_fog)
     settings = cell.settings.model_copy(update={"shifts": tuple(ShiftPart(**shift) for shift in shifts)})
     turned, lists = apply_shifts(settings, dataset, partition)
-    expected = {i: right(cell, i, turned.x[lists.test[i]], turned.y[lists.test[i]]) for i in clients}
-    found = accuracies(cell, "shifted rotation groups=2", "pm")
-    assert {i: found[i] for i in clients} == pytest.approx(expected)
-
+    check("shifted rotation groups=2", lambda i: right(cell, i, turned.x[lists.test[i]], turned.y[lists.test[i]]))
     first = slice(dataset.n_train, dataset.n_train + 20)
-    expected = {i: right(cell, i, dataset.x[first], y[first]) for i in clients}
-    found = accuracies(cell, "file other", "pm", "global")
-    assert {i: found[i] for i in clients} == pytest.approx(expected)
+    check("file other", lambda i: right(cell, i, dataset.x[first], y[first]), on="global")
     assert all(path.read_bytes() == content for path, content in before.items()), "old files change"
     assert [cell.status.state for cell in view.cells] == ["done", "done"]
 
@@ -147,31 +128,23 @@ def test_a_second_call_adds_what_is_missing_and_changes_nothing(run: Path, capsy
     assert view.evaluated["label"].unique().tolist() == ["fedavg", "ditto"]
 
 
-def test_a_missing_score_of_the_cells_own_tests_is_filled(made: Path, run: Path, arrays: Path, tmp_path: Path) -> None:
-    """It is the value that the cell would have recorded; models right after local training are not kept."""
-    asked = make_run(tmp_path / "asked", arrays, ["fedavg", "ditto"], metrics=["auroc"], options=DEVICE, **SETTINGS)
-    view = front_door.evaluate(run, metrics=["auroc"], quiet=True)
-    for cell, recorded in zip(view.cells, load_run(asked).cells, strict=True):
-        assert cell.id == recorded.id
-        keys = ("metric", "on", "mean", "round")
-        shown, expected = (
-            {tuple(f[k] for k in keys): f["value"] for f in reported_figures(one, "auroc") if f["metric"] != "lm"}
-            for one in (cell, recorded)
-        )
-        assert shown.keys() == expected.keys()
-        assert shown == pytest.approx(expected, rel=1e-6)
-
-
-def test_the_grids_tests_are_scored_at_the_end(arrays: Path, run: Path, tmp_path: Path) -> None:
-    """As `bench evaluate` scores them; models stay only where they are asked for, and other tables are the same."""
+def test_what_the_grid_asks_for_is_what_is_added_later(arrays: Path, run: Path, tmp_path: Path) -> None:
+    """Tests, and a score of the cells' own tests; models right after local training are not kept for it. At the end
+    models stay only where they are asked for, and other tables are the same."""
     tests = ["global", {"name": "corrupted", "severity": 3, "kinds": ["snow"]}]
-    options = Options(device="cpu", executor="sequential")
-    asked = make_run(tmp_path / "asked", arrays, ["fedavg", "ditto"], tests=tests, options=options, **SETTINGS)
-    later = front_door.evaluate(run, tests=tests, quiet=True)
+    asked = make_run(tmp_path / "asked", arrays, ["fedavg", "ditto"], tests=tests, metrics=["auroc"], **SETTINGS)
+    later = front_door.evaluate(run, tests=tests, metrics=["auroc"], quiet=True)
     for cell, other in zip(load_run(asked).cells, later.cells, strict=True):
         assert cell.id == other.id
         assert not (cell.folder / "models").exists()
-        pd.testing.assert_frame_equal(cell.table("evaluated"), other.table("evaluated"))
+        added = other.table("evaluated").query("split != 'test'").reset_index(drop=True)
+        pd.testing.assert_frame_equal(cell.table("evaluated"), added)
+        keys = ("metric", "on", "mean", "round")
+        expected, shown = (
+            {tuple(f[k] for k in keys): f["value"] for f in reported_figures(one, "auroc") if f["metric"] != "lm"}
+            for one in (cell, other)
+        )
+        assert shown == pytest.approx(expected, rel=1e-6)
         for name in ("metrics", "clients", "hits", "ledger"):
             assert (cell.folder / f"{name}.csv").read_bytes() == (other.folder / f"{name}.csv").read_bytes()
 
@@ -225,9 +198,8 @@ def test_a_packed_run_with_models_is_evaluated_without_training(run: Path, tmp_p
     assert (tmp_path / "run.tar.xz").stat().st_size > (tmp_path / "bare.tar.xz").stat().st_size
     theirs = unpack(tmp_path / "run.tar.xz", tmp_path / "theirs")
     bench_here("evaluate", "theirs", "--tests", "global", "--tests", "{name: corrupted, severity: 1, kinds: [fog]}")
-    ours = front_door.evaluate(
-        run, tests=["global", {"name": "corrupted", "severity": 1, "kinds": ["fog"]}], quiet=True
-    )
+    tests = ["global", {"name": "corrupted", "severity": 1, "kinds": ["fog"]}]
+    ours = front_door.evaluate(run, tests=tests, quiet=True)
     for cell, other in zip(load_run(theirs.path).cells, ours.cells, strict=True):
         pd.testing.assert_frame_equal(cell.table("evaluated"), other.table("evaluated"))
     pack(theirs.path, tmp_path / "again.tar.xz")
@@ -280,11 +252,7 @@ def test_samples_of_a_file_on_which_clients_may_train_are_counted(
 
 
 def test_a_cell_without_the_tests_that_the_grid_asks_for_is_named(run: Path, bench_here: Bench) -> None:
-    info = store.read_json(run / "run.json")
-    for entry in info["cells"]:
-        settings = Settings(**entry["settings"]).model_copy(update={"tests": (PlainTest(name="global"),)})
-        entry["settings"] = settings.model_dump(mode="json")
-    store.write_json(run / "run.json", info)
+    change_entries(run, lambda entry: entry["settings"].update(tests=["global"]))
     assert "2 finished cells ran without the test global" in bench_here("status", run).stdout
     bench_here("evaluate", run)
     assert "without the test global" not in bench_here("status", run).stdout
@@ -296,8 +264,7 @@ def test_the_report_shows_them(arrays: Path, tmp_path: Path, bench_here: Bench) 
     made for those who ask for them."""
     tests = ["global", {"name": "corrupted", "severity": 2, "kinds": ["fog", "contrast"]}]
     settings = {**SETTINGS, "seeds": [0, 1], "tests": tests}
-    options = Options(device="cpu", executor="sequential")
-    run = load_run(make_run(tmp_path / "run", arrays, ["fedavg", "ditto"], options=options, **settings))
+    run = load_run(make_run(tmp_path / "run", arrays, ["fedavg", "ditto"], **settings))
     bench_here("report", run.path)
     assert not (run.path / "report" / "clients").exists()
     lines = pd.read_csv(run.path / "report" / "tables" / "further_tests.csv").set_index(["row", "column"])

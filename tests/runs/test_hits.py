@@ -1,30 +1,21 @@
 """Which test samples were predicted correctly: stored as bits, and for the same samples as the accuracies."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from bench.federation.cell_data import load_all
-from bench.results.results import CellView
-from bench.runs.cell import run_cell
-from bench.runs.cell_options import Options
 from bench.settings import Settings
 from reports.tables.pool_error import error
+from tests.runs.helpers import finished
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "dataset": "digits", "model": "mlp", "clients": 6, "alpha": 0.3, "rounds": 3, "epochs": 1, "lr": 0.1,
     "new_clients": 1, "protocol": "honest", "validation_share": 0.2,
 }  # fmt: skip
-
-
-def cell_of(folder: Path, **changed: object) -> CellView:
-    """A small cell that has been run to its end."""
-    settings = Settings(**{**SMALL, **changed})  # type: ignore[arg-type]
-    status = run_cell(settings, folder, Options())
-    assert status.state == "done", status.reason
-    return CellView(folder.name, settings.name, settings, folder, status)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +23,7 @@ def cell_of(folder: Path, **changed: object) -> CellView:
     [("ditto", ["gm", "pm"]), ("fedavg", ["gm"]), pytest.param("local", ["gm", "pm"], marks=pytest.mark.long)],
 )
 def test_the_bits_are_the_accuracies(method: str, metrics: list[str], tmp_path: Path) -> None:
-    cell = cell_of(tmp_path / method, method=method)
+    cell = finished(Settings(method=method, **SMALL), tmp_path / method)
     assert sorted(set(cell.table("hits")["metric"])) == metrics
     _, partition, _ = load_all(cell.settings, Path("data"))
     clients, scores = cell.table("clients"), cell.table("metrics")
@@ -50,11 +41,7 @@ def test_the_bits_are_the_accuracies(method: str, metrics: list[str], tmp_path: 
     of = (scores["on"] == "global") & (scores["split"] == "test") & (scores["quantity"] == "accuracy")
     assert whole["correct"].mean() == scores[of & (scores["round"] == 3)]["value"].item()
     assert cell.hits(metrics[-1]).equals(cell.hits(metrics[-1], round=3))
-
-
-def test_a_cell_from_before_has_none(tmp_path: Path) -> None:
-    cell = cell_of(tmp_path / "cell", method="fedavg")
-    (tmp_path / "cell" / "hits.csv").unlink()
+    (cell.folder / "hits.csv").unlink()  # as in a packed run
     assert cell.hits("gm").empty
 
 
@@ -62,18 +49,13 @@ def frame(weights: list[float], right: list[int]) -> pd.DataFrame:
     return pd.DataFrame({"weight": weights, "hits": 100 * np.array(weights) * right})
 
 
-def test_the_error_of_equal_weights_is_the_binomial_one() -> None:
-    right = [1] * 30 + [0] * 10
-    assert error(frame([1 / 40] * 40, right)) == pytest.approx(100 * np.sqrt(0.75 * 0.25 / 39))
-    assert error(frame([1 / 40] * 40, [1] * 40)) == pytest.approx(0, abs=1e-9)
-    assert np.isnan(error(frame([1.0], [1])))
-
-
 def test_the_error_by_hand() -> None:
     """Weights 1/2, 1/4, 1/4, the first two right: 75 %; weighted deviations 0.5 (1 - 0.75), 0.25 (1 - 0.75),
     -0.1875."""
     left = np.array([0.125, 0.0625, -0.1875])
     assert error(frame([0.5, 0.25, 0.25], [1, 1, 0])) == pytest.approx(100 * np.sqrt(1.5 * (left**2).sum()))
+    assert error(frame([0.5, 0.25, 0.25], [1, 1, 1])) == 0
+    assert np.isnan(error(frame([1.0], [1])))
 
 
 @pytest.mark.long

@@ -4,11 +4,7 @@ The session is like IPython's: `__main__` has no file, each cell is compiled und
 the text, and `In` has the cells in their order.
 """
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -110,33 +106,6 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(tmp_path: Path, pytho
     (said,) = session(python, tmp_path, [METHOD, RUN])
     assert said.startswith("refused: run/code is or lies behind a link")
     assert not list((tmp_path / "outside").iterdir())
-
-
-IPYTHON = """
-import json, sys
-from IPython.core.interactiveshell import InteractiveShell
-
-shell = InteractiveShell.instance()
-for cell in json.loads(sys.argv[1]):
-    shell.run_cell(cell, store_history=True)
-"""
-
-
-@pytest.mark.long
-def test_the_real_ipython(tmp_path: Path) -> None:
-    """Where it is installed: with commands of its own among the cells, and a definition that changes."""
-    pytest.importorskip("IPython")
-    (tmp_path / "grid.yaml").write_text(GRID, encoding="utf-8")
-    cells = ["import json, bench.errors", "%pwd", METHOD, RUN, METHOD.replace("/ 2", "/ 3"), RUN, METHOD, RUN]
-    done = subprocess.run(
-        [sys.executable, "-c", IPYTHON, json.dumps(cells)], cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    ran = [line for line in done.stdout.splitlines() if line.startswith("[[")]
-    assert len(ran) == 3, done.stdout
-    assert ran[0] == ran[2] != ran[1]
-    assert len(list((tmp_path / "run" / "code").glob("mine_*.py"))) == 2
 
 
 def test_the_body_of_a_class_may_take_a_name_that_it_gives_itself() -> None:

@@ -1,6 +1,5 @@
 """`--only` finds every cell that a grid can have, by values as grids and tables write them."""
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from bench.plugin import DATASETS
 from bench.runs.options import SessionOptions
 from bench.runs.plan import select
 from bench.runs.session import Session
-from bench.settings import Settings
+from bench.runs.workers import LocalRunner
 from bench.store.documents import read_run_file
 from datasets.assemble import assemble
 
@@ -70,21 +69,8 @@ def test_conditions_on_one_setting_are_alternatives_and_none_is_lost(only: Any) 
     assert [(cell.method, cell.seed) for cell in cells] == [("fedavg", 0), ("scd", 0)]
 
 
-def test_an_alternative_that_no_cell_has_is_named() -> None:
-    with pytest.raises(UserError, match=r"^--only seed=7: none of the 2 cells fits"):
-        select(load_grid(GRID).cells, ["seed=0", "seed=7"])
-
-
-class Idle:
+class Idle(LocalRunner):
     """A runner that trains nothing."""
-
-    device = "cpu"
-    sharing = 1
-
-    def threads(self, cells: int | None) -> int:
-        return 1
-
-    def check(self, cells: Collection[Settings], data_root: Path) -> None: ...
 
     def run(self, tasks: Any, on_event: Any, unwanted: Any = ()) -> bool:
         return True
@@ -123,7 +109,7 @@ def test_the_data_of_other_cells_may_be_missing(tmp_path: Path, monkeypatch: pyt
 def listed(grid: Grid, only: Any, folder: Path) -> list[str]:
     """The data sets of the cells in `run.json` after a session that trained nothing."""
     options = SessionOptions.of({"data_root": folder, "quiet": True, "tracking": False})
-    Session(grid, folder / "run", options, only=only).run(Idle())
+    Session(grid, folder / "run", options, only=only).run(Idle(1, "cpu"))
     info = read_run_file(folder / "run")
     assert info is not None
     return [cell["settings"]["dataset"] for cell in info["cells"]]
@@ -140,9 +126,10 @@ def listed(grid: Grid, only: Any, folder: Path) -> list[str]:
         ("method=fedavg,sed=0", "unknown key 'sed'. Did you mean 'seed'"),
         ("method=fedagv,seed=0", "Did you mean 'fedavg'"),
         ("label=fed, avg", "Did you mean 'fedavg'"),
+        (["seed=0", "seed=7"], "--only seed=7: none of the 2 cells fits"),
     ],
 )
-def test_what_fits_no_cell_is_refused(only: str, said: str) -> None:
+def test_what_fits_no_cell_is_refused(only: Any, said: str) -> None:
     with pytest.raises(UserError, match=r"^--only ") as refused:
         select(load_grid(GRID).cells, only)
     assert said in str(refused.value)

@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 
 import bench
-from bench.config.identity import cell_id, declared_checksum
 from bench.config.validation import check_setting
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition, load_public
-from bench.rng import generator
 from bench.settings import PrivateTraining, Settings
 from tests.runs.conftest import Bench, Cell
-from tests.runs.helpers import cells, states
 
 
 def public(cell: Cell, arrays: Path, **more: Any) -> Settings:
@@ -90,13 +87,8 @@ def test_the_clients_own_file_read_in_another_way_is_refused(cell: Cell, tmp_pat
     rows = [f"{'ab'[k % 2]},{rng.normal():.4f},{rng.normal():.4f},{'no' if k % 3 else 'yes'}" for k in range(120)]
     (tmp_path / "sites.csv").write_text("\n".join(["site,x,z,ill", *rows]) + "\n", encoding="utf-8")
     options = {"path": str(tmp_path / "sites.csv"), "label_column": "ill", "site_column": "site"}
-    own: dict[str, Any] = {
-        "dataset": "csv",
-        "dataset_options": options,
-        "partition": "natural",
-        "alpha": None,
-        "clients": 2,
-    }
+    own: dict[str, Any] = {"dataset": "csv", "dataset_options": options, "alpha": None, "clients": 2}
+    own["partition"] = "natural"
     assert load_public(cell(**own, public={"name": "csv", **options, "size": 5}), tmp_path) is not None
     other = {"name": "csv", "path": options["path"], "label_column": "ill", "leave_out": ["site"]}
     with pytest.raises(UserError, match=r"is the clients' own file, .*, read in another way"):
@@ -113,15 +105,10 @@ def test_a_file_of_the_clients_folder_or_the_reverse_is_refused(cell: Cell, tmp_
         (tmp_path / "sites" / f"{site}.csv").write_text("\n".join(["x,z,ill", *rows]) + "\n", encoding="utf-8")
     paths = [str(tmp_path / "sites"), str(tmp_path / "sites" / "b.csv")]
     clients, public = paths if whose == "the folder" else reversed(paths)
-    settings = cell(
-        dataset="csv",
-        dataset_options={"path": clients, "label_column": "ill"},
-        partition="iid",
-        alpha=None,
-        clients=2,
-        public={"name": "csv", "path": public, "label_column": "ill"},
-    )
-    read = bench.load_dataset(cell(dataset="csv", dataset_options={"path": public, "label_column": "ill"}), tmp_path)
+    theirs, others = ({"path": path, "label_column": "ill"} for path in (clients, public))
+    own: dict[str, Any] = {"dataset": "csv", "partition": "iid", "alpha": None, "clients": 2}
+    settings = cell(**own, dataset_options=theirs, public={"name": "csv", **others})
+    read = bench.load_dataset(cell(dataset="csv", dataset_options=others), tmp_path)
     shared = read.n_train if read.groups is None else int((read.groups[: read.n_train] == 1).sum())  # b is the second
     with pytest.raises(UserError, match=rf"read in another way: {shared} of its {read.n_train} training samples"):
         load_public(settings, tmp_path)
@@ -160,26 +147,6 @@ def test_a_copy_of_a_built_in_set_is_refused(cell: Cell, tmp_path: Path) -> None
         load_public(settings, tmp_path)
 
 
-def test_another_data_set_is_drawn_from_as_ever(cell: Cell, arrays: Path, tmp_path: Path) -> None:
-    with np.load(arrays) as known:
-        np.savez(tmp_path / "other.npz", **{name: known[name][::-1] for name in known})
-    settings = public(cell, tmp_path / "other.npz", size=30)
-    found = load_public(settings, tmp_path)
-    other = load_dataset(
-        settings.model_copy(update={"dataset_options": {"path": str(tmp_path / "other.npz")}}), tmp_path
-    )
-    drawn = np.sort(generator("public set", settings.seed).choice(180, 30, replace=False))
-    assert np.array_equal(found.x, other.x[drawn])
-
-
-def test_public_samples_are_part_of_a_cell_s_identity(cell: Cell, arrays: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy.npz"
-    copy.write_bytes(arrays.read_bytes())
-    same, moved, fewer = (public(cell, path, size=size) for path, size in ((arrays, 30), (copy, 30), (arrays, 20)))
-    ids = [cell_id(one, declared_checksum(one)) for one in (same, moved, fewer)]
-    assert ids[0] == ids[1] != ids[2]
-
-
 @pytest.mark.parametrize(
     ("key", "message"),
     [
@@ -196,22 +163,3 @@ def test_mistakes_are_found_before_anything_is_written(
     done = bench_here("run", "--grid", file, "--out", tmp_path / "run", code=2)
     assert message in done.stderr
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.long
-def test_comet_from_a_grid_with_two_architectures(
-    bench_here: Bench, grid: Callable[..., Path], arrays: Path, tmp_path: Path
-) -> None:
-    """The whole interface of the harness; with mixed architectures there is no generic model."""
-    file = grid(
-        methods=[{"name": "comet", "c": 2}],
-        public={"name": "npz", "path": str(arrays), "size": 16},
-        client_models=["logistic", "mlp"],
-        rounds=2,
-    )
-    run = tmp_path / "run"
-    bench_here("run", "--grid", file, "--out", run, "--device", "cpu", "--jobs", 1)
-    assert states(run) == {"comet": "done"}
-    table = cells(run)["comet"].table("ledger")
-    assert table["up"].iloc[-1] == 4 * 16 * 3 * 4  # clients x samples x classes x bytes
-    assert set(cells(run)["comet"].table("metrics")["metric"]) == {"pm", "lm"}

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,40 +14,16 @@ from bench.errors import UserError
 from bench.results.figures import reported_figures
 from bench.results.pack import pack, unpack
 from bench.results.reported_round import choose_round
-from bench.results.results import CellView, load_run
+from bench.results.results import load_run
 from bench.runs.cell import run_cell
 from bench.runs.cell_options import Options
 from bench.runs.plan import plan
 from bench.runs.tracking import curve_points, reported_points
 from bench.runs.verify.files import disagreement, read_rows
 from bench.runs.verify.recomputed import compare
-from bench.settings import Settings
-from bench.store import store
 from tests.runs.conftest import Bench, Cell
-from tests.runs.forger import write_rows
-from tests.runs.helpers import make_run, results, stop_after, view
-
-OPTIONS = Options(device="cpu", executor="sequential", checkpoint_seconds=0)
-
-
-def run_here(settings: Settings, folder: Path, **options: Any) -> CellView:
-    status = run_cell(settings, folder, OPTIONS.model_copy(update=options))
-    assert status.state == "done", status.reason
-    return view(settings, folder)
-
-
-def test_tables_without_metrics_are_the_same_bytes_and_the_id_is_one(cell: Cell, tmp_path: Path) -> None:
-    bare, scored = cell(method="ditto", rounds=2), cell(method="ditto", rounds=2, metrics=["auroc", "ece"])
-    for settings, name in ((bare, "bare"), (scored, "scored")):
-        run_here(settings, tmp_path / name)
-    first, other = results(tmp_path / "bare"), results(tmp_path / "scored")
-    assert {name for name in first if first[name] != other[name]} == {"settings.json", "status.json"}
-    assert not (tmp_path / "bare" / "scores.csv").exists()
-    status = store.read_json(tmp_path / "scored" / "status.json")
-    assert {"scores", "client_scores"} <= status["checksums"].keys()
-    planned = plan([bare, scored.model_copy(update={"seed": 1})], Path("data"), download=False)
-    again = plan([scored], Path("data"), download=False)
-    assert again[0].id == planned[0].id
+from tests.runs.forger import Row, change_entries, change_rows, write_rows
+from tests.runs.helpers import BEST, EVERY_ROUND, finished, make_run, stop_after, view
 
 
 @pytest.mark.long
@@ -57,9 +32,9 @@ def test_a_half_done_cell_goes_on_with_other_metrics(
     cell: Cell, tmp_path: Path, before: tuple[str, ...], after: tuple[str, ...]
 ) -> None:
     """It keeps what it has, and says which rounds lack a score; the tables that all cells have do not change."""
-    run_here(cell(), tmp_path / "whole")
-    assert run_cell(cell(metrics=before), tmp_path / "parts", OPTIONS, stop=stop_after(3)).state == "interrupted"
-    done = run_here(cell(metrics=after), tmp_path / "parts")
+    finished(cell(), tmp_path / "whole")
+    assert run_cell(cell(metrics=before), tmp_path / "parts", EVERY_ROUND, stop=stop_after(3)).state == "interrupted"
+    done = finished(cell(metrics=after), tmp_path / "parts")
     table = done.table("scores")
     rounds = {name: sorted(set(table[table["quantity"] == name]["round"])) for name in {*before, *after}}
     everything = {"before": [1, 2, 3], "after": [4, 5, 6]}
@@ -76,7 +51,7 @@ def test_a_half_done_cell_goes_on_with_other_metrics(
 def test_any_score_chooses_the_reported_round_on_validation(cell: Cell, tmp_path: Path) -> None:
     """And the models that are kept are of that round."""
     common = {"method": "ditto", "lr": 1.5, "alpha": 0.2, "rounds": 8, "seed": 2, "metrics": ["auroc", "nll"]}
-    run_here(cell(**common, select_by="nll"), tmp_path, keep="best")
+    finished(cell(**common, select_by="nll"), tmp_path, BEST)
     rounds = {}
     for name, sign in (("accuracy", 1), ("auroc", 1), ("nll", -1), ("loss", -1)):
         done = view(cell(**common, select_by=name), tmp_path)
@@ -101,7 +76,7 @@ def scored_run(tmp_path: Path, arrays: Path) -> Path:
     return make_run(tmp_path / "run", arrays, ["fedavg", "ditto"], options=Options(device="cpu"), **settings)
 
 
-def test_results_have_the_scores(scored_run: Path, bench_here: Bench) -> None:
+def test_results_have_the_scores_also_of_a_packed_run(scored_run: Path, tmp_path: Path, bench_here: Bench) -> None:
     run = load_run(scored_run)
     assert set(run.metrics["quantity"]) == {"accuracy", "loss", "auroc", "ece"}
     assert list(run.clients.columns[-2:]) == ["auroc", "ece"]
@@ -119,16 +94,14 @@ def test_results_have_the_scores(scored_run: Path, bench_here: Bench) -> None:
     text = bench_here("results", scored_run, "--metric", "auroc").stdout
     assert "auroc, protocol honest" in text
     assert "%" not in text
-    assert "accuracy (%)" in bench_here("results", scored_run).stdout
+    pack(scored_run, tmp_path / "run.tar.xz")
+    assert unpack(tmp_path / "run.tar.xz", tmp_path / "again").scores("auroc").equals(areas)
 
 
 @pytest.mark.long
 def test_finished_cells_that_lack_a_score_are_named(scored_run: Path, arrays: Path, bench_here: Bench) -> None:
     """The second run of a grid with other metrics does nothing again, and fails nowhere."""
-    info = store.read_json(scored_run / "run.json")
-    for entry in info["cells"]:
-        entry["settings"] |= {"metrics": ["auroc", "brier"], "select_by": "brier"}
-    store.write_json(scored_run / "run.json", info)
+    change_entries(scored_run, lambda entry: entry["settings"].update(metrics=["auroc", "brier"], select_by="brier"))
     assert [cell.status.state for cell in load_run(scored_run).cells] == ["done", "done"]
     out = bench_here("status", scored_run).stdout
     assert "2 finished cells ran without brier, which the grid asks for: `bench evaluate` computes it" in out
@@ -139,12 +112,6 @@ def test_finished_cells_that_lack_a_score_are_named(scored_run: Path, arrays: Pa
     assert bench_here("verify", scored_run, "--cells", "2").stdout.count("the same bytes") == 2
 
 
-def edit(folder: Path, name: str, change: Callable[[list[dict[str, str]]], object]) -> None:
-    rows = read_rows(folder, name)
-    change(rows)
-    write_rows(folder, name, rows)
-
-
 def test_verify_recomputes_the_scores(scored_run: Path, tmp_path: Path) -> None:
     """What was edited is seen: in the means or the clients' values alone, and in all together."""
     cells = load_run(scored_run).cells
@@ -152,26 +119,16 @@ def test_verify_recomputes_the_scores(scored_run: Path, tmp_path: Path) -> None:
     assert disagreement(cells[1]) is None
     assert compare(cells[1], tmp_path / "again").text == "the same bytes"
 
-    def raise_values(rows: list[dict[str, str]]) -> None:
-        for row in rows:
-            row["value"] = repr(float(row["value"]) * 1.01)
+    def raise_value(row: Row) -> None:
+        row["value"] = repr(float(row["value"]) * 1.01)
 
-    edit(cells[1].folder, "scores", raise_values)
+    change_rows(cells[1].folder, "scores", raise_value)
     assert "by the clients' values" in str(disagreement(cells[1]))
-    edit(cells[1].folder, "client_scores", raise_values)
+    change_rows(cells[1].folder, "client_scores", raise_value)
     assert disagreement(cells[1]) is None
     assert compare(cells[1], tmp_path / "again").text.startswith("other numbers on the same path: scores.csv, line 2")
-    edit(cells[1].folder, "client_scores", lambda rows: rows.pop(0))
+    write_rows(cells[1].folder, "client_scores", read_rows(cells[1].folder, "client_scores")[1:])
     assert "not the clients of clients.csv" in str(disagreement(cells[1]))
-
-
-@pytest.mark.long
-def test_verify_blind_scores_them_too(scored_run: Path, bench: Bench) -> None:
-    assert bench("verify", scored_run, "--cells", "2", "--blind").stdout.count("the same bytes") == 2
-    folder = load_run(scored_run).cells[0].folder
-    for name in ("scores", "client_scores"):
-        edit(folder, name, lambda rows: [row.update(value=repr(float(row["value"]) * 1.01)) for row in rows])
-    assert "scores.csv, line 2" in bench("verify", scored_run, "--cells", "2", "--blind", code=1).stdout
 
 
 def test_mlflow_gets_the_scores_that_are_not_missing(tmp_path: Path, arrays: Path) -> None:
@@ -186,13 +143,6 @@ def test_mlflow_gets_the_scores_that_are_not_missing(tmp_path: Path, arrays: Pat
     assert "reported/pm/local/equal" in reported
 
 
-def test_packed_runs_have_them(scored_run: Path, tmp_path: Path) -> None:
-    pack(scored_run, tmp_path / "run.tar.xz")
-    again = unpack(tmp_path / "run.tar.xz", tmp_path / "again")
-    assert [cell.status.state for cell in again.cells] == ["done", "done"]
-    assert again.scores("auroc").equals(load_run(scored_run).scores("auroc"))
-
-
 @pytest.mark.long
 def test_the_report_has_a_table_of_each_score_with_the_number_of_clients_without(
     tmp_path: Path, arrays: Path, bench_here: Bench
@@ -201,23 +151,19 @@ def test_the_report_has_a_table_of_each_score_with_the_number_of_clients_without
     settings = {"metrics": ["auroc"], "rounds": 2, "alphas": [0.05], "seeds": [0, 1]}
     run = load_run(make_run(tmp_path / "run", arrays, ["ditto"], options=Options(device="cpu"), **settings))
     bench_here("report", run.path)
-    with (run.path / "report" / "tables" / "score_auroc.csv").open(encoding="utf-8") as file:
-        lines = {line["column"]: line for line in csv.DictReader(file)}
+    lines = pd.read_csv(run.path / "report" / "tables" / "score_auroc.csv")
     figures = run.scores("auroc").query("selection == 'validation'")
-    clients, missing = run.clients, 0
     for name, figure in (
         ("GM", "metric == 'gm' and on == 'global'"),
         ("PM", "metric == 'pm' and mean == 'train_size'"),
     ):
         values = figures.query(figure)
-        line = next(line for column, line in lines.items() if column.endswith(name))
-        assert float(line["value"]) == pytest.approx(values["value"].mean(), abs=5e-5)
-        assert float(line["spread"]) == pytest.approx(values["value"].std(), abs=5e-5)
-        for row in values.itertuples():
-            of = (clients["cell"] == row.cell) & (clients["round"] == row.round) & (clients["metric"] == "pm")
-            missing += (name == "PM") * int(clients[of & (clients["split"] == "test")]["auroc"].isna().sum())
+        (line,) = lines[lines["column"].str.endswith(name)].itertuples()
+        assert (line.value, line.spread) == pytest.approx((values["value"].mean(), values["value"].std()), abs=5e-5)
+    tested = run.clients.query("metric == 'pm' and split == 'test'").merge(values[["cell", "round"]])
+    missing = int(tested["auroc"].isna().sum())
     assert missing
-    assert f"{missing} of " in line["note"]
+    assert f"{missing} of " in line.note
     page = (run.path / "report" / "index.html").read_text(encoding="utf-8")
     assert f"Missing: {missing} of " in page
 
@@ -275,17 +221,11 @@ def test_what_cannot_be_is_refused(cell: Cell) -> None:
 
 @pytest.mark.long
 def test_callbacks_see_the_scores(cell: Cell, tmp_path: Path) -> None:
+    seen: list[set[str]] = []
+
     class Seen(front_door.Callback):
-        rows: list[pd.DataFrame]
-
-        def __init__(self) -> None:
-            self.rows = []
-
         def after_evaluation(self, at: front_door.Moment) -> None:
-            self.rows.append(at.rows)
-            assert set(at.figures) == {"gm", "pm"}
+            seen.append(set(at.rows["quantity"]))
 
-    seen = Seen()
-    front_door.run(cell(rounds=2, metrics=["ece"]), out=tmp_path / "run", callbacks=[seen], jobs=1, quiet=True)
-    assert [set(rows["quantity"]) for rows in seen.rows] == [{"accuracy", "loss", "ece"}] * 2
-    assert all(np.isfinite(rows["value"]).all() for rows in seen.rows)
+    front_door.run(cell(rounds=2, metrics=["ece"]), out=tmp_path / "run", callbacks=[Seen()], jobs=1, quiet=True)
+    assert seen == [{"accuracy", "loss", "ece"}] * 2

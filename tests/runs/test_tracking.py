@@ -6,41 +6,55 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
 
 from bench.errors import UserError
+from bench.results.figures import reported_figures
+from bench.results.further_tests import evaluate_cell
 from bench.results.results import CellView, load_run
-from bench.runs.tracking import Mirror, Tracking, charts_path, choose_store, embedded_uri, mirror_run
+from bench.runs.cell_options import Options
+from bench.runs.tracking import (
+    Mirror,
+    Tracking,
+    charts_path,
+    choose_store,
+    embedded_uri,
+    mirror_run,
+    reported_points,
+    sqlite_url,
+)
+from bench.settings import PlainTest
 from bench.store import store
-from tests.runs.conftest import Bench
+from tests.runs.conftest import COMMON, Bench
+from tests.runs.forger import change_entries
+from tests.runs.helpers import TABLES, make_run, until
 from tests.warm import PATIENCE, Start
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 # MLflow's own imports use what SQLAlchemy is about to remove.
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-GRID = {
-    "partition": "dirichlet",
-    "clients": 4,
-    "model": "logistic",
-    "lr": 0.5,
-    "batch_size": 10,
-    "alphas": [1.0],
-    "rounds": 3,
-    "methods": ["fedavg", "local", "fedper", {"name": "ditto", "lam": 0.1}],
-}
+METHODS = ["fedavg", "local", "fedper", {"name": "ditto", "lam": 0.1}]
+METHODS += [{"name": "fedavg", "label": "long", "set": {"rounds": 4}}]
 
 
 def free_port() -> int:
@@ -49,34 +63,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def answers(address: str, deadline: float) -> None:
-    while True:
-        try:
-            with urllib.request.urlopen(address, timeout=5):
-                return
-        except OSError:
-            assert time.monotonic() < deadline, address
-            time.sleep(0.2)
-
-
-@contextmanager
-def ended(process: "subprocess.Popen[Any]") -> Iterator[None]:
-    """As a context; at its end the process and all that it has started are ended."""
+def answers(address: str) -> bool:
     try:
-        with process:
-            try:
-                yield
-            finally:
-                os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+        with urllib.request.urlopen(address, timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.fixture(scope="module")
 def grid10(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A grid of ten cells that takes a few seconds."""
-    methods = [*GRID["methods"], {"name": "fedavg", "label": "long", "set": {"rounds": 4}}]
-    content = {**GRID, "methods": methods, "seeds": list(range(2)), "datasets": [{"name": "npz", "path": str(arrays)}]}
+    content = {**COMMON, "methods": METHODS, "alphas": [1.0], "seeds": [0, 1], "rounds": 3}
+    content["datasets"] = [{"name": "npz", "path": str(arrays)}]
     path = tmp_path_factory.mktemp("grid") / "ten.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return path
@@ -105,10 +104,13 @@ def server(empty_store: Path, environment: dict[str, str], tmp_path_factory: pyt
     command = [sys.executable, "-m", "bench.cli", "ui", str(folder), "--port", str(port)]
     with open(folder / "log.txt", "wb") as log:
         process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True)
-    with ended(process):
-        answers(f"http://127.0.0.1:{port}/health", time.monotonic() + PATIENCE)
+    try:
+        until(lambda: answers(f"http://127.0.0.1:{port}/health"))
         assert f"http://127.0.0.1:{port} shows".encode() in (folder / "log.txt").read_bytes()
         yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+        process.wait()
 
 
 @pytest.fixture
@@ -121,14 +123,16 @@ def small(run10: Path, tmp_path: Path) -> Path:
     return run
 
 
-def found(uri: str) -> dict[str, Any]:
-    """MLflow's runs by cell; each cell may have only one."""
+def client_of(uri: str) -> "MlflowClient":
     from mlflow import MlflowClient
 
-    client = MlflowClient(uri)
-    experiments = {one.name: one.experiment_id for one in client.search_experiments()}
-    assert set(experiments) <= {"ten", "Default"}
-    runs = client.search_runs(list(experiments.values())) if "ten" in experiments else []
+    return MlflowClient(uri)
+
+
+def found(uri: str) -> dict[str, Any]:
+    """MLflow's runs by cell; each cell may have only one."""
+    client = client_of(uri)
+    runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
     runs = [run for run in runs if "cell" in run.data.tags]  # without the parent runs of the methods
     by_cell = {run.data.tags["cell"]: run for run in runs}
     assert len(by_cell) == len(runs)
@@ -151,29 +155,23 @@ def written(cell: CellView) -> dict[str, list[tuple[int, float]]]:
 
 def curves(uri: str, run: Any) -> dict[str, list[tuple[int, float]]]:
     """What MLflow contains: all values by metric, except the reported ones."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(uri)
     return {
-        name: sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, name))
+        name: sorted((point.step, point.value) for point in client_of(uri).get_metric_history(run.info.run_id, name))
         for name in run.data.metrics
         if not name.startswith("reported/")
     }
 
 
-def reported(uri: str, run: Any) -> dict[str, list[tuple[int, float]]]:
-    """The reported values: rounds and values by metric."""
-    from mlflow import MlflowClient
+def reported(run: Any) -> dict[str, float]:
+    return {name: value for name, value in run.data.metrics.items() if name.startswith("reported/")}
 
-    names = [name for name in run.data.metrics if name.startswith("reported/")]
-    found = {name: MlflowClient(uri).get_metric_history(run.info.run_id, name) for name in names}
-    return {name: [(point.step, point.value) for point in points] for name, points in found.items()}
+
+def artifacts(uri: str, run: Any) -> set[str]:
+    return {file.path for file in client_of(uri).list_artifacts(run.info.run_id)}
 
 
 def assert_complete(uri: str, run: Path, histories: int) -> None:
     """Check that MLflow has everything of every cell; for some cells every value of every round is compared."""
-    from mlflow import MlflowClient
-
     runs, cells = found(uri), load_run(run).cells
     assert set(runs) == {cell.id for cell in cells}
     for cell in cells:
@@ -182,8 +180,9 @@ def assert_complete(uri: str, run: Path, histories: int) -> None:
         assert mirrored.info.run_name == cell.name
         seconds = store.read_json(cell.folder / "timing.json")["seconds"]
         assert (mirrored.info.end_time - mirrored.info.start_time) / 1000 == pytest.approx(seconds, abs=2)
-        metrics = {name: value for name, value in mirrored.data.metrics.items() if not name.startswith("reported/")}
-        assert metrics == {name: curve[-1][1] for name, curve in written(cell).items()}
+        metrics = {name: curve[-1][1] for name, curve in written(cell).items()}
+        metrics |= {point.name: point.value for point in reported_points(cell)}
+        assert mirrored.data.metrics == metrics
         assert mirrored.data.params["method"] == cell.settings.method
         assert mirrored.data.params["dataset_options.path"] == cell.settings.dataset_options["path"]
         assert len(mirrored.data.params) >= len(type(cell.settings).model_fields) - 6
@@ -193,51 +192,34 @@ def assert_complete(uri: str, run: Path, histories: int) -> None:
         assert tags["path.device"] == "cpu"
         assert tags.get("commit") == store.read_json(run / "run.json")["commit"]
     assert {runs[cell.id].data.params["hp.lam"] for cell in cells if cell.settings.method == "ditto"} == {"0.1"}
-    client, figures = MlflowClient(uri), load_run(run).results
+    client = client_of(uri)
     for cell in cells[:: len(cells) // histories]:
         assert curves(uri, runs[cell.id]) == written(cell)
-        rows = figures[(figures["cell"] == cell.id) & (figures["selection"] == "validation")]
-        assert reported(uri, runs[cell.id]) == {
-            "/".join(["reported", row.metric, row.on, *([row.mean] if row.mean else [])]): [(row.round, row.value)]
-            for row in rows.itertuples()
-        }
-        parent = client.get_run(runs[cell.id].data.tags["mlflow.parentRunId"])
-        assert (parent.info.run_name, parent.data.tags["method"]) == (cell.label, cell.label)
         mirrored = runs[cell.id]
+        parent = client.get_run(mirrored.data.tags["mlflow.parentRunId"])
+        assert (parent.info.run_name, parent.data.tags["method"]) == (cell.label, cell.label)
         lasted, longer = (each.info.end_time - each.info.start_time for each in (mirrored, parent))
         assert longer >= 0.5 * lasted, "a parent that ended as it began"
-        own = {
-            "settings.json",
-            "partition.json",
-            "metrics.csv",
-            "clients.csv",
-            "ledger.csv",
-            "work.csv",
-            "hits.csv",
-            "tests.json",
-            "timeline.csv",
-            "log.txt",
-        }
-        assert {file.path for file in client.list_artifacts(runs[cell.id].info.run_id)} == own
-        fetched = client.download_artifacts(runs[cell.id].info.run_id, "metrics.csv")
+        assert artifacts(uri, mirrored) == {"settings.json", "partition.json", "tests.json", "log.txt", *TABLES}
+        for point in reported_points(cell):
+            (shown,) = client.get_metric_history(mirrored.info.run_id, point.name)
+            assert (shown.step, shown.value) == (point.round, point.value)
+        fetched = client.download_artifacts(mirrored.info.run_id, "metrics.csv")
         assert Path(fetched).read_bytes() == (cell.folder / "metrics.csv").read_bytes()
 
 
-@pytest.mark.long
 def test_ten_cells_in_the_run_folder(run10: Path) -> None:
     assert_complete(embedded_uri(run10), run10, histories=5)
     assert (run10 / "mlartifacts").is_dir()
     assert not (run10.parent / "mlruns").exists()
 
 
-@pytest.mark.long
 def test_the_page_opens_at_the_charts_of_the_grid(run10: Path) -> None:
     """The link is of MLflow's page: its routes and the parameter are those of the installed version."""
     import mlflow
-    from mlflow import MlflowClient
 
     uri = embedded_uri(run10)
-    experiment = MlflowClient(uri).get_experiment_by_name("ten")
+    experiment = client_of(uri).get_experiment_by_name("ten")
     path = charts_path("ten", uri)
     assert path == f"/#/experiments/{experiment.experiment_id}/runs?compareRunsMode=CHART"
     assert charts_path("another", uri) == ""
@@ -263,65 +245,72 @@ def test_values_that_are_no_numbers(small: Path, server: str) -> None:
     table.write_text("\n".join(lines) + "\n")
     store.write_json(small / "run.json", {**store.read_json(small / "run.json"), "grid": "ten", "created": "later"})
     mirror_run(small, server)
-    from mlflow import MlflowClient
-
-    experiment = MlflowClient(server).get_experiment_by_name("ten").experiment_id
-    runs = MlflowClient(server).search_runs([experiment], "tags.run = 'small later'")
+    experiment = client_of(server).get_experiment_by_name("ten").experiment_id
+    runs = client_of(server).search_runs([experiment], "tags.run = 'small later'")
     (latest,) = [run for run in runs if "cell" in run.data.tags]
     assert sum(math.isnan(value) for value in latest.data.metrics.values()) == 1
 
 
-def cut(cell: CellView, rounds: int, state: store.CellState) -> dict[str, bytes]:
-    """Cut a finished cell's files back to an earlier round; returns the original contents."""
-    before = {path.name: path.read_bytes() for path in cell.folder.iterdir()}
-    for name in ("metrics", "clients", "ledger"):
-        lines = before[f"{name}.csv"].decode().splitlines(keepends=True)
-        early = [line for line in lines[1:] if int(line.partition(",")[0]) <= rounds]
-        (cell.folder / f"{name}.csv").write_text("".join([lines[0], *early]))
-    store.write_status(cell.folder, replace(cell.status, state=state, rounds=rounds))
-    return before
-
-
-def test_a_cell_that_goes_on_is_updated(small: Path, uri: str) -> None:
+def test_the_copy_follows_what_becomes_of_a_cell(small: Path, uri: str) -> None:
     cell = load_run(small).cells[0]
-    whole = cut(cell, 2, "interrupted")
-    mirror_run(small, uri)
-    half = found(uri)[cell.id]
-    assert half.info.status == "KILLED"
-    assert {step for curve in curves(uri, half).values() for step, _ in curve} == {1, 2}
-    cut(cell, 1, "interrupted")  # as after a resumption from an older checkpoint
-    mirror_run(small, uri)
-    for name, content in whole.items():
-        (cell.folder / name).write_bytes(content)
-    mirror_run(small, uri)
-    full = found(uri)[cell.id]
-    assert (full.info.run_id, full.info.status) == (half.info.run_id, "FINISHED")
-    assert curves(uri, full) == written(cell)
+    whole = {path.name: path.read_bytes() for path in cell.folder.iterdir()}
+
+    def mirrored(rounds: int, state: store.CellState, reason: str = "") -> Any:
+        """The MLflow run once the cell's tables end with this round."""
+        for name in ("metrics", "clients", "ledger"):
+            lines = whole[f"{name}.csv"].decode().splitlines(keepends=True)
+            early = [line for line in lines[1:] if int(line.partition(",")[0]) <= rounds]
+            (cell.folder / f"{name}.csv").write_text("".join([lines[0], *early]))
+        store.write_status(cell.folder, replace(cell.status, state=state, rounds=rounds, reason=reason))
+        mirror_run(small, uri)
+        return found(uri)[cell.id]
+
+    store.write_status(cell.folder, replace(cell.status, state="running", rounds=2))
+    mirror = Mirror(small, uri)
+    with store.locked(cell.folder):
+        mirror.update(skip_new=True)
+        assert not found(uri)  # a new cell is skipped at first: most are over soon
+        mirror.update(skip_new=True)
+    running = found(uri)[cell.id]
+    assert running.info.status == "RUNNING"
+    assert {step for curve in curves(uri, running).values() for step, _ in curve} == {1, 2}, "whole rounds only"
+
+    assert mirrored(2, "interrupted").info.status == "KILLED"
+    mirrored(1, "interrupted")  # as after a resumption from an older checkpoint
+    done = mirrored(3, "done")
+    assert (done.info.run_id, done.info.status) == (running.info.run_id, "FINISHED")
+    assert curves(uri, done) == written(cell)
+
+    store.write_text(cell.folder / "error.txt", "Traceback\n")
+    failed = mirrored(1, "failed", "RuntimeError: no luck")
+    assert (failed.info.status, failed.data.tags["reason"]) == ("FAILED", "RuntimeError: no luck")
+    assert "error.txt" in artifacts(uri, failed)
+    (cell.folder / "error.txt").unlink()
+    good = mirrored(3, "done")
+    assert (good.info.status, "reason" in good.data.tags) == ("FINISHED", False)
+    assert "error.txt" not in artifacts(uri, good)
+
+    whole["metrics.csv"] = whole["metrics.csv"].replace(b",0.", b",0.1", 1)
+    again = mirrored(3, "done")  # as a cell that began again, with other numbers
+    assert again.info.run_id != good.info.run_id
+    assert curves(uri, again) == written(cell)
 
 
-@pytest.mark.parametrize("protocol", ["honest", "tuning"])
-def test_quotes_in_names(small: Path, uri: str, protocol: str) -> None:
-    """MLflow's filters cannot express quotes. Two folders give two MLflow runs, with a parent run of the study or
-    the method."""
-    from mlflow import MlflowClient
-
+def test_quotes_in_names(small: Path, uri: str) -> None:
+    """MLflow's filters cannot express quotes. Two folders give two MLflow runs, each with a parent run."""
     info, odd = store.read_json(small / "run.json"), """bob's "odd" run"""
-    info["cells"][0]["settings"]["protocol"] = protocol
     for name in (odd, f"{odd} 2"):
         shutil.copytree(small, small.with_name(name))
         store.write_json(small.with_name(name) / "run.json", {**info, "grid": "bob's"})
-        store.write_json(small.with_name(name) / info["cells"][0]["id"] / "settings.json", info["cells"][0]["settings"])
     for name in (odd, odd, f"{odd} 2"):
         mirror_run(small.with_name(name), uri)
-    client = MlflowClient(uri)
+    client = client_of(uri)
     runs = client.search_runs([client.get_experiment_by_name("bob's").experiment_id])
-    assert sorted(
-        run.data.tags["run"].removesuffix(f" {info['created']}") for run in runs if "cell" in run.data.tags
-    ) == [odd, f"{odd} 2"]
-    assert len(runs) == 4  # and the parent run of each
+    names = [run.data.tags["run"].removesuffix(f" {info['created']}") for run in runs if "cell" in run.data.tags]
+    assert sorted(names) == [odd, f"{odd} 2"]
+    assert len(runs) == 4
 
 
-@pytest.mark.long
 def test_cells_of_other_settings_are_marked(bench_here: Bench, grid10: Path, uri: str, tmp_path: Path) -> None:
     """They are marked as current again when the grid has their settings again, though no cell needs to be run then."""
 
@@ -337,57 +326,6 @@ def test_cells_of_other_settings_are_marked(bench_here: Bench, grid10: Path, uri
     assert marks() == {"0.5": "true", "0.25": "false"}
 
 
-def test_a_running_cell_shows_whole_rounds_only(small: Path, uri: str) -> None:
-    cell = load_run(small).cells[0]
-    store.write_status(cell.folder, replace(cell.status, state="running", rounds=2))
-    mirror = Mirror(small, uri)
-    with store.locked(cell.folder):
-        mirror.update(skip_new=True)
-        assert not found(uri)  # a new cell is skipped at first: most are over soon
-        mirror.update(skip_new=True)
-    running = found(uri)[cell.id]
-    assert running.info.status == "RUNNING"
-    assert {step for curve in curves(uri, running).values() for step, _ in curve} == {1, 2}
-
-
-def test_a_cell_that_started_again_replaces_its_run(small: Path, uri: str) -> None:
-    cell = load_run(small).cells[0]
-    mirror_run(small, uri)
-    first = found(uri)[cell.id]
-    table = cell.folder / "metrics.csv"
-    lines = table.read_text().splitlines()
-    lines[1] = lines[1].rpartition(",")[0] + ",0.125"
-    table.write_text("\n".join(lines) + "\n")
-    mirror_run(small, uri)
-    second = found(uri)[cell.id]
-    assert second.info.run_id != first.info.run_id
-    assert curves(uri, second) == written(cell)
-
-
-def test_a_failed_cell_and_its_second_attempt(small: Path, uri: str) -> None:
-    cell = load_run(small).cells[0]
-    good = cell.status
-    store.write_status(cell.folder, replace(good, state="failed", reason="RuntimeError: no luck", rounds=1))
-    store.write_text(cell.folder / "error.txt", "Traceback\n")
-    mirror_run(small, uri)
-    failed = found(uri)[cell.id]
-    assert (failed.info.status, failed.data.tags["reason"]) == ("FAILED", "RuntimeError: no luck")
-    assert "error.txt" in artifacts(uri, failed)
-    (cell.folder / "error.txt").unlink()
-    store.write_status(cell.folder, good)
-    mirror_run(small, uri)
-    done = found(uri)[cell.id]
-    assert (done.info.status, "reason" in done.data.tags) == ("FINISHED", False)
-    assert "error.txt" not in artifacts(uri, done)
-
-
-def artifacts(uri: str, run: Any) -> set[str]:
-    from mlflow import MlflowClient
-
-    return {file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id)}
-
-
-@pytest.mark.long
 def test_an_outage_is_one_warning(bench_here: Bench, grid10: Path, uri: str, tmp_path: Path) -> None:
     run, nobody = tmp_path / "run", f"http://somebody:secret@127.0.0.1:{free_port()}"
     options = ("--only", "method=local,seed=0", "--out", run, "--device", "cpu", "--tracking")
@@ -414,7 +352,6 @@ def test_a_store_that_may_only_be_read(
         mirror_run(small, f"sqlite:///file:{empty_store}?mode=ro&uri=true")
 
 
-@pytest.mark.long
 def test_a_store_that_never_answers_is_not_waited_for(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -441,10 +378,8 @@ time.sleep(100)
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         parent.kill()
-    deadline = time.monotonic() + PATIENCE
-    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    stat = Path(f"/proc/{child}/stat")
+    until(lambda: not stat.exists() or "Z" in stat.read_text().split()[2])
 
 
 def test_a_run_folder_that_was_copied(run10: Path, small: Path) -> None:
@@ -469,3 +404,73 @@ def test_which_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "mlruns")
     with pytest.raises(UserError, match="MLFLOW_TRACKING_URI mlruns"):
         choose_store(tmp_path, None)
+
+
+def test_later_scores_and_another_reported_round_reach_mlflow(arrays: Path, uri: str, tmp_path: Path) -> None:
+    """A finished cell's added scores, and another score that chooses its round."""
+    settings = {"lr": 1.5, "alphas": [0.2], "rounds": 8, "seeds": [2], "metrics": ["nll"]}
+    options = Options(device="cpu", executor="sequential", keep="best")
+    run = make_run(tmp_path / "run", arrays, ["ditto"], options, **settings)
+    cell = load_run(run).cells[0]
+
+    def mirrored() -> Any:
+        mirror_run(run, uri)
+        return found(uri)[cell.id]
+
+    first = mirrored()
+    assert reported(first) == {point.name: point.value for point in reported_points(cell)}
+    assert "evaluated.csv" not in artifacts(uri, first)
+    evaluate_cell(cell, [PlainTest(name="others")], ["auroc"])
+    second = mirrored()
+    assert any(name.endswith("/auroc") for name in reported(second))
+    assert "evaluated.csv" in artifacts(uri, second)
+    assert second.info.run_id == first.info.run_id
+
+    before = [figure["round"] for figure in reported_figures(cell)]
+    for name in ("loss", "nll"):
+        change_entries(run, lambda entry, name=name: entry["settings"].update(select_by=name))
+        moved = load_run(run).cells[0]
+        if [figure["round"] for figure in reported_figures(moved)] != before:
+            break
+    third = mirrored()
+    assert reported(third) == {point.name: point.value for point in reported_points(moved)} != reported(second)
+    assert third.info.run_id != first.info.run_id
+
+
+# -- run folders of any legal name -------------------------------------------------------------------------------------
+
+NAME = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="/\0"), min_size=1, max_size=40).filter(
+    lambda name: name not in (".", "..") and len(name.encode()) < 200
+)
+NASTY = ["a?3", "a?1", "a#1", "a%413", "ü [x];&=@:'"]
+"""Names that are read as something else where they are not quoted."""
+
+
+@given(NAME)
+def test_the_address_of_a_file_leads_to_that_file(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    """And what is written there lies nowhere else."""
+    root = tmp_path_factory.mktemp("names")
+    folder = root / name
+    folder.mkdir()
+    with create_engine(sqlite_url(folder / "some.db"), poolclass=NullPool).begin() as connection:
+        connection.execute(text("create table t (x)"))
+    assert set(root.rglob("*")) == {folder, folder / "some.db"}
+    assert sqlite3.connect(folder / "some.db").execute("select name from sqlite_master").fetchall() == [("t",)]
+    shutil.rmtree(root)
+
+
+def test_mlflow_s_files_lie_in_the_run_s_folder(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the artifacts, for each name; MLflow finds them again."""
+    monkeypatch.chdir(tmp_path)
+    folders = [tmp_path / "root" / name for name in NASTY]
+    for folder in folders:
+        shutil.copytree(small, folder)
+    before = set(tmp_path.rglob("*"))
+    for folder in folders:
+        assert mirror_run(folder, embedded_uri(folder)) == 1
+        assert (folder / "mlflow.db").is_file()
+        assert len(list(folder.glob("mlartifacts/**/metrics.csv"))) == 1
+        (run,) = found(embedded_uri(folder)).values()
+        assert "metrics.csv" in artifacts(embedded_uri(folder), run)
+    strays = set(tmp_path.rglob("*")) - before
+    assert not [path for path in strays if not any(path.is_relative_to(folder) for folder in folders)]

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,32 +62,6 @@ def test_the_server_can_be_forked(environment: dict[str, str]) -> None:
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
-@pytest.fixture
-def started(fresh: Start, grid: Callable[..., Path], tmp_path: Path) -> Start:
-    """Start a run in a new interpreter."""
-    arguments = ["run", "--grid", str(grid(methods=["fedavg"])), "--device", "cpu"]
-    return lambda: fresh(arguments, tmp_path)
-
-
-@contextlib.contextmanager
-def begun(process: "subprocess.Popen[str]") -> Iterator[int]:
-    """The process id of a run's server, as soon as there is one; the run is killed afterwards."""
-    with process:
-        until(lambda: bool(forked_by(process.pid)))
-        try:
-            yield forked_by(process.pid)[0]
-        finally:
-            process.kill()
-
-
-@pytest.mark.long
-def test_ctrl_c_does_not_reach_the_server_while_it_imports(started: Start) -> None:
-    with begun(started()) as server:
-        status = Path(f"/proc/{server}/status").read_text()
-    blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk:")).split()[1], 16)
-    assert all(blocked >> (sign - 1) & 1 for sign in (signal.SIGINT, signal.SIGTERM))
-
-
 def test_the_server_is_there_before_the_command_imports_torch(
     environment: dict[str, str], grid: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -101,11 +75,19 @@ def test_the_server_is_there_before_the_command_imports_torch(
 
 
 @pytest.mark.long
-def test_the_server_ends_with_the_command(started: Start) -> None:
+def test_the_server_hears_no_ctrl_c_while_it_imports_and_ends_with_the_command(
+    fresh: Start, grid: Callable[..., Path], tmp_path: Path
+) -> None:
     """At once, whatever the server is doing: it is stopped here, so that it cannot notice by itself."""
-    with begun(started()) as server:
+    with fresh(["run", "--grid", str(grid(methods=["fedavg"])), "--device", "cpu"], tmp_path) as process:
+        until(lambda: bool(forked_by(process.pid)))
+        server = forked_by(process.pid)[0]
+        status = Path(f"/proc/{server}/status").read_text()
         until(lambda: "libtorch" in Path(f"/proc/{server}/maps").read_text())
         os.kill(server, signal.SIGSTOP)
+        process.kill()
+    blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk:")).split()[1], 16)
+    assert all(blocked >> (sign - 1) & 1 for sign in (signal.SIGINT, signal.SIGTERM))
     try:
         until(lambda: not Path(f"/proc/{server}").exists())
     finally:

@@ -12,10 +12,8 @@ import torch
 from bench.data import Array
 from bench.results.results import load_run
 from bench.store.features import FeatureFiles, unused_files
-from tests.runs.conftest import Bench
+from tests.runs.conftest import Bench, Grid
 from tests.runs.helpers import cells
-
-Grid = Callable[..., Path]
 
 FEATURES = np.arange(6.0).reshape(3, 2)
 
@@ -32,28 +30,14 @@ class Computing:
         return self.values.copy()
 
 
-def _other_values(file: Path) -> None:
-    np.save(file, FEATURES + 1)
-
-
-def _a_flipped_bit(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-3] ^= 1
-    file.write_bytes(content)
-
-
-def _another_type(file: Path) -> None:
-    np.save(file, FEATURES.astype(np.float32))
-
-
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda file: file.write_bytes(b""),
     "no array": lambda file: file.write_bytes(b"no array"),
     "shortened": lambda file: file.write_bytes(file.read_bytes()[:-8]),
     "pickled": lambda file: file.write_bytes(pickle.dumps(1)),
-    "other values": _other_values,
-    "a flipped bit": _a_flipped_bit,
-    "another type": _another_type,
+    "other values": lambda file: np.save(file, FEATURES + 1),
+    "a flipped bit": lambda file: file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1])),
+    "another type": lambda file: np.save(file, FEATURES.astype(np.float32)),
     "of another key": lambda file: shutil.copyfile(file.with_name("other.npy"), file),
     "of another key, with its lock": lambda file: [
         shutil.copyfile(file.with_name(f"other.{kind}"), file.with_suffix(f".{kind}")) for kind in ("npy", "lock")
@@ -111,13 +95,10 @@ def test_files_are_unused_when_all_of_their_cells_are_gone(tmp_path: Path) -> No
     (tmp_path / "features" / "earlier.lock").touch()
     (tmp_path / "features" / "earlier.npy").touch()
 
-    def unused(*cells: str) -> list[str]:
-        return [file.name for file in unused_files(tmp_path, cells)]
-
     earlier, of_a = ["earlier.lock", "earlier.npy"], ["of_a.lock", "of_a.npy"]
-    assert unused("a") == unused("a", "b") == earlier
-    assert unused("b") == [*earlier, *of_a]
-    assert unused("c") == [*earlier, *of_a, "of_both.lock", "of_both.npy"]
+    for used, unused in (("a", earlier), ("ab", earlier), ("b", [*earlier, *of_a]),
+                         ("c", [*earlier, *of_a, "of_both.lock", "of_both.npy"])):  # fmt: skip
+        assert [file.name for file in unused_files(tmp_path, list(used))] == unused
     assert unused_files(tmp_path / "nowhere", []) == []
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import UserError
-from bench.store import store
+from bench.store import inside, store
 from bench.store.store import BusyError, Status
 from bench.store.tables import Tables, read_table
 from tests.warm import PATIENCE
@@ -28,14 +28,14 @@ def hold(folder: Path) -> "subprocess.Popen[str]":
     return process
 
 
-def test_a_failed_write_leaves_the_old_content(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    store.write_json(path, {"x": 1})
-    with pytest.raises(UnicodeEncodeError):
-        store.write_text(path, "\ud800")
-    assert store.read_json(path) == {"x": 1}
-    store.remove_temporaries(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+@pytest.mark.usefixtures("full_disk")
+def test_a_replaced_file_is_whole_or_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("before", encoding="utf-8")
+    with pytest.raises(OSError, match="File too large"):
+        inside.replace(path, bytes(20_000))
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+    assert path.read_text(encoding="utf-8") == "before"
 
 
 @pytest.mark.faults
@@ -106,7 +106,7 @@ def test_floats_come_back_as_they_were(tmp_path: Path) -> None:
     assert read_table(tmp_path, "metrics").to_dict("records") == [{"round": 1, **row}]
 
 
-def test_links_lead_to_nothing_that_is_removed(tmp_path: Path) -> None:
+def test_of_a_forgotten_cell_nothing_is_left_and_links_lead_to_nothing_that_is_removed(tmp_path: Path) -> None:
     outside, cell = tmp_path / "outside", tmp_path / "cell"
     for folder in (outside, cell):
         folder.mkdir()
@@ -119,15 +119,9 @@ def test_links_lead_to_nothing_that_is_removed(tmp_path: Path) -> None:
     (outside / "00000001").mkdir()
     store.remove_leftovers(cell, Status("done", total=3))
     assert (outside / "00000001").exists()
+    store.write_status(cell, Status("done"))
     store.forget(cell)
+    assert store.read_status(cell).state == "waiting"
     assert {path.name for path in cell.iterdir()} == {"lock"}
     assert (outside / "mine").exists()
-
-
-def test_forgetting_a_cell(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").mkdir()
-    store.write_status(tmp_path, Status("done"))
-    store.forget(tmp_path)
-    assert store.read_status(tmp_path).state == "waiting"
-    assert {path.name for path in tmp_path.iterdir()} == {"lock"}
     store.forget(tmp_path / "never")
