@@ -30,7 +30,7 @@ CONDITIONS: dict[str, tuple[float, dict[str, object]]] = {
 }
 CASES = [(method, conditions) for method in sorted(ONE_OF_A_KIND) for conditions in (FEW, MOMENTUM)]
 CASES += [("ditto", CHANGES), ("ifca", CHANGES)]
-QUICK = {("scd", MOMENTUM), ("fedbuff", FEW), ("ditto", CHANGES)}
+QUICK = {("fedbuff", FEW)}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,15 @@ def test_a_convolutional_network_s_steps_alone_are_not_kept_for_later_cells(
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    "damage", ["newest", "both", "short table", "altered table", "no status", "odd status", "a kill"]
+    "damage",
+    [
+        "newest",
+        "altered table",
+        *(
+            pytest.param(d, marks=pytest.mark.long)
+            for d in ("both", "short table", "no status", "odd status", "a kill")
+        ),
+    ],
 )
 def test_damage_costs_time_and_no_bytes(cell: Cell, tmp_path: Path, damage: str) -> None:
     """Each attempt begins without recordings, as in a new process. A kill leaves tables that are ahead of the newest
@@ -180,6 +188,7 @@ def test_a_finished_cell_is_left_alone(cell: Cell, tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.parametrize("keep", ["none", "all"])
 def test_altered_results_are_not_used(cell: Cell, tmp_path: Path, keep: str) -> None:
     """If one digit of a finished cell's table changes, the cell counts as interrupted, and running it again restores

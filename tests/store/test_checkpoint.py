@@ -64,16 +64,6 @@ def test_a_damaged_generation_is_passed_over(tmp_path: Path, data: st.DataObject
     assert all(same(one, make(2)) for one in found[:-1])  # damage may hit whitespace of the manifest, which is harmless
 
 
-def test_a_half_written_generation_is_ignored(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint"
-    Writer(folder).save(make(1))
-    (folder / "00000002.tmp").mkdir()
-    (folder / "00000002.tmp" / "state.pt").write_bytes(b"half")
-    assert [one.version for one in checkpoint.load(folder)] == [1]
-    Writer(folder).save(make(2))
-    assert [one.version for one in checkpoint.load(folder)] == [2, 1]
-
-
 def test_what_did_not_change_is_linked_and_what_did_is_written(tmp_path: Path) -> None:
     """Also a value that was set back to the same numbers is written, because it is another tensor."""
     folder = tmp_path / "checkpoint"
