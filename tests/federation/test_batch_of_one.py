@@ -24,15 +24,16 @@ def pictures(model: str, side: int, **settings: Any) -> Federation:
     return Federation(chosen, dataset=data, partition=partition, public=None)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "local", "ditto", "feddf"])
-def test_batches_of_one_are_refused_before_anything_is_trained(method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "models"),
+    [
+        *((method, {"model": "test_norm"}) for method in ("fedavg", "local", "ditto", "feddf")),
+        ("local", {"client_models": ("test_linear", "test_norm")}),
+    ],
+)
+def test_batches_of_one_are_refused_before_anything_is_trained(method: str, models: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=SAYS.format("test_norm")):
-        toy(method, model="test_norm", batch_size=1)
-
-
-def test_also_where_only_some_clients_have_such_a_model() -> None:
-    with pytest.raises(UserError, match=SAYS.format("test_norm")):
-        toy("local", client_models=("test_linear", "test_norm"), batch_size=1)
+        toy(method, batch_size=1, **models)
 
 
 @pytest.mark.long

@@ -1,8 +1,9 @@
-"""Data that change while a Python session lives are read again, and only then."""
+"""Data that change while a Python session lives are read again, and only then; and another content is another cell."""
 
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from PIL import Image
 
 import bench
-from bench.config.identity import UNVERIFIED, declared_checksum
+from bench.config.identity import declared_checksum
 from bench.data import Dataset
+from bench.federation.cell_identity import Identities
 from bench.plugin import DATASETS
 from bench.settings import Settings
 
@@ -25,17 +27,15 @@ def pictures(folder: Path, shade: int) -> None:
     Image.new("L", (2, 2), shade).save(folder / "a" / "1.png")
 
 
-def leaf(root: Path, value: float) -> None:
+def leaf(folder: Path, value: float) -> None:
     for part in ("train", "test"):
-        (root / "femnist" / "data" / part).mkdir(parents=True, exist_ok=True)
+        (folder / part).mkdir(parents=True, exist_ok=True)
         content = {"users": ["u"], "user_data": {"u": {"x": [[value] * 784], "y": [0]}}}
-        (root / "femnist" / "data" / part / "all.json").write_text(json.dumps(content))
+        (folder / part / "all.json").write_text(json.dumps(content))
 
 
-def news(folder: Path, words: int) -> None:
-    folder.mkdir(exist_ok=True)
-    for part in ("train", "test"):
-        (folder / f"{part}.csv").write_text(f'"1","","{".a"[words]}"\n')
+def text(path: Path, value: float) -> None:
+    path.write_text(f"{value}\n0\n")
 
 
 def own(file: str, data_root: Path, download: bool) -> Dataset:
@@ -48,42 +48,37 @@ def read(name: str, root: Path, **options: str) -> Dataset:
     return bench.load_dataset(Settings(method="fedavg", dataset=name, dataset_options=options), root)
 
 
-@pytest.fixture
-def mine(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "write", "name", "option"),
+    [
+        ("npz", arrays, "a.npz", "path"),
+        ("image_folder", pictures, "set", "path"),
+        ("femnist", leaf, "femnist/data", ""),
+        ("mine", text, "a.txt", "file"),
+    ],
+)
+def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(
+    kind: str, write: Callable[[Path, int], None], name: str, option: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Even if size and time of modification are as before, as after unpacking another archive over the first."""
     DATASETS.names()
     monkeypatch.setitem(DATASETS._items, "mine", own)
-
-
-@pytest.mark.parametrize("kind", ["npz", "image_folder", "femnist", "ag_news", "mine"])
-def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(kind: str, tmp_path: Path, mine: None) -> None:
-    """Even if size and time of modification are as before, as after unpacking another archive over the first."""
-    names = {"npz": "a.npz", "image_folder": "set", "mine": "a.txt"}
-    path = tmp_path / (UNVERIFIED[kind][0] if kind in UNVERIFIED else names[kind])
-
-    def write(value: int) -> None:
-        if kind == "npz":
-            arrays(path, value)
-        elif kind == "image_folder":
-            pictures(path, value)
-        elif kind == "femnist":
-            leaf(tmp_path, value)
-        elif kind == "ag_news":
-            news(path, value)
-        else:
-            path.write_text(f"{value}\n0\n")
+    path = tmp_path / name
+    options = {option: str(path)} if option else {}
+    cell = Settings(method="fedavg", dataset=kind, dataset_options=options)
+    found, checksums, ids = [], [], []
+    for value in (0, 1, 0):
+        write(path, value)
         for file in [path, *path.rglob("*")]:
             os.utime(file, ns=(10**18, 10**18))
-
-    placed = kind in UNVERIFIED
-    options: dict[str, str] = {} if placed else {"file" if kind == "mine" else "path": str(path)}
-    cell = Settings(method="fedavg", dataset=kind, dataset_options=options)
-    write(0)
-    first, checksum = read(kind, tmp_path, **options), declared_checksum(cell)
-    assert read(kind, tmp_path, **options) is first
-    write(1)
-    second = read(kind, tmp_path, **options)
-    assert second.x.max() > first.x.max() == 0
-    assert (declared_checksum(cell) != checksum) == ("path" in options)  # of the others no id knows the content
+        found.append(read(kind, tmp_path, **options))
+        assert read(kind, tmp_path, **options) is found[-1]
+        checksums.append(declared_checksum(cell))
+        ids.append(Identities(tmp_path).of(cell))
+    assert [data.x.max() > 0 for data in found] == [False, True, False]
+    assert (checksums[1] != checksums[0]) == ("path" in options)  # of the others only reading tells the content
+    assert ids[0] == ids[2] != ids[1]
 
 
 def test_another_folder_of_the_same_relative_path_is_another_data_set(
@@ -93,7 +88,7 @@ def test_another_folder_of_the_same_relative_path_is_another_data_set(
     for folder, value in (("one", 0), ("two", 1)):
         (tmp_path / folder).mkdir()
         arrays(tmp_path / folder / "a.npz", value)
-        leaf(tmp_path / folder / "data", value)
+        leaf(tmp_path / folder / "data" / "femnist" / "data", value)
     read_here = []
     for folder in ("one", "two"):
         monkeypatch.chdir(tmp_path / folder)

@@ -1,12 +1,10 @@
-"""The ids of cells whose data only reading them tells: the user's own code, and files without published checksums."""
+"""The ids of cells whose data only reading them tells: those of the user's own code. `test_cell_data` has files."""
 
 import itertools
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -140,29 +138,8 @@ def test_what_the_user_s_partition_makes_is_part_of_the_id(
     assert ids[0] != ids[1] == ids[2]
 
 
-def test_files_without_a_published_checksum_are_known_by_their_content(tmp_path: Path) -> None:
-    def leaf(shift: float) -> None:
-        for part in ("train", "test"):
-            folder = tmp_path / "femnist" / "data" / part
-            folder.mkdir(parents=True, exist_ok=True)
-            x = (generator("tests", part).random((6, 784)) * shift).round(3).tolist()
-            user: dict[str, Any] = {"x": x, "y": list(range(6))}
-            (folder / "all.json").write_text(json.dumps({"users": ["a", "b"], "user_data": {"a": user, "b": user}}))
-
-    cell = Settings(method="fedavg", dataset="femnist", partition="natural", model="logistic", clients=2)
-    ids = []
-    for shift in (0.9, 0.9, 0.8):
-        leaf(shift)
-        ids.append(Identities(tmp_path).of(cell))
-    assert ids[0] == ids[1] != ids[2]
-
-
-def test_every_set_that_the_user_puts_there_is_among_them() -> None:
-    placed = {name for name, source in SOURCES.items() if source.place}
-    assert placed <= set(UNVERIFIED) <= set(SOURCES)
-
-
-def test_the_files_of_such_a_set_lie_in_the_folders_that_are_watched() -> None:
+def test_every_set_that_the_user_puts_there_is_known_by_content_and_its_folders_are_watched() -> None:
+    assert {name for name, source in SOURCES.items() if source.place} <= set(UNVERIFIED) <= set(SOURCES)
     for name, folders in UNVERIFIED.items():
         pattern = SOURCES[name].place
         assert not pattern or all(

@@ -9,7 +9,7 @@ import torch
 from bench.federation import cell as cells
 from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
-from bench.federation.scores import Evaluation, Scorers
+from bench.federation.scores import Evaluation
 from bench.settings import Settings
 from tests.engine.problems import everything
 
@@ -96,8 +96,7 @@ def test_clients_know_their_new_samples(server: dict[str, Any] | None) -> None:
     """Also those whose round had begun before the change and ends after it."""
     change = {"round": 1, "shifts": LABELS, "exchange": 1.0}
     trained = federation(method="ditto", timeline=[change], server=server, clock="mobile")
-    _, partition, _ = load_all(trained.settings)
-    dataset, _, _ = load_all(trained.settings)
+    dataset, partition, _ = load_all(trained.settings)
     for versions, stage in zip((1, 4), partition.stages, strict=True):
         for _ in range(versions):
             trained.advance()
@@ -158,27 +157,6 @@ def test_models_are_scored_before_and_after_each_change_and_on_all_that_was() ->
         if (row["stage"], row["metric"], row["mean"], row["quantity"]) == (0, "pm", "equal", "accuracy")
     )  # fmt: skip
     assert value == pytest.approx(by_hand(trained, 0, both)["pm", "local", "equal"], abs=1e-12)
-
-
-def test_evaluation_changes_nothing() -> None:
-    watched, alone = (federation(method="ditto", timeline=CHANGES) for _ in range(2))
-    scores(watched, 6)
-    for _ in range(6):
-        alone.advance()
-    alone.evaluate()
-    assert same_state(watched, alone)
-
-
-@pytest.mark.parametrize("method", ["ifca", pytest.param("scd", marks=pytest.mark.long)])
-def test_both_executors_agree(method: str) -> None:
-    one, all_at_once = (
-        Federation.of(cell(method=method, timeline=CHANGES, dtype="float64"), executor=executor)
-        for executor in ("sequential", "cohort")
-    )
-    for mine, yours in zip(scores(one, 6), scores(all_at_once, 6), strict=True):
-        assert [r["value"] for r in mine.metrics + mine.changes] == pytest.approx(
-            [r["value"] for r in yours.metrics + yours.changes], abs=1e-9
-        )
 
 
 STOPS: dict[str, dict[str, Any]] = {
@@ -242,17 +220,3 @@ def test_features_of_a_frozen_body_follow_inputs_that_shift(monkeypatch: pytest.
         assert [r["value"] for r in mine.metrics + mine.changes] == pytest.approx(
             [r["value"] for r in yours.metrics + yours.changes], abs=1e-9
         )
-
-
-@pytest.mark.long
-def test_a_judge_scores_what_the_federation_does() -> None:
-    trained = federation(method="ditto", timeline=CHANGES)
-    dataset, partition, _ = load_all(trained.settings)
-    for number in range(1, 7):
-        trained.advance()
-        stage = partition.stage(number)
-        judge = Scorers(torch.from_numpy(dataset.y), partition, partition.stages[stage].clients, [], (), stage)
-        blind = Evaluation(outputs=trained.outputs().outputs)
-        judge.score(blind)
-        seen = trained.evaluate()
-        assert (blind.metrics, blind.changes, blind.hits) == (seen.metrics, seen.changes, seen.hits)

@@ -10,7 +10,6 @@ import torch
 from bench.channel.operation import Update
 from bench.errors import UserError
 from bench.federation.channel import STATE, origin
-from bench.params import Params
 from bench.plugin import CHANNELS
 from bench.rng import generator
 from tests.engine.problems import EVERY_METHOD, generic, numbered_model, remarks, run, toy
@@ -148,14 +147,6 @@ def test_what_is_left_alone_is_said_once(method: str, settings: dict[str, Any], 
 def test_a_part_has_its_part_of_the_download_as_its_base() -> None:
     whole = numbered_model()
     head = whole.part("head")
-    assert torch.equal(_weights(whole, head), head.weights)
-    assert torch.equal(_weights(head, head), head.weights)
-    assert origin(head, whole) is None
-    assert origin(whole.weights, whole) is None
-    assert origin(None, whole) is None
-
-
-def _weights(base: Params, value: Params) -> torch.Tensor:
-    start = origin(base, value)
-    assert start is not None
-    return start
+    torch.testing.assert_close(origin(whole, head), head.weights)
+    torch.testing.assert_close(origin(head, head), head.weights)
+    assert [origin(base, whole) for base in (head, whole.weights, None)] == [None] * 3
