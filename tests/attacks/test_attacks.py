@@ -17,7 +17,6 @@ from bench.plugin import ATTACKS
 from bench.rng import generator
 from tests.attacks.problems import images
 
-BUILT_IN = ("alie", "backdoor", "honest", "ipm", "label_flip", "min_max", "noise", "scale", "sign_flip")
 ROWS = st.lists(st.lists(st.floats(-10, 10), min_size=3, max_size=3), min_size=2, max_size=6)
 
 
@@ -31,17 +30,6 @@ def forge(name: str, malicious: Any, benign: Any = (), **settings: Any) -> Tenso
     own = torch.tensor(malicious, dtype=torch.float64)
     others = torch.tensor(benign, dtype=torch.float64).reshape(-1, own.shape[1])
     return make(name, **settings).forge(own, others, generator("a test"))
-
-
-def test_which_attacks_there_are_and_what_they_change() -> None:
-    kinds = {name: make(name) for name in ATTACKS.names() if ATTACKS.get(name).__module__.startswith("bench.")}
-    assert tuple(kinds) == BUILT_IN
-    assert [name for name in kinds if kinds[name].poisons] == ["backdoor", "label_flip"]
-    assert [name for name in kinds if kinds[name].forges] == [
-        "alie", "ipm", "min_max", "noise", "scale", "sign_flip",
-    ]  # fmt: skip
-    assert [name for name in kinds if kinds[name].colludes] == ["alie", "ipm", "min_max"]
-    assert make("backdoor", boost=2.0).forges
 
 
 def test_labels_are_mirrored() -> None:
@@ -69,19 +57,20 @@ def test_the_square_of_the_backdoor() -> None:
     assert (y[np.setdiff1d(np.arange(8), stamped)] == data.y[np.setdiff1d(np.arange(8), stamped)]).sum() >= 5
 
 
+POINTS = Dataset("points", np.zeros((2, 4), np.float32), np.zeros(2, np.int64), 2, 2, (0.0,) * 4, (1.0,) * 4, "")
+
+
 @pytest.mark.parametrize(
-    ("settings", "problem"),
-    [({"target": 3}, "target = 3 is no class of 'images', which are 0 to 2"), ({"size": 4}, "size = 4 is larger")],
+    ("settings", "data", "problem"),
+    [
+        ({"target": 3}, images(), "target = 3 is no class of 'images', which are 0 to 2"),
+        ({"size": 4}, images(), "size = 4 is larger"),
+        ({}, POINTS, "its square needs images, and the samples of 'points' have shape"),
+    ],
 )
-def test_a_backdoor_that_does_not_fit_is_refused(settings: dict[str, int], problem: str) -> None:
+def test_a_backdoor_that_does_not_fit_is_refused(settings: dict[str, int], data: Dataset, problem: str) -> None:
     with pytest.raises(UserError, match=problem):
-        make("backdoor", **settings).check(images())
-
-
-def test_a_backdoor_needs_images() -> None:
-    data = Dataset("points", np.zeros((2, 4), np.float32), np.zeros(2, np.int64), 2, 2, (0.0,) * 4, (1.0,) * 4, "")
-    with pytest.raises(UserError, match="its square needs images, and the samples of 'points' have shape"):
-        make("backdoor").check(data)
+        make("backdoor", **settings).check(data)
 
 
 def test_what_an_attack_makes_of_samples_is_checked() -> None:

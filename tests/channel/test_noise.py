@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.channel.operation import Update
 from bench.rng import generator
-from tests.channel.operations import NUMBERS, operation
+from tests.channel.operations import operation
 
 
 def test_each_update_has_the_noise_or_the_sum_of_all_has_it() -> None:
@@ -20,11 +20,6 @@ def test_each_update_has_the_noise_or_the_sum_of_all_has_it() -> None:
         noise = operation("gaussian", noise=1.5, on=on)
         sent = [noise.send(zeros, {}, generator("test", upload))[0].values for upload in range(uploads)]
         assert float(torch.stack(sent).sum(0).std()) == pytest.approx(1.5 * 2, rel=0.02)
-
-
-def test_no_noise_changes_nothing() -> None:
-    update = replace(Update.of(NUMBERS), bound=1.0)
-    assert operation("gaussian", noise=0.0).send(update, {}, generator("test"))[0] is update
 
 
 def test_the_adaptive_norm_moves_by_hand() -> None:

@@ -135,12 +135,6 @@ class SimulatedCuda(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Make an empty graph."""
         return CUDAGraph(self)
 
-    def graph_pool_handle(self) -> int:
-        """Return the number of a pool that nobody holds."""
-        number = next(self._numbers)
-        self.holders[number] = 0
-        return number
-
     def current_device(self) -> int:
         """Return the number of the only device."""
         return 0

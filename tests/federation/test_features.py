@@ -12,7 +12,7 @@ from bench.data import Partition, noise
 from bench.federation import cell as cells
 from bench.federation.features import can_take_their_place, reads_inputs_by_models_only
 from bench.federation.federation import Federation
-from bench.method import METHODS, Client, Method, Program, State, Train, Upload
+from bench.method import METHODS
 from bench.model_call import Forward
 from bench.models.factory import build
 from bench.plugin import load_file
@@ -86,24 +86,9 @@ def test_a_body_whose_features_depend_on_the_batch_is_computed_in_every_step() -
     assert not can_take_their_place(Settings(method="fedavg", frozen=("norm",)), net)
 
 
-def _mixes_inputs(model: Any, values: Any, batch: Any, ctx: Any) -> Any:
-    return batch.mean(model(values["w"], batch.x + batch.x.flip(0)).square().sum(1))
-
-
-@METHODS.register("odd_inputs")
-class OddInputs(Method):
-    """Trains on sums of samples, of which features are no sums."""
-
-    mean_of = ("model",)
-
-    def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train({"w": down["model"]}, loss=_mixes_inputs)
-        yield Upload({"model": trained["w"]})
-        return trained["w"]
-
-
 READS = {
     "odd": ("batch.x.mean()", False),
+    "a sum of samples": ("model(w, batch.x + batch.x.flip(0))", False),
     "a name": ("model(w, batch.x)", True),
     "by features": ("model.features(w, batch.x).sum() + model.head(w, z)", True),
     "as a keyword": ("model(w, x=batch.x)", False),
@@ -139,12 +124,6 @@ def test_a_method_without_a_source_file_trains_on_samples() -> None:
         assert not reads_inputs_by_models_only("odd_typed")
     finally:
         del METHODS._items["odd_typed"]
-
-
-def test_a_method_that_computes_with_samples_trains_on_samples() -> None:
-    federation = toy("odd_inputs", **BODY)
-    assert not federation.on_features
-    run(federation, 1)
 
 
 def test_the_key_is_of_samples_body_and_type(tmp_path: Path) -> None:

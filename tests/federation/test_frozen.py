@@ -74,16 +74,6 @@ def test_every_method_trains_what_is_not_frozen(method: str) -> None:
     assert_same(states["cohort"], states["sequential"])
 
 
-def test_fedavg_sends_what_is_not_frozen() -> None:
-    """The bytes of the tail and the head, and no more."""
-    federation = toy("fedavg", **BODY)
-    federation.advance()
-    row, size = federation.ledger[0], 8 * (TAIL + HEAD)
-    assert (row["up"], row["down_receivers"], row["down_distinct"]) == (5 * size, 5 * size, size)
-    assert row["up_buffers"] == row["down_receivers_buffers"] == 0
-    assert {tensor.numel() for tensor in everything(federation).values()} <= {0, TAIL + HEAD}
-
-
 CONSTANT: dict[str, Tensor] = {}
 
 
@@ -131,7 +121,7 @@ def test_it_is_the_network_whose_body_is_written_by_hand(executor: str) -> None:
     assert frozen.ledger == by_hand.ledger
 
 
-@pytest.mark.parametrize("executor", ["sequential", "cohort"])
+@pytest.mark.parametrize("executor", [pytest.param("sequential", marks=pytest.mark.long), "cohort"])
 @pytest.mark.parametrize("method", ["fedavg", pytest.param("fedrep", marks=pytest.mark.long)])
 def test_recorded_steps_compute_the_same_bytes(method: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frozen tensors are constants of a recording; those of another cell make another recording."""

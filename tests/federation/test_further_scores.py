@@ -98,35 +98,21 @@ def test_likelihood_is_the_loss_and_all_rows_stand_beside_those_of_accuracy(
     assert by_score["nll"] == {key: pytest.approx(value, rel=1e-5) for key, value in losses.items()}
 
 
-def test_without_metrics_nothing_is_added_and_with_them_nothing_changes(
-    both: tuple[Federation, Evaluation, Evaluation],
-) -> None:
-    _, _, bare = evaluated()
-    assert (bare.scores, bare.client_scores) == ([], [])
-    assert (bare.metrics, bare.clients, bare.hits) == (both[2].metrics, both[2].clients, both[2].hits)
+def share_of_zero(labels: np.ndarray, logits: np.ndarray) -> float:
+    logits[:] = 0  # it has copies
+    return np.float32((labels == 0).mean())
 
 
-@pytest.fixture
-def own_metrics() -> Any:
-    """Two scores of a user's own, one of which fails on some clients."""
-
-    @METRICS.register("test_share_of_zero")
-    def share_of_zero(labels: np.ndarray, logits: np.ndarray) -> float:
-        logits[:] = 0  # it has copies
-        return np.float32((labels == 0).mean())
-
-    @METRICS.register("test_needs_zero")
-    def needs_zero(labels: np.ndarray, logits: np.ndarray) -> float:
-        if not (labels == 0).any():
-            raise ValueError("nobody has a zero")
-        return 1.0
-
-    yield
-    METRICS.drop("test_share_of_zero")
-    METRICS.drop("test_needs_zero")
+def needs_zero(labels: np.ndarray, logits: np.ndarray) -> float:
+    if not (labels == 0).any():
+        raise ValueError("nobody has a zero")
+    return 1.0
 
 
-def test_own_metrics_are_scored_and_one_that_fails_is_missing_with_a_warning(own_metrics: None) -> None:
+def test_own_metrics_are_scored_and_one_that_fails_is_missing_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    METRICS.names()
+    own = {"test_share_of_zero": share_of_zero, "test_needs_zero": needs_zero}
+    monkeypatch.setattr(METRICS, "_items", {**METRICS._items, **own})
     federation, _, scores = evaluated(metrics=["test_share_of_zero", "test_needs_zero", "auroc"], rounds=1)
     dataset, partition, _ = load_all(federation.settings, Path("data"))
     rows = {(r["client"], r["quantity"]): r["value"] for r in scores.client_scores

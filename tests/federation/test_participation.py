@@ -48,12 +48,8 @@ def test_cap_stops_at_its_limit() -> None:
         run(federation, 3)
         return personal(federation)
 
-    idle, none, some, much = (
-        models(),
-        models(unselected="cap", unselected_steps=0),
-        models(unselected="cap", unselected_steps=1),
-        models(unselected="cap", unselected_steps=1000),
-    )
+    idle = models()
+    none, some, much = (models(unselected="cap", unselected_steps=steps) for steps in (0, 1, 1000))
     assert all(torch.equal(idle[i], none[i]) for i in idle)
     assert any(not torch.equal(idle[i], some[i]) for i in idle)
     assert any(not torch.equal(much[i], some[i]) for i in idle)
