@@ -55,7 +55,18 @@ STOPS: dict[str, Any] = {
 """Memories of operations, counts of releases, messages and lies under way are part of a checkpoint."""
 
 
-@pytest.mark.parametrize("kind", AGREE)
+QUICK = {
+    "clip, top_k, quantise", "adaptive norm", "alie", "label_flip", "fedbuff", "clip, top_k, quantise, arrivals",
+    "lies, arrivals", "features", "noise in steps",
+}  # fmt: skip
+"""One of each kind."""
+
+
+def marked(kinds: dict[str, Any]) -> list[Any]:
+    return [pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.long]) for kind in kinds]
+
+
+@pytest.mark.parametrize("kind", marked(AGREE))
 def test_executors_agree(kind: str) -> None:
     settings = {"method": "fedavg", **AGREE[kind]}
     sequential, cohort = (toy(**settings, executor=executor) for executor in ("sequential", "cohort"))
@@ -68,7 +79,7 @@ def test_executors_agree(kind: str) -> None:
         assert sequential.channel.state() == cohort.channel.state()
 
 
-@pytest.mark.parametrize("kind", STOPS)
+@pytest.mark.parametrize("kind", marked(STOPS))
 def test_a_stop_in_the_middle_changes_no_byte(kind: str) -> None:
     settings = dict(STOPS[kind])
     assert_resumes(settings.pop("method", "fedavg"), settings, 2, 4)
@@ -77,7 +88,11 @@ def test_a_stop_in_the_middle_changes_no_byte(kind: str) -> None:
 @pytest.mark.parametrize(
     ("method", "nothing"),
     [("fedavg", nothing) for nothing in NOTHING]
-    + [(method, nothing) for method in ("ditto", "ccvr") for nothing in ("clip, top_k", "honest")],
+    + [
+        pytest.param(method, nothing, marks=pytest.mark.long)
+        for method in ("ditto", "ccvr")
+        for nothing in ("clip, top_k", "honest")
+    ],
 )
 def test_what_changes_nothing_is_the_plain_cell(method: str, nothing: str) -> None:
     """To the byte, with its traffic and simulated seconds, but for the means over benign clients."""

@@ -91,7 +91,13 @@ def test_a_client_that_comes_back_has_the_state_it_left_with() -> None:
     assert not torch.equal(trained.clients[1].state["personal"].weights, left)
 
 
-@pytest.mark.parametrize("server", [None, {"name": "fedbuff", "buffer": 2}], ids=["rounds", "arrivals"])
+@pytest.mark.parametrize(
+    "server",
+    [
+        pytest.param(None, id="rounds"),
+        pytest.param({"name": "fedbuff", "buffer": 2}, id="arrivals", marks=pytest.mark.long),
+    ],
+)
 def test_clients_know_their_new_samples(server: dict[str, Any] | None) -> None:
     """Also those whose round had begun before the change and ends after it."""
     change = {"round": 1, "shifts": LABELS, "exchange": 1.0}

@@ -148,7 +148,7 @@ def test_the_timeline_has_every_phase_in_its_place() -> None:
         ("pfedme", {"K": 4}, 4 * 6),
         ("perfedavg", {"variant": "fo"}, 2 * 6),
         ("perfedavg", {"variant": "hf"}, 4 * 6),
-        ("comet", {"public_batch": 4}, 6 + 3 * 4),
+        pytest.param("comet", {"public_batch": 4}, 6 + 3 * 4, marks=pytest.mark.long),
     ],
 )
 def test_a_gradient_costs_the_batches_it_reads(method: str, hp: dict[str, Any], samples: int, executor: str) -> None:

@@ -78,14 +78,10 @@ def test_lanes_get_what_pytorch_s_own_layers_give_each(training: bool, shared: t
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-def test_layers_without_weights_or_running_statistics_stay() -> None:
-    net = nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, track_running_stats=False))
-    with_lanes(net)
-    assert [type(layer) for layer in net.children()] == [nn.BatchNorm1d] * 2
-
-
-def test_convolutions_of_another_kind_stay() -> None:
+def test_layers_of_another_kind_stay() -> None:
+    """BatchNorm without weights or running statistics, and convolutions that are not plain ones of images."""
     kinds = (
+        nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, track_running_stats=False),
         nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(2, 4, 3, dilation=2), nn.Conv2d(2, 4, 3, padding="same"),
         nn.Conv2d(2, 4, 3, padding_mode="circular"), nn.Conv1d(2, 4, 3),
     )  # fmt: skip
@@ -232,6 +228,7 @@ def test_padding_is_left_out_of_the_operation_and_its_derivatives(
         assert not of_samples[1][lane, real:].any()
 
 
+@pytest.mark.long
 def test_the_operations_shapes_are_known_beforehand() -> None:
     """Tensors without numbers get the shapes, types and memory formats that the operations give."""
     images, weight = torch.randn(SAMPLES, 6, 4, 3), torch.rand(5, 6)
