@@ -1,53 +1,32 @@
 """A client's bytes do not depend on its lane: with another number of threads, clients are in other lanes."""
 
-import dataclasses
-import functools
 import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 
-from bench.data import Dataset, Partition
-from bench.federation.cell_data import load_all
-from bench.federation.federation import Federation
-from bench.method import METHODS
-from bench.settings import Settings
 from tests.conftest import ROOT
-from tests.engine.problems import METHOD_NAMES, QUICK, needed
-
-
-@functools.cache
-def few(alpha: float, clients: int) -> tuple[Dataset, Partition]:
-    """Digits, unequally divided, of which each client has at most 31."""
-    data, partition, _ = load_all(Settings(method="fedavg", alpha=alpha, clients=clients))
-    return data, dataclasses.replace(partition, train=tuple(samples[:31] for samples in partition.train))
+from tests.engine.problems import METHOD_NAMES, everything, run, toy, toy_data
 
 
 def weights(method: str, threads: int) -> dict[str, torch.Tensor]:
     """The state after two rounds in float32, for a network whose layer sizes are no multiples of the CPU's vector
     length."""
-    cell = Settings(
-        method=method,
-        alpha=0.5,
-        clients=13,
-        rounds=3,
+    federation = toy(
+        method,
+        data=toy_data(samples=420, features=61, classes=10),
+        public=toy_data(samples=60, features=61, classes=10, seed=9),
+        sizes=[31, 31, 31, 31, 27, 23, 19, 17, 13, 11, 7, 3, 1],
         model="mlp",
         model_options={"hidden": 37},
-        lr=0.05,
-        hp=METHODS.get(method).Hyper(**QUICK.get(method, {})).model_dump(),
-        **needed(method),
+        dtype="float32",
+        batch_size=10,
+        threads=threads,
     )
-    data, partition = few(cell.alpha or 0.0, cell.clients)
-    public = data.subset(np.arange(60), 60)
-    federation = Federation(
-        cell, dataset=data, partition=partition, public=public, device="cpu", executor="cohort", threads=threads
-    )
-    for _ in range(2):
-        federation.advance()
-    return dict(federation.state()[0])
+    run(federation, 2)
+    return everything(federation)
 
 
 @pytest.mark.long

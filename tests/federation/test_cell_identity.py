@@ -1,6 +1,5 @@
 """The ids of cells whose data only reading them tells: those of the user's own code. `test_cell_data` has files."""
 
-import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +12,9 @@ from torch import Tensor, nn
 
 from bench.cluster.requirements import check_node, needs_of
 from bench.config.identity import UNVERIFIED, cell_id, declared_checksum
-from bench.data import Dataset, Split
+from bench.data import Dataset
 from bench.federation.cell_identity import Identities
-from bench.plugin import DATASETS, MODELS, PARTITIONS
+from bench.plugin import DATASETS, MODELS
 from bench.rng import generator
 from bench.runs.plan import plan
 from bench.settings import Settings
@@ -119,23 +118,6 @@ def test_weights_that_a_constructor_reads_are_part_of_the_id(
     torch.save({"gain": torch.tensor([1.0, 2.0, 1.0])}, file[0])
     gained = ids()
     assert [len(set(of_cell)) for of_cell in zip(drawn, read, other, gained, strict=True)] == [4, 4, 1]
-
-
-def test_what_the_user_s_partition_makes_is_part_of_the_id(
-    register: Callable[[str, Dataset], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    register("notes", notes())
-    sizes = [15, 15, 15]
-
-    def dealt(dataset: Dataset, *, clients: int, alpha: float, seed: int) -> Split:
-        return Split([np.arange(first, last) for first, last in itertools.pairwise(np.cumsum([0, *sizes]))])
-
-    monkeypatch.setitem(PARTITIONS._items, "dealt", dealt)
-    cell = CELL.model_copy(update={"partition": "dealt"})
-    ids = [Identities(Path()).of(cell)]
-    sizes[:] = [5, 20, 20]
-    ids += [Identities(Path()).of(cell), Identities(Path()).of(cell)]
-    assert ids[0] != ids[1] == ids[2]
 
 
 def test_every_set_that_the_user_puts_there_is_known_by_content_and_its_folders_are_watched() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from tests.conftest import ROOT
 
 pytest.importorskip("triton", reason="Triton is for Linux only")
 
+import triton
+
 from bench import dft_kernels
 from bench.engine.lanes import kernels, norm_kernels, sgd_kernel
-from tests.engine.lanes.compiling import bytes_of_stack, compiled
 
 KERNELS = ("convolve_kernel", "of_input_kernel", "of_weight_kernel")
 
@@ -45,6 +47,46 @@ def test_they_are_right_in_the_interpreter() -> None:
     assert max(found["spectra"]) < 1e-5
 
 
+def compiled(
+    function: Any,
+    kind: str,
+    constants: Mapping[str, Any],
+    options: Mapping[str, Any],
+    others: Mapping[str, str],
+    divisible: Iterable[str] = (),
+) -> Any:
+    """A kernel for an H100.
+
+    Args:
+        kind: Triton's name of the type of arguments, such as `*fp32` for tensors.
+        others: arguments of other types.
+        divisible: numbers that are multiples of 16; the addresses of tensors always are.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = function.arg_names
+    kinds = {name: others.get(name, kind) for name in names if name not in constants}
+    tensors = [name for name, kind in kinds.items() if kind.startswith("*")]
+    source = ASTSource(
+        fn=function,
+        signature={**kinds, **dict.fromkeys(constants, "constexpr")},
+        constexprs={(names.index(key),): value for key, value in constants.items()},
+        attrs={(names.index(key),): [["tt.divisibility", 16]] for key in (*tensors, *divisible)},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(options))
+
+
+def bytes_of_stack(kernel: Any, folder: Path) -> int:
+    """Registers that do not suffice are spilled to a stack of so many bytes."""
+    file = folder / "kernel.cubin"
+    file.write_bytes(kernel.asm["cubin"])
+    command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(file)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (found,) = re.findall(r"STACK:(\d+)", said)
+    return int(found)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(
@@ -61,10 +103,9 @@ def test_convolutions_use_the_tensor_cores_of_an_h100_and_spill_nothing(
     for kernel in (3, 1):
         sizes = {"KERNEL_H": kernel, "KERNEL_W": kernel, "STRIDE_H": 2, "STRIDE_W": 2, "PADDING_H": 1, "PADDING_W": 1}
         constants = {**sizes, "PRODUCTS": products, **kernels.block_sizes(dtype, products, even=even)}
-        names = [name for name in function.arg_names if name not in constants]
-        tensors, numbers = dict.fromkeys(names[:3], f"*{kind}"), dict.fromkeys(names[3:], "i32")
+        tensors = dict.fromkeys(function.arg_names[:3], f"*{kind}")
         even_numbers = ("channels", "filters") if even else ()
-        found = compiled(function, tensors, numbers, constants, kernels.OPTIONS, even_numbers)
+        found = compiled(function, "i32", constants, kernels.OPTIONS, tensors, even_numbers)
         assert ("wgmma.mma_async" in found.asm["ptx"]) == (products != "ieee")
         assert ("cp.async" in found.asm["ptx"]) == (even or kind == "fp32")
         assert bytes_of_stack(found, tmp_path) == 0
@@ -76,35 +117,23 @@ def test_a_step_of_sgd_rounds_products_and_sums_apart_and_spills_nothing(
     channels: int, taps: int, kind: str, tmp_path: Path
 ) -> None:
     for decays, moves, nesterov in itertools.product((False, True), repeat=3):
-        constants = {
-            "CHANNELS": channels,
-            "TAPS": taps,
-            "MORE": moves,
-            "DECAYS": decays,
-            "MOVES": moves,
-            "NESTEROV": nesterov,
-        }
-        tensors = dict.fromkeys(("w", "velocity", "more", "lr", "new_w", "new_velocity"), "*fp32") | {"g": f"*{kind}"}
+        flags = {"MORE": moves, "DECAYS": decays, "MOVES": moves, "NESTEROV": nesterov}
+        constants = {"CHANNELS": channels, "TAPS": taps, **flags, "BLOCK": sgd_kernel.BLOCK}
         numbers = dict.fromkeys(("d", "start", "size"), "i32") | dict.fromkeys(("momentum", "decay"), "fp32")
-        constants |= {"BLOCK": sgd_kernel.BLOCK}
-        found = compiled(sgd_kernel.sgd_kernel, tensors, numbers, constants, sgd_kernel.OPTIONS)
+        others = {**numbers, "g": f"*{kind}"}
+        found = compiled(sgd_kernel.sgd_kernel, "*fp32", constants, sgd_kernel.OPTIONS, others)
         assert "fma" not in found.asm["ptx"]
         assert bytes_of_stack(found, tmp_path) == 0
 
 
 @pytest.mark.long
 def test_what_surrounds_a_transform_loads_both_parts_at_once_and_spills_nothing(tmp_path: Path) -> None:
-    integers = {"numbers": "i32", "results": "i32", "middle": "i32", "index": "*i32"}
+    others = {"numbers": "i32", "results": "i32", "middle": "i32", "index": "*i32", "sums": "*fp64"}
     for kernel in (dft_kernels.gather_kernel, dft_kernels.divergence_kernel, dft_kernels.slopes_kernel):
         function: Any = kernel
         flags = {name: True for name in ("GENERALISED", "FIRST") if name in function.arg_names}
         constants = {**flags, "BLOCK": dft_kernels.BLOCK}
-        kinds = {
-            n: integers.get(n, "*fp64" if n == "sums" else "*fp32") for n in function.arg_names if n not in constants
-        }
-        tensors = {name: kind for name, kind in kinds.items() if kind.startswith("*")}
-        numbers = {name: kind for name, kind in kinds.items() if name not in tensors}
-        found = compiled(function, tensors, numbers, constants, dft_kernels.OPTIONS)
+        found = compiled(function, "*fp32", constants, dft_kernels.OPTIONS, others)
         assert re.search(r"ld\.global\.v[24]", found.asm["ptx"])
         assert bytes_of_stack(found, tmp_path) == 0
 
@@ -116,13 +145,10 @@ def test_what_surrounds_a_transform_loads_both_parts_at_once_and_spills_nothing(
 def test_batchnorm_with_relu_loads_many_channels_at_once_and_spills_nothing(
     residual: bool, padded: bool, kind: str, tmp_path: Path
 ) -> None:
+    images = dict.fromkeys(("x", "residual", "out", "g", "of_x", "of_residual"), f"*{kind}")
+    numbers = dict.fromkeys(("pixels", "channels", "places", "width"), "i32") | {"momentum": "fp32", "eps": "fp32"}
+    constants = {"RESIDUAL": residual, "MASKED": padded, "RELU": True, **norm_kernels.BLOCKS}
     for function in (norm_kernels.forward_kernel, norm_kernels.backward_kernel):
-        constants = {"RESIDUAL": residual, "MASKED": padded, "RELU": True, **norm_kernels.BLOCKS}
-        images = {"x", "residual", "out", "g", "of_x", "of_residual"}
-        numbers = dict.fromkeys(("pixels", "channels", "places", "width"), "i32") | {"momentum": "fp32", "eps": "fp32"}
-        names = [name for name in function.arg_names if name not in constants]
-        tensors = {name: f"*{kind}" if name in images else "*fp32" for name in names if name not in numbers}
-        taken = {name: kind for name, kind in numbers.items() if name in names}
-        found = compiled(function, tensors, taken, constants, norm_kernels.OPTIONS, ("channels",))
+        found = compiled(function, "*fp32", constants, norm_kernels.OPTIONS, images | numbers, ("channels",))
         assert "ld.global.v4" in found.asm["ptx"] or "cp.async" in found.asm["ptx"]
         assert bytes_of_stack(found, tmp_path) == 0
