@@ -5,6 +5,7 @@ With the package itself (5.2.0) the pixels of `load_dataset(...)` and of this re
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,14 @@ import pytest
 from PIL import Image
 
 from bench.api.data_source import cells_of
-from bench.data import Dataset
 from bench.errors import UserError
-from bench.plugin import DATASETS
+from tests.datasets.helpers import group_of_each, load_from
 from tests.later import Later
 
 pa, pq = Later("pyarrow"), Later("pyarrow.parquet")
 Rows = dict[str, list[Any]]
 NAMES = ["dog", "cat", "ant"]
-
-
-def load(folder: Path, name: str = "hugging_face", **options: Any) -> Dataset:
-    data: Dataset = DATASETS.get(name)(data_root=folder, download=False, path=str(folder), **options)
-    return data
+load = partial(load_from, "hugging_face")
 
 
 def pixels(rows: int, seed: int = 0) -> npt.NDArray[np.uint8]:
@@ -44,9 +40,10 @@ def of_pictures(images: npt.NDArray[np.uint8], labels: list[int | None]) -> Rows
     return {"image": image, "label": labels, "site": [f"s{row % 2}" for row in range(len(labels))]}
 
 
-def write(file: Path, rows: Rows, features: dict[str, Any] | None = None) -> None:
+def write(file: Path, rows: Rows) -> None:
     """A shard: Parquet, or a stream of Arrow, with the features in the schema."""
-    known = {"label": {"_type": "ClassLabel", "names": NAMES}, "image": {"_type": "Image"}} | (features or {})
+    image = {"_type": "Image"}
+    known = {"label": {"_type": "ClassLabel", "names": NAMES}, "image": image, "mask": image}
     info = {"info": {"features": {column: known.get(column, {"_type": "Value"}) for column in rows}}}
     table = pa.table(rows).replace_schema_metadata({"huggingface": json.dumps(info)})
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -75,8 +72,7 @@ def test_pictures_in_each_layout(tmp_path: Path, layout: str) -> None:
     data = load(tmp_path, site_column="site")
     np.testing.assert_array_equal(data.x, x.transpose(0, 3, 1, 2))
     assert (data.y.tolist(), data.n_train, data.classes, data.num_classes) == (y, 6, tuple(NAMES), 3)
-    assert data.groups is not None
-    assert [data.group_names[site] for site in data.groups] == ["s0", "s1", "s0", "s1", "s0", "s1", "s0", "s1", "s0"]
+    assert group_of_each(data) == ["s0", "s1", "s0", "s1", "s0", "s1", "s0", "s1", "s0"]
     assert load(tmp_path, size=8).x.shape == (9, 3, 8, 8)
 
 
@@ -140,38 +136,45 @@ def test_shards_are_no_sites(tmp_path: Path) -> None:
     (cell,) = cells_of(str(tmp_path), tmp_path, label="label", site="", subject="", part="")
     assert cell.dataset == "hugging_face"
     with pytest.raises(UserError, match="a file for each part, not for each site: use the data set `hugging_face`"):
-        load(tmp_path, "parquet", label_column="label")
+        load_from("parquet", tmp_path, label_column="label")
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
-    rows = of_pictures(pixels(4), [0, 1, 0, 1])
+ROWS = of_pictures(pixels(4), [0, 1, 0, 1])
+FIRST = ROWS["image"][:3]
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "message"),
+    [
+        ({}, {"label_column": "lable"}, r"no column 'lable'\. Did you mean 'label'"),
+        ({"site": ["a", None, "a", "a"]}, {"site_column": "site"}, r"'site' is empty in 1 rows \(the first: row 2\)"),
+        ({"image": [None, *FIRST]}, {}, r"the column 'image' is empty in 1 rows \(the first: row 1\)"),
+        ({"label": [0, 1, 0, 3]}, {}, "the column 'label' has label 3, but its schema has 3 classes"),
+        ({"label": [[0], [1], [0], [1, 2]]}, {}, "the column 'label' holds lists or structures"),
+        ({"mask": ROWS["image"]}, {}, "image and mask hold pictures; add all but one to `leave_out`"),
+        (
+            {"image": [*FIRST, {"bytes": b"no picture", "path": None}]},
+            {},
+            "train-00000-of-00001.parquet, row 4 cannot be read as a picture",
+        ),
+        (
+            {"image": [*FIRST, {"bytes": png(pixels(1)[0, :3]), "path": None}]},
+            {},
+            "row 4: a picture of 4 x 3 pixels, others have 4 x 5; set the option `size`",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_read_are_named(tmp_path: Path, changed: Rows, options: Any, message: str) -> None:
+    write(tmp_path / "train-00000-of-00001.parquet", ROWS | changed)
+    with pytest.raises(UserError, match=message):
+        load(tmp_path, **options)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     file = tmp_path / "en" / "train-00000-of-00001.parquet"
-    write(file, rows)
-    with pytest.raises(UserError, match=r"no column 'lable'\. Did you mean 'label'"):
-        load(tmp_path, label_column="lable")
-    write(file, {**rows, "site": ["a", None, "a", "a"]})
-    with pytest.raises(UserError, match=r"the column 'site' is empty in 1 rows \(the first: row 2\)"):
-        load(tmp_path, site_column="site")
-    write(file, {**rows, "image": [None, *rows["image"][1:]]})
-    with pytest.raises(UserError, match=r"the column 'image' is empty in 1 rows \(the first: row 1\)"):
-        load(tmp_path)
-    write(file, {**rows, "label": [0, 1, 0, 3]})
-    with pytest.raises(UserError, match="the column 'label' has label 3, but its schema has 3 classes"):
-        load(tmp_path)
-    write(file, {**rows, "label": [[0], [1], [0], [1, 2]]}, {"label": {"_type": "List"}})
-    with pytest.raises(UserError, match="the column 'label' holds lists or structures"):
-        load(tmp_path)
-    write(file, {**rows, "mask": rows["image"]}, {"mask": {"_type": "Image"}})
-    with pytest.raises(UserError, match="image and mask hold pictures; add all but one to `leave_out`"):
-        load(tmp_path)
+    write(file, {**ROWS, "mask": ROWS["image"]})
     assert load(tmp_path, leave_out=("mask",)).shape == (3, 5, 4)
-    write(file, {**rows, "image": [*rows["image"][:3], {"bytes": b"no picture", "path": None}]})
-    with pytest.raises(UserError, match=r"train-00000-of-00001.parquet, row 4 cannot be read as a picture"):
-        load(tmp_path)
-    write(file, {**rows, "image": [*rows["image"][:3], {"bytes": png(pixels(1)[0, :3]), "path": None}]})
-    with pytest.raises(UserError, match=r"row 4: a picture of 4 x 3 pixels, others have 4 x 5; set the option `size`"):
-        load(tmp_path)
-    write(tmp_path / "de" / "train-00000-of-00001.parquet", rows)
+    write(tmp_path / "de" / "train-00000-of-00001.parquet", ROWS)
     with pytest.raises(UserError, match=r"has several data sets; set `path` to one of .*de, .*en"):
         load(tmp_path)
     file.write_bytes(b"PAR1")

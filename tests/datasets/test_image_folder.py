@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bench.data import Dataset
 from bench.errors import UserError
-from bench.plugin import DATASETS
 from datasets.image_folder import natural
+from tests.datasets.helpers import GREEN, RED, load_from, paint
 
-RED, GREEN = (255, 0, 0), (0, 255, 0)
-
-
-def load(path: Path, **options: Any) -> Dataset:
-    data: Dataset = DATASETS.get("image_folder")(data_root=path, download=False, path=str(path), **options)
-    return data
-
-
-def paint(file: Path, colour: tuple[int, ...] = RED, size: tuple[int, int] = (6, 4), **save: Any) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB" if len(colour) == 3 else "L", size, colour if len(colour) == 3 else colour[0]).save(file, **save)
+load = partial(load_from, "image_folder")
 
 
 def test_natural_order() -> None:
@@ -56,35 +46,44 @@ def test_without_a_test_folder_a_quarter_of_each_class_is_held_out(tmp_path: Pat
     assert set(data.x[data.y == 1].reshape(8, -1)[:, 0]) == set(range(8))
 
 
-def test_pictures_are_resized(tmp_path: Path) -> None:
-    paint(tmp_path / "a" / "1.png", size=(6, 4))
-    paint(tmp_path / "a" / "2.png", size=(9, 9))
-    with pytest.raises(UserError, match=r"2\.png: a picture of 9 x 9 pixels, others have 6 x 4; set the option `size`"):
-        load(tmp_path)
-    data = load(tmp_path, size=5)
+def test_pictures_are_resized_and_photographs_turned_upright(tmp_path: Path) -> None:
+    paint(tmp_path / "sizes" / "a" / "1.png", size=(6, 4))
+    paint(tmp_path / "sizes" / "a" / "2.png", size=(9, 9))
+    data = load(tmp_path / "sizes", size=5)
     assert data.x.shape == (2, 3, 5, 5)
     assert (data.x == np.array(RED)[:, None, None]).all()
-
-
-def test_photographs_are_turned_upright(tmp_path: Path) -> None:
     turned = Image.Exif()
     turned[0x0112] = 6  # orientation: rotate by 90 degrees
-    paint(tmp_path / "a" / "1.jpg", size=(8, 4), exif=turned)
-    assert load(tmp_path).shape == (3, 8, 4)
+    paint(tmp_path / "turned" / "a" / "1.jpg", size=(8, 4), exif=turned)
+    assert load(tmp_path / "turned").shape == (3, 8, 4)
 
 
-def test_test_pictures_of_another_size_are_refused(tmp_path: Path) -> None:
-    paint(tmp_path / "train" / "a" / "1.png")
-    paint(tmp_path / "test" / "a" / "1.png", size=(9, 9))
-    with pytest.raises(UserError, match=r"test/a/1\.png: a picture of 9 x 9 pixels"):
-        load(tmp_path)
+@pytest.mark.parametrize(
+    ("pictures", "options", "message"),
+    [
+        ("", {}, "has no class folders"),
+        ("a/1 a/9x9", {}, r"9x9\.png: a picture of 9 x 9 pixels, others have 6 x 4; set the option `size`"),
+        ("train/a/1 test/a/9x9", {}, r"test/a/9x9\.png: a picture of 9 x 9 pixels"),
+        ("a/1", {"size": 0}, "size = 0"),
+        ("train/a/1 test/b/1", {}, "b is a class without a folder in"),
+        # as two sites may call it: each would be measured on classes that the other has not
+        ("A/Tumor/1 A/normal/1 B/tumor/1 B/normal/1", {"groups": True}, "'Tumor' and 'tumor' differ only in spelling"),
+        ("train/Cat/1 train/dog/1 val/cat/1 test/dog/1", {}, "'Cat' and 'cat' differ only in spelling"),
+        ("hospital/a/1", {}, r"hospital holds no pictures.*if its folders are classes, set `groups: true`"),
+    ],
+)
+def test_folders_that_do_not_fit_are_refused(
+    tmp_path: Path, pictures: str, options: dict[str, Any], message: str
+) -> None:
+    for name in pictures.split():
+        paint(tmp_path / f"{name}.png", size=(9, 9) if name.endswith("9x9") else (6, 4))
+    with pytest.raises(UserError, match=message):
+        load(tmp_path, **options)
 
 
 def test_damaged_pictures_and_empty_folders_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no folder \S+/nowhere; set the option `path`"):
         load(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="has no class folders"):
-        load(tmp_path)
     (tmp_path / "a").mkdir()
     with pytest.raises(UserError, match="a holds no pictures"):
         load(tmp_path)
@@ -96,37 +95,11 @@ def test_damaged_pictures_and_empty_folders_are_refused_by_name(tmp_path: Path) 
             load(tmp_path)
 
 
-def test_a_test_class_without_training_pictures_is_refused(tmp_path: Path) -> None:
-    paint(tmp_path / "train" / "a" / "1.png")
-    paint(tmp_path / "test" / "b" / "1.png")
-    with pytest.raises(UserError, match="b is a class without a folder in"):
-        load(tmp_path)
-
-
-def test_one_class_in_two_spellings_is_refused(tmp_path: Path) -> None:
-    """As two sites may call it: each would be measured on classes that the other has not."""
-    for site, names in (("A", ("Tumor", "normal")), ("B", ("tumor", "normal"))):
-        for name in names:
-            paint(tmp_path / site / name / "1.png")
-    with pytest.raises(UserError, match="the classes 'Tumor' and 'tumor' differ only in spelling"):
-        load(tmp_path, groups=True)
-
-
 def test_small_and_capital_letters_may_be_classes(tmp_path: Path) -> None:
-    """Whoever has both in one folder means both; training and validation that spell a class differently do not."""
-    for part in ("train", "test"):
-        for name in ("A", "a"):
-            paint(tmp_path / "letters" / part / name / "1.png")
-    assert load(tmp_path / "letters").classes == ("A", "a")
-    for place in ("train/Cat", "train/dog", "val/cat", "test/dog"):
-        paint(tmp_path / "pets" / place / "1.png")
-    with pytest.raises(UserError, match="the classes 'Cat' and 'cat' differ only in spelling"):
-        load(tmp_path / "pets")
-
-
-def test_a_size_of_zero_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="size = 0"):
-        load(tmp_path, size=0)
+    """Whoever has both in one folder means both."""
+    for place in ("train/A", "train/a", "test/A", "test/a"):
+        paint(tmp_path / place / "1.png")
+    assert load(tmp_path).classes == ("A", "a")
 
 
 # -- what is read, and what is said of the rest --
@@ -139,10 +112,8 @@ def test_a_validation_part_joins_training(tmp_path: Path, name: str, tested: boo
     for part, classes in {"train": "ab", name: "abc", **({"test": "c"} if tested else {})}.items():
         for label in classes:
             for number in range(4):
-                paint(
-                    tmp_path / part / label / f"{number}.png",
-                    (10 * ord(label) - 960 + number + 4 * (part == name), 0, 0),
-                )
+                shade = 10 * ord(label) - 960 + number + 4 * (part == name)
+                paint(tmp_path / part / label / f"{number}.png", (shade, 0, 0))
     data = load(tmp_path)
     assert (data.classes, len(data.y), data.notes) == (("a", "b", "c"), 24 if tested else 20, ())
     assert np.bincount(data.y[: data.n_train]).tolist() == ([8, 8, 4] if tested else [6, 6, 3])
@@ -170,13 +141,8 @@ def test_what_is_skipped_is_counted_and_named(tmp_path: Path) -> None:
     paint(tmp_path / "train" / "a" / "deeper" / "2.png")
     paint(tmp_path / "test" / "a" / "1.png", GREEN)
     paint(tmp_path / "extra" / "a" / "1.png")
-    skipped = [
-        tmp_path / "readme.md",
-        tmp_path / "train" / "labels.csv",
-        *(tmp_path / "test" / "a" / f"{i}.svg" for i in (2, 3)),
-    ]
-    for file in skipped:
-        file.write_text("no picture")
+    for skipped in ("readme.md", "train/labels.csv", "test/a/2.svg", "test/a/3.svg"):
+        (tmp_path / skipped).write_text("no picture")
     (tmp_path / "train" / "a" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     (tmp_path / "train" / "a" / ".DS_Store").write_text("hidden")
     data = load(tmp_path, name="mine")
@@ -185,12 +151,6 @@ def test_what_is_skipped_is_counted_and_named(tmp_path: Path) -> None:
         "2 folders skipped: extra, train/a/deeper",
     )
     assert len(data.y) == 2
-
-
-def test_classes_in_folders_of_groups_without_the_option_are_refused(tmp_path: Path) -> None:
-    paint(tmp_path / "hospital" / "a" / "1.png")
-    with pytest.raises(UserError, match=r"hospital holds no pictures.*if its folders are classes, set `groups: true`"):
-        load(tmp_path)
 
 
 # -- depth and alpha --

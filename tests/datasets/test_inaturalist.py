@@ -3,65 +3,49 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from bench.data import Dataset
 from bench.engine.device_data import Pool
 from bench.errors import UserError
 from bench.federation.cell_identity import Identities
-from bench.plugin import DATASETS
 from bench.settings import Settings
+from tests.datasets.helpers import load, paint
 
 SPECIES = {"Aves/Pica pica": 5, "Aves/Corvus corax": 4, "Plantae/Bellis perennis": 8}
-
-
-def load(root: Path, **options: Any) -> Dataset:
-    data: Dataset = DATASETS.get("inaturalist2017")(data_root=root, download=False, **options)
-    return data
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     shade = 0
     for name, count in SPECIES.items():
-        folder = tmp_path / "2017" / name
-        folder.mkdir(parents=True)
         for i in range(count):
             shade += 10
-            Image.new("RGB", (7 + i, 9), (shade, 0, 255)).save(folder / f"{i}.png")
+            paint(tmp_path / "2017" / name / f"{i}.png", (shade, 0, 255), (7 + i, 9))
     return tmp_path
 
 
 def test_super_categories_and_categories_share_the_cache(root: Path) -> None:
-    groups = load(root, size=4)
+    groups = load("inaturalist2017", root, size=4)
     cache = root / "2017-4.images.npy"
     written = cache.stat().st_mtime_ns
-    species = load(root, size=4, labels="full")
+    species = load("inaturalist2017", root, size=4, labels="full")
     assert cache.stat().st_mtime_ns == written
     assert groups.classes == ("Aves", "Plantae")
     assert species.classes == ("Aves/Corvus corax", "Aves/Pica pica", "Plantae/Bellis perennis")
-    assert groups.shape == (3, 4, 4)
-    assert groups.n_train == 17 - 4
+    assert (groups.shape, groups.n_train) == ((3, 4, 4), 17 - 4)
     assert np.array_equal(groups.y, (species.y == 2).astype(int))
     assert groups.checksum != species.checksum
     assert np.bincount(species.y[species.n_train :]).tolist() == [1, 1, 2]
     for label, shades in enumerate([{60, 70, 80, 90}, {10, 20, 30, 40, 50}, set(range(100, 180, 10))]):
         assert set(species.x[species.y == label][:, 0, 0, 0].tolist()) == shades
-
-
-def test_normalisation_is_that_of_the_training_part(root: Path) -> None:
-    data = load(root, size=4)
-    assert data.mean == pytest.approx(data.x[: data.n_train].mean((0, 2, 3)) / 255)
-    assert load(root, size=4, mean=[0, 0, 0], std=[1, 1, 1]).mean == (0, 0, 0)
+    assert groups.mean == pytest.approx(groups.x[: groups.n_train].mean((0, 2, 3)) / 255)
 
 
 def test_pictures_stay_in_the_file_and_batches_are_read_from_it(root: Path) -> None:
-    data = load(root, size=4)
+    data = load("inaturalist2017", root, size=4)
     cache = np.load(root / "2017-4.images.npy", mmap_mode="r+")
     before = Pool.of(data, torch.device("cpu"), torch.float32)
     stored = torch.from_numpy(data.x)[3].clone()
@@ -72,48 +56,37 @@ def test_pictures_stay_in_the_file_and_batches_are_read_from_it(root: Path) -> N
     assert before.take(torch.tensor([[3]]))[0].shape == (1, 1, 3, 4, 4)
 
 
-def test_other_photographs_make_a_new_cache(root: Path) -> None:
-    old = load(root, size=4)
-    Image.new("RGB", (9, 9), (1, 1, 1)).save(root / "2017/Aves/Pica pica/new.png")
-    new = load(root, size=4)
-    assert len(new.y) == len(old.y) + 1
-    assert new.checksum != old.checksum
-
-
 def test_photographs_that_change_places_make_a_new_cache(root: Path) -> None:
     """Though names, sizes and times of modification are as before."""
     one, two = (root / "2017" / place / "0.bmp" for place in ("Aves/Pica pica", "Plantae/Bellis perennis"))
     for file, shade in ((one, 1), (two, 2)):
-        Image.new("RGB", (9, 9), (shade, 0, 0)).save(file)
+        paint(file, (shade, 0, 0), (9, 9))
         os.utime(file, ns=(10**18, 10**18))
     settings = Settings(method="fedavg", dataset="inaturalist2017", dataset_options={"size": 4}, model="cnn", clients=2)
-    old, known = load(root, size=4), Identities(root).of(settings)
+    old, known = load("inaturalist2017", root, size=4), Identities(root).of(settings)
     first, second = (int(np.flatnonzero(old.x[:, 0, 0, 0] == shade)[0]) for shade in (1, 2))
     one.rename(root / "between")
     two.rename(one)
     (root / "between").rename(two)
-    new = load(root, size=4)
+    new = load("inaturalist2017", root, size=4)
     assert new.x[[second, first], 0, 0, 0].tolist() == [1, 2]
     assert new.checksum != old.checksum
     assert Identities(root).of(settings) != known
 
 
 def test_a_cache_that_was_cut_off_is_made_again(root: Path) -> None:
-    whole = load(root, size=4).checksum
+    whole = load("inaturalist2017", root, size=4).checksum
     cache = root / "2017-4.images.npy"
     cache.write_bytes(cache.read_bytes()[:-5])
-    assert load(root, size=4).checksum == whole
+    assert load("inaturalist2017", root, size=4).checksum == whole
     assert json.loads((root / "2017-4.images.json").read_text())["cache_bytes"] == cache.stat().st_size
 
 
-def test_a_damaged_photograph_is_named_and_leaves_no_cache(root: Path) -> None:
+def test_photographs_that_are_missing_or_damaged_are_named_and_leave_no_cache(root: Path) -> None:
+    empty = root / "empty"
+    with pytest.raises(UserError, match=r"inaturalist2017: .*2017 is missing; add `--download`"):
+        load("inaturalist2017", empty)
     (root / "2017/Aves/Pica pica/1.png").write_bytes(b"no picture")
     with pytest.raises(UserError, match=r"Pica pica/1\.png cannot be read as a picture"):
-        load(root, size=4)
-    assert [one.name for one in root.iterdir()] == ["2017"]
-
-
-def test_missing_photographs(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"inaturalist2017: .*2017 is missing; add `--download`"):
-        load(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+        load("inaturalist2017", root, size=4)
+    assert ([*empty.iterdir()], {file.name for file in root.iterdir()}) == ([], {"2017", "empty"})

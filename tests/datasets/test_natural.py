@@ -1,26 +1,25 @@
 """Clients that are groups of the data: people, hospitals, domains."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 import bench
 from bench.config.grid import grid_of
-from bench.data import Dataset, Partition
+from bench.data import Dataset
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset, load_partition
-from bench.plugin import DATASETS
 from bench.results.data_description import describe
 from bench.runs.plan import plan, planned_remarks
-from bench.samples.division import make_partition
 from bench.settings import BY_GROUPS, Settings
 from datasets.assemble import assemble
+from tests.datasets.helpers import divide, group_of_each, load_from, load_npz, paint
 from tests.warm import PATIENCE, Start
 
 
@@ -31,21 +30,6 @@ def of_groups(train: list[int], test: list[int]) -> Dataset:
     x = np.zeros((len(y), 1), np.float32)
     raw = np.array([f"person {group}" for group in groups])
     return assemble("toy", x, y, len(train), mean=[0], std=[1], classes="ab", groups=raw)
-
-
-def make(
-    dataset: Dataset, clients: int | Literal["all"], protocol: str = "honest", seed: int = 0, **options: Any
-) -> Partition:
-    return make_partition(
-        dataset,
-        "natural",
-        clients=clients,
-        alpha=None,
-        seed=seed,
-        protocol=protocol,
-        validation_share=0.2,
-        options=options,
-    )
 
 
 def owners(dataset: Dataset, lists: Any) -> list[set[str]]:
@@ -75,10 +59,10 @@ def test_clients_are_groups(
     sizes = np.bincount(dataset.groups[:dealt], minlength=len(dataset.group_names))
     if (sizes >= least).sum() < clients:
         with pytest.raises(UserError, match="clients that train"):
-            make(dataset, clients, protocol, seed, **options)
+            divide(dataset, clients=clients, seed=seed, protocol=protocol, **options)
         return
     try:
-        found = make(dataset, clients, protocol, seed, **options)
+        found = divide(dataset, clients=clients, seed=seed, protocol=protocol, **options)
     except UserError as error:
         assert "in the test part" in str(error)  # noqa: PT017
         return
@@ -103,36 +87,34 @@ def test_clients_are_groups(
 
 
 def test_tests_are_the_group_s_own_and_small_groups_are_left_out() -> None:
-    found = make(TOY, 3, min_samples=10)
+    found = divide(TOY, min_samples=10)
     assert found.names == ("person 0", "person 1", "person 3")
-    assert {make(TOY, 3, seed=seed, min_samples=10).names for seed in range(8)} == {found.names}
-    assert [len(one) + len(held) for one, held in zip(found.train, found.validation, strict=True)] == [10, 20, 14]
     assert [one.tolist() for one in found.test] == [[50, 51, 52, 53], [54, 55, 56, 57], [58, 59]]
 
 
 def test_a_number_of_groups_is_drawn_once_for_all_seeds() -> None:
     """And the others are named, unless each seed draws anew."""
-    (names,) = {make(TOY, 2, seed=seed).names for seed in range(20)}
-    left_out = {make(TOY, 2, seed=seed).left_out for seed in range(20)}
+    (names,) = {divide(TOY, clients=2, seed=seed).names for seed in range(20)}
+    left_out = {divide(TOY, clients=2, seed=seed).left_out for seed in range(20)}
     assert left_out == {tuple(sorted(set(TOY.group_names) - set(names)))}
-    assert len({make(TOY, 2, seed=seed).hash for seed in range(5)}) == 5  # validation is each seed's
-    redrawn = [make(TOY, 2, seed=seed, redraw=True) for seed in range(20)]
+    assert len({divide(TOY, clients=2, seed=seed).hash for seed in range(5)}) == 5  # validation is each seed's
+    redrawn = [divide(TOY, clients=2, seed=seed, redraw=True) for seed in range(20)]
     assert len({partition.names for partition in redrawn}) > 3
     assert not any(partition.left_out for partition in redrawn)
-    assert {make(TOY, 3, seed=seed, held_out=("person 1",)).names for seed in range(9)} == {
-        make(TOY, 3, held_out=("person 1",)).names
+    assert {divide(TOY, seed=seed, held_out=("person 1",)).names for seed in range(9)} == {
+        divide(TOY, held_out=("person 1",)).names
     }
-    pooled = [make(TOY, 2, seed=seed, pooled=True) for seed in range(20)]  # nobody is left out
+    pooled = [divide(TOY, clients=2, seed=seed, pooled=True) for seed in range(20)]  # nobody is left out
     assert len({partition.names for partition in pooled}) > 1
     assert not any(partition.left_out for partition in pooled)
 
 
 def test_all_groups_are_the_default() -> None:
-    found = make(TOY, "all")
+    found = divide(TOY, clients="all")
     assert found.names == TOY.group_names
     assert found.left_out == ()
-    assert make(TOY, "all", held_out=("person 1",)).names == ("person 0", "person 2", "person 3", "person 1")
-    large = make(TOY, "all", min_samples=10)
+    assert divide(TOY, clients="all", held_out=("person 1",)).names == ("person 0", "person 2", "person 3", "person 1")
+    large = divide(TOY, clients="all", min_samples=10)
     assert (large.names, large.left_out) == (("person 0", "person 1", "person 3"), ("person 2",))
     for partition in BY_GROUPS:
         assert bench.Settings(method="fedavg", partition=partition).clients == "all"
@@ -166,7 +148,7 @@ def test_the_data_page_and_the_run_name_who_is_left_out(tmp_path: Path) -> None:
 
 
 def test_held_out_groups_are_the_new_clients() -> None:
-    found = make(TOY, 3, held_out=("person 1",))
+    found = divide(TOY, held_out=("person 1",))
     assert found.names[2] == "person 1"
     assert found.new == (2,)
     cell = Settings(
@@ -183,30 +165,25 @@ def test_held_out_groups_are_the_new_clients() -> None:
         ({"held_out": ("x",)}, 2, "held_out has 'x'; the groups large enough are person 0"),
         ({"held_out": ("person 0", "person 0")}, 3, "names a group twice"),
         ({"held_out": ("person 0",)}, 1, "leaves no client to train"),
-        (
-            {"min_samples": 15},
-            2,
-            "has 1 groups of 15 samples or more for 2 clients that train; take `clients: all`, or",
-        ),
+        ({"min_samples": 15}, 2, "has 1 groups of 15 samples or more for 2 clients that train; take `clients: all`"),
     ],
 )
 def test_refusals(options: dict[str, Any], clients: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        make(TOY, clients, **options)
+        divide(TOY, clients=clients, **options)
+
+
+def test_data_without_groups_are_refused() -> None:
+    with pytest.raises(UserError, match="toy has no groups"):
+        divide(replace(TOY, groups=None))
 
 
 def test_a_test_part_of_other_people_asks_for_shares() -> None:
     strangers = of_groups([0] * 20 + [1] * 20, [2] * 10)
-    with pytest.raises(UserError, match=r"give|shares: \[0.75, 0, 0.25\]"):
-        make(strangers, 2)
-    found = make(strangers, 3, shares=[0.75, 0, 0.25])
+    with pytest.raises(UserError, match=r"shares: \[0.75, 0, 0.25\]"):
+        divide(strangers, clients=2)
+    found = divide(strangers, shares=[0.75, 0, 0.25])
     assert sum(map(len, found.test)) == 12  # a quarter of each class, wherever it lay
-
-
-def test_data_without_groups() -> None:
-    digits = DATASETS.get("digits")(data_root=Path(), download=False)
-    with pytest.raises(UserError, match="digits has no groups"):
-        make(digits, 2)
 
 
 def arrays(groups: Any, test: bool = False) -> dict[str, Any]:
@@ -215,67 +192,44 @@ def arrays(groups: Any, test: bool = False) -> dict[str, Any]:
     return known | ({"test_images": rng.normal(size=(30, 4)), "test_labels": np.arange(30) % 3} if test else {})
 
 
-def load(path: Path, **content: Any) -> Dataset:
-    np.savez(path, **content)
-    data: Dataset = DATASETS.get("npz")(data_root=path.parent, download=False, path=str(path))
-    return data
-
-
 def test_groups_of_an_npz_file_stay_with_their_samples(tmp_path: Path) -> None:
     """Without a test part samples are moved to the end, and their groups with them."""
     groups = np.array([f"h{i % 12}" for i in range(60)])
     content = arrays(groups)
-    data = load(tmp_path / "a.npz", **content)
-    assert data.groups is not None
+    data = load_npz(tmp_path, **content)
     assert data.rows is not None
-    assert [data.group_names[g] for g in data.groups] == groups[data.rows].tolist()
+    assert group_of_each(data) == groups[data.rows].tolist()
     np.testing.assert_allclose(data.x, content["train_images"][data.rows], rtol=1e-6)
-    numbers = load(tmp_path / "b.npz", **arrays(np.arange(90) % 11 - 1, test=True))
+    numbers = load_npz(tmp_path, **arrays(np.arange(90) % 11 - 1, test=True))
     assert numbers.group_names == ("-1", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9")  # as numbers, not as text
-
-
-@pytest.mark.parametrize("groups", [np.arange(60), np.arange(91), np.zeros((90, 1), int), np.zeros(90)])
-def test_groups_of_another_length_or_kind_are_refused(tmp_path: Path, groups: Any) -> None:
-    with pytest.raises(UserError, match="one integer or text for each of the 90 samples"):
-        load(tmp_path / "a.npz", **arrays(groups, test=True))
 
 
 def test_a_folder_level_of_groups(tmp_path: Path) -> None:
     shade = 0
     for group, label, count in (("cam10", "dog", 4), ("cam9", "dog", 8), ("cam9", "cat", 8)):
         for i in range(count):
-            file = tmp_path / group / label / f"{i}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (4, 4), (shade := shade + 1, 0, 0)).save(file)
-    data: Dataset = DATASETS.get("image_folder")(data_root=tmp_path, download=False, path=str(tmp_path), groups=True)
+            paint(tmp_path / group / label / f"{i}.png", (shade := shade + 1, 0, 0))
+    data = load_from("image_folder", tmp_path, groups=True)
     assert data.classes == ("cat", "dog")
-    assert data.groups is not None
     shades = data.x[:, 0, 0, 0]
-    assert [data.group_names[g] for g in data.groups] == ["cam10" if s <= 4 else "cam9" for s in shades]
+    assert group_of_each(data) == ["cam10" if s <= 4 else "cam9" for s in shades]
     assert [data.classes[y] for y in data.y] == ["dog" if s <= 12 else "cat" for s in shades]
-    assert make(data, 2).names == ("cam10", "cam9")
+    assert divide(data, clients=2).names == ("cam10", "cam9")
 
 
-@pytest.mark.parametrize("new", [0, 1])
 @pytest.mark.long
-def test_the_command_runs_natural_clients(start_in: Start, tmp_path: Path, new: int) -> None:
-    """With a held-out group, too; its scores are those of a new client."""
+def test_the_command_runs_natural_clients(start_in: Start, tmp_path: Path) -> None:
+    """With a held-out group, whose scores are those of a new client."""
     np.savez(tmp_path / "mine.npz", **arrays(np.arange(60) // 15))
-    held = f"held_out: [2], min_samples: 5, pooled: {'true' if new else 'false'}"
     (tmp_path / "grid.yaml").write_text(
-        f"methods: [fedavg, local]\ndatasets: [{{name: npz, path: mine.npz}}]\npartition: natural\n"
-        f"partition_options: {{{held}}}\nclients: 3\nnew_clients: {new}\nrounds: 2\nmodel: logistic\n"
+        "methods: [fedavg, local]\ndatasets: [{name: npz, path: mine.npz}]\npartition: natural\n"
+        "partition_options: {held_out: [2], min_samples: 5, pooled: true}\n"
+        "clients: 3\nnew_clients: 1\nrounds: 2\nmodel: logistic\n"
     )
     with start_in(["run", "--grid", "grid.yaml", "--out", "out", "--no-tracking"], tmp_path) as process:
-        out, err = process.communicate(timeout=PATIENCE)
-    if not new:
-        assert process.returncode == 2, out
-        assert "set `new_clients: 1`" in err
-        assert not list(tmp_path.glob("out/*/partition.json"))  # before training
-        return
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     files = list(tmp_path.glob("out/**/partition.json"))
     assert len(files) == 2
     assert json.loads(files[0].read_text())["names"][2] == "2"
-    metrics = [(file.parent / "clients.csv").read_text() for file in files]
-    assert all("new0,2,test" in text for text in metrics)
+    assert all("new0,2,test" in (file.parent / "clients.csv").read_text() for file in files)

@@ -1,6 +1,7 @@
 """Rows for a model that was trained on another table: encoded as in training, or refused with row and column."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,13 @@ def frame(seed: int = 0) -> pd.DataFrame:
             "outcome": rng.choice(["ill", "well"], 60),
         }
     )
+
+
+def described(rows: pd.DataFrame) -> dict[str, Any]:
+    """What a model keeps of the table that it was trained on."""
+    known = table(rows, label="outcome", site="site").table
+    assert known is not None
+    return known
 
 
 @pytest.mark.parametrize("form", ["frame", "csv", "semicolons", "parquet"])
@@ -54,10 +62,9 @@ def test_rows_are_encoded_as_in_training(form: str, tmp_path: Path) -> None:
 @given(seed=st.integers(0, 2**16), rows=st.lists(st.integers(0, 59), min_size=1, max_size=5))
 def test_a_row_s_encoding_depends_on_no_other_row(seed: int, rows: list[int]) -> None:
     given_rows = frame(seed)
-    described = table(given_rows, label="outcome", site="site").table
-    assert described is not None
-    whole, _ = samples(given_rows, described)
-    np.testing.assert_array_equal(samples(given_rows.iloc[rows], described)[0], whole[rows])
+    known = described(given_rows)
+    whole, _ = samples(given_rows, known)
+    np.testing.assert_array_equal(samples(given_rows.iloc[rows], known)[0], whole[rows])
 
 
 @pytest.mark.parametrize(
@@ -72,25 +79,22 @@ def test_a_row_s_encoding_depends_on_no_other_row(seed: int, rows: list[int]) ->
     ],
 )
 def test_a_value_that_is_no_number_is_refused(column: str, value: object, words: list[str]) -> None:
-    described = table(frame(), label="outcome", site="site").table
-    assert described is not None
     new = frame(1).astype({column: object})
     new.loc[1, column] = value
     with pytest.raises(UserError) as refused:
-        samples(new, described)
+        samples(new, described(frame()))
     assert all(word in str(refused.value) for word in words), refused.value
 
 
 def test_other_columns_are_refused_or_named() -> None:
-    described = table(frame(), label="outcome", site="site").table
-    assert described is not None
+    known = described(frame())
     with pytest.raises(UserError, match=r"no column 'pressure'.*'presure'"):
-        samples(frame().rename(columns={"pressure": "presure"}), described)
+        samples(frame().rename(columns={"pressure": "presure"}), known)
     with pytest.raises(UserError, match="2 columns 'age'"):
-        samples(pd.concat([frame(), frame()[["age"]]], axis=1), described)
+        samples(pd.concat([frame(), frame()[["age"]]], axis=1), known)
     with pytest.raises(UserError, match="no rows"):
-        samples(frame().iloc[:0], described)
-    _, notes = samples(frame().assign(height=1.0), described)
+        samples(frame().iloc[:0], known)
+    _, notes = samples(frame().assign(height=1.0), known)
     assert len(notes) == 1
     assert "height" in notes[0]
 
@@ -98,12 +102,10 @@ def test_other_columns_are_refused_or_named() -> None:
 def test_what_training_did_not_know_is_zero_and_said() -> None:
     """Categories in another spelling, a gap in a column that had none; of a number a gap is the mean, silently."""
     full = frame().assign(ward=np.array(["north", "south"])[np.arange(60) % 2])
-    described = table(full, label="outcome", site="site").table
-    assert described is not None
     new = full.astype({"ward": object}).iloc[:4].reset_index(drop=True)
     new["ward"] = ["North", None, "south", "?"]
     new.loc[0, "age"] = np.nan
-    x, notes = samples(new, described)
+    x, notes = samples(new, described(full))
     wards = x[:, 3:5]  # after age, pressure, pressure missing
     assert wards.tolist() == [[0, 0], [0, 0], [0, 1], [0, 0]]
     assert np.isnan(x[0, 0])

@@ -1,5 +1,6 @@
-"""`npz`: a user's own arrays."""
+"""`npz`: a user's own arrays of images, features, series and tokens."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.data import Dataset
 from bench.errors import UserError
-from bench.plugin import DATASETS
-from bench.samples.division import make_partition
 from datasets.assemble import assemble
+from tests.datasets.helpers import divide, load_from, load_npz
 
 Arrays = dict[str, npt.NDArray[Any]]
-
-
-def load(path: Path, **options: Any) -> Dataset:
-    data: Dataset = DATASETS.get("npz")(data_root=path.parent, download=False, path=str(path), **options)
-    return data
+load = partial(load_from, "npz")
 
 
 def save(folder: Path, arrays: Arrays, name: str = "mine.npz") -> Path:
@@ -49,18 +44,14 @@ def test_validation_joins_training_and_channels_come_first(tmp_path: Path, colou
         np.testing.assert_array_equal(data.x[:, channel], whole[..., channel])
     assert data.y.tolist() == [0, 1] * 8
     assert data.x.flags.c_contiguous
-
-
-def test_statistics_are_of_the_training_part(tmp_path: Path, colour: Arrays) -> None:
-    data = load(save(tmp_path, colour))
-    train = np.concatenate([colour["train_images"], colour["val_images"]]) / 255
+    train = whole[:12] / 255
     np.testing.assert_allclose(data.mean, train.mean(axis=(0, 1, 2)), rtol=1e-12)
     np.testing.assert_allclose(data.std, train.std(axis=(0, 1, 2)), rtol=1e-12)
 
 
 def test_statistics_of_more_samples_than_are_summed_at_once(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(1e4, [1.0, 1e-2], (1000, 2)).astype(np.float32)
-    data = load(save(tmp_path, {"train_images": x, "train_labels": np.arange(1000) % 5}))
+    data = load_npz(tmp_path, train_images=x, train_labels=np.arange(1000) % 5)
     train = data.x[: data.n_train].astype(np.float64)
     assert (data.shape, data.n_train) == ((2,), 750)
     np.testing.assert_allclose(data.mean, train.mean(axis=0), rtol=1e-12)
@@ -68,8 +59,7 @@ def test_statistics_of_more_samples_than_are_summed_at_once(tmp_path: Path) -> N
 
 
 def test_grey_images_get_a_channel_and_a_constant_one_the_deviation_1(tmp_path: Path) -> None:
-    arrays = {"train_images": np.full((8, 3, 3), 51, np.uint8), "train_labels": np.zeros(8, int)}
-    data = load(save(tmp_path, arrays))
+    data = load_npz(tmp_path, train_images=np.full((8, 3, 3), 51, np.uint8), train_labels=np.zeros(8, int))
     assert (data.name, data.shape, data.n_train, data.mean, data.std) == ("mine", (1, 3, 3), 6, (0.2,), (1.0,))
 
 
@@ -82,45 +72,60 @@ def test_checksum_is_of_the_content(tmp_path: Path, colour: Arrays) -> None:
         assert load(save(tmp_path, changed)).checksum != before
 
 
-BAD: dict[str, tuple[Arrays, str]] = {
+Y = np.zeros(4, int)
+IMAGES = {"train_images": pictures(4, 4, 4)}
+BAD: dict[str, tuple[dict[str, Any], str]] = {  # arrays beside the labels Y, or in place of them
     "no training part": (
-        {"test_images": pictures(2, 4, 4), "test_labels": np.zeros(2, int)},
+        {"train_labels": None, "test_images": pictures(2, 4, 4), "test_labels": np.zeros(2, int)},
         "none of the arrays 'train_images'",
     ),
-    "no labels": ({"train_images": pictures(2, 4, 4)}, "no 'train_labels'"),
-    "short labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.zeros(3, int)}, "one integer or"),
-    "several labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.zeros((2, 2), int)}, "one integer"),
-    "floating labels": ({"train_images": pictures(2, 4, 4), "train_labels": np.zeros(2)}, "float64"),
-    "labels of bytes": ({"train_images": pictures(2, 4, 4), "train_labels": np.array([b"a", b"b"])}, "integer or text"),
+    "no labels": ({**IMAGES, "train_labels": None}, "no 'train_labels'"),
+    "short labels": ({**IMAGES, "train_labels": np.zeros(3, int)}, "one integer or"),
+    "several labels": ({**IMAGES, "train_labels": np.zeros((4, 2), int)}, "one integer"),
+    "floating labels": ({**IMAGES, "train_labels": np.zeros(4)}, "float64"),
+    "labels of bytes": ({**IMAGES, "train_labels": np.array([b"a", b"b"] * 2)}, "integer or text"),
     "numbers and texts": (
-        {
-            "train_images": pictures(2, 4, 4),
-            "train_labels": np.array([0, 1]),
-            "val_images": pictures(1, 4, 4),
-            "val_labels": np.array(["1"]),
-        },
+        {**IMAGES, "val_images": pictures(1, 4, 4), "val_labels": np.array(["1"])},
         "'val_labels' and 'train_labels' should both hold integers or both hold text",
     ),
-    "channels first": ({"train_images": pictures(4, 3, 8, 8), "train_labels": np.zeros(4, int)}, r"\(4, 3, 8, 8\)"),
-    "volumes": ({"train_images": pictures(2, 4, 4, 4, 1), "train_labels": np.zeros(2, int)}, "'train_images' is uint8"),
-    "integer images": ({"train_images": np.zeros((2, 4, 4), int), "train_labels": np.zeros(2, int)}, "int64"),
-    "integer features": ({"train_images": pictures(2, 4), "train_labels": np.zeros(2, int)}, "floating"),
+    "another shape": (
+        {**IMAGES, "test_images": pictures(4, 6, 6), "test_labels": Y}, "'test_images' holds samples of uint8"
+    ),
+    "groups of a part": ({**IMAGES, "train_groups": Y}, "array 'train_groups', which is not read.*name it 'groups'"),
+    "another array": ({**IMAGES, "users": Y}, "has an array 'users', which is not read.*name it 'groups'"),
+    "short groups": ({**IMAGES, "groups": np.arange(3)}, "one integer or text for each of the 4 samples"),
+    "long groups": ({**IMAGES, "groups": np.arange(5)}, "one integer or text for each of the 4 samples"),
+    "several groups": ({**IMAGES, "groups": np.zeros((4, 1), int)}, "one integer or text for each of the 4 samples"),
+    "floating groups": ({**IMAGES, "groups": np.zeros(4)}, "one integer or text for each of the 4 samples"),
+    "short subjects": ({**IMAGES, "subjects": np.arange(3)}, "'subjects' is .* one integer or text for each of the 4"),
+    "channels first": ({"train_images": pictures(4, 3, 8, 8)}, r"\(4, 3, 8, 8\)"),
+    "volumes": ({"train_images": pictures(4, 4, 4, 4, 1)}, "'train_images' is uint8"),
+    "integer images": ({"train_images": np.zeros((4, 4, 4), int)}, "int64"),
+    "integer features": ({"train_images": pictures(4, 4)}, "floating"),
     "nothing": ({"train_images": pictures(0, 4, 4), "train_labels": np.zeros(0, int)}, "'train_images' is uint8"),
-    "NaN": ({"train_images": np.full((2, 4), np.nan), "train_labels": np.zeros(2, int)}, "NaN"),
+    "NaN": ({"train_images": np.full((4, 4), np.nan)}, "NaN"),
     "objects": ({"train_images": np.array([{}]), "train_labels": np.zeros(1, int)}, "plain arrays"),
-}
+    "two kinds": ({"train_series": np.zeros((4, 1, 9)), "train_tokens": np.zeros((4, 9), int)}, "has 2 of the arrays"),
+    "integer series": ({"train_series": np.zeros((4, 1, 9), int)}, r"should be floating \[n, channels, time\]"),
+    "flat series": ({"train_series": np.zeros((4, 9))}, r"should be floating \[n, channels, time\]"),
+    "NaN in series": ({"train_series": np.full((4, 1, 9), np.nan)}, "NaN"),
+    "floating tokens": ({"train_tokens": np.zeros((4, 9))}, "integer token numbers"),
+    "negative tokens": ({"train_tokens": np.full((4, 9), -1)}, "tokens from -1 to -1; they should be numbers from 0"),
+    "huge tokens": ({"train_tokens": np.full((4, 9), 2**40)}, "below 1,000,000"),
+    "ragged tokens": ({"train_tokens": np.array([[1], [1, 2], [], []], dtype=object)}, "Python objects"),
+    "another length": (
+        {"train_tokens": Y[:, None] + [1, 2], "test_tokens": Y[:, None], "test_labels": Y},
+        r"'test_tokens' holds samples of int32 \(1,\), 'train_tokens' of int32 \(2,\)",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, case: str) -> None:
     arrays, message = BAD[case]
+    given_arrays = {name: array for name, array in {"train_labels": Y, **arrays}.items() if array is not None}
     with pytest.raises(UserError, match=message):
-        load(save(tmp_path, arrays))
-
-
-def test_parts_of_different_shape_are_refused(tmp_path: Path, colour: Arrays) -> None:
-    with pytest.raises(UserError, match="'test_images' holds samples of uint8"):
-        load(save(tmp_path, {**colour, "test_images": pictures(4, 6, 6, 3)}))
+        load_npz(tmp_path, **given_arrays)
 
 
 def test_files_that_are_no_npz_are_refused_by_name(tmp_path: Path, colour: Arrays) -> None:
@@ -133,28 +138,14 @@ def test_files_that_are_no_npz_are_refused_by_name(tmp_path: Path, colour: Array
     with single.open("wb") as stream:
         np.save(stream, np.zeros(3))
     objects = save(tmp_path, {**colour, "train_labels": np.array([None] * 4)}, "objects.npz")
-    for path in (whole, text, single, objects):
+    damaged = save(tmp_path, colour, "damaged.npz")
+    content = bytearray(damaged.read_bytes())
+    content[200] ^= 255  # within the first array: the CRC of the archive notices
+    damaged.write_bytes(content)
+    for path in (whole, text, single, objects, damaged):
         with pytest.raises(UserError, match=rf"{path.name} cannot be read as an \.npz file") as refused:
             load(path)
         assert "pickle" not in str(refused.value)  # NumPy's words, which go on to say how to run what is in there
-
-
-def test_a_damaged_array_is_refused(tmp_path: Path, colour: Arrays) -> None:
-    path = save(tmp_path, colour)
-    content = bytearray(path.read_bytes())
-    content[200] ^= 255  # within the first array: the CRC of the archive notices
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"mine\.npz cannot be read"):
-        load(path)
-
-
-@pytest.mark.parametrize("key", ["users", "train_groups"])
-def test_an_array_that_is_not_read_is_refused(tmp_path: Path, key: str) -> None:
-    """Whoever wrote it wanted it to count."""
-    arrays = {"train_images": np.zeros((8, 2, 2), np.uint8), "train_labels": np.arange(8) % 2, key: np.arange(8)}
-    np.savez(tmp_path / "own.npz", **arrays)
-    with pytest.raises(UserError, match=f"has an array '{key}', which is not read.*name it 'groups'"):
-        DATASETS.get("npz")(data_root=tmp_path, download=False, path=str(tmp_path / "own.npz"))
 
 
 # -- labels that occur are the classes --
@@ -191,21 +182,19 @@ def test_classes_without_samples_are_given_to_nobody(
     tmp_path: Path, partition: str, alpha: float | None, options: dict[str, Any]
 ) -> None:
     """Two of four classes for each client, whatever the numbers of the labels: the same lists as for 0 to 3."""
-    number = np.arange(400) % 4
     lists = []
     for names in ([0, 1, 2, 3], [0, 3, 7, 9], [1, 2, 3, 4]):
-        data = load(labelled(tmp_path, np.array(names)[number]))
-        made = make_partition(
-            data, partition, clients=4, alpha=alpha, seed=0, protocol="honest", validation_share=0.1, options=options
-        )
+        data = load(labelled(tmp_path, np.array(names)[np.arange(400) % 4]))
+        made = divide(data, partition, 4, alpha=alpha, **options)
         assert [len(np.unique(data.y[own])) for own in made.train] == [2] * 4
         lists.append(made.hash)
     assert len(set(lists)) == 1
 
 
 def test_a_label_of_one_part_only_is_a_class(tmp_path: Path) -> None:
-    more = {"val_images": np.ones((1, 2)), "val_labels": [2], "test_images": np.ones((1, 2)), "test_labels": [7]}
-    data = load(labelled(tmp_path, np.array([4, 4]), **{name: np.asarray(array) for name, array in more.items()}))
+    one = np.ones((1, 2))
+    val, test = ({f"{part}_images": one, f"{part}_labels": np.array([n])} for part, n in (("val", 2), ("test", 7)))
+    data = load(labelled(tmp_path, np.array([4, 4]), **val, **test))
     assert (data.classes, data.y.tolist(), data.n_train) == (("2", "4", "7"), [1, 1, 0, 2], 3)
 
 

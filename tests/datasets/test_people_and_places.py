@@ -6,18 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from scipy.io import savemat
 
-from bench.data import Dataset
 from bench.errors import UserError
-from bench.plugin import DATASETS
-from bench.samples.division import make_partition
-
-
-def load(name: str, root: Path, **options: Any) -> Dataset:
-    data: Dataset = DATASETS.get(name)(data_root=root, download=False, **options)
-    return data
+from tests.datasets.helpers import divide, group_of_each, load, paint
 
 
 def leaf(root: Path, part: str, users: dict[str, tuple[Any, Any]], name: str = "all_data_0.json") -> Path:
@@ -48,11 +40,8 @@ def test_femnist_in_leaf_s_files(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.x[:, 0], np.rint(255 * x))
     assert data.y.tolist() == [0, 10, 61, 1, 2, 4, 3, 5, 6]
     assert (data.n_train, data.num_classes, data.classes[10], data.classes[61]) == (6, 62, "A", "z")
-    assert data.groups is not None
-    assert [data.group_names[g] for g in data.groups] == ["f01"] * 3 + ["f02"] * 2 + ["f03", "f02", "f01", "f01"]
-    found = make_partition(
-        data, "natural", clients=3, alpha=None, seed=0, protocol="paper", validation_share=0, options={}
-    )
+    assert group_of_each(data) == ["f01"] * 3 + ["f02"] * 2 + ["f03", "f02", "f01", "f01"]
+    found = divide(data, protocol="paper")
     assert [one.tolist() for one in found.test] == [[7, 8], [6], []]
 
 
@@ -69,9 +58,7 @@ SAMPLES: dict[str, tuple[Any, Any]] = {  # of one user of each of LEAF's sets: t
 def test_users_without_samples_in_a_part(name: str, tmp_path: Path) -> None:
     """In the files with empty lists, or not at all; another file has no users."""
     for picture in ("1.jpg", "2.jpg"):
-        place = tmp_path / "celeba" / "data" / "raw" / "img_align_celeba"
-        place.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (4, 4)).save(place / picture)
+        paint(tmp_path / "celeba" / "data" / "raw" / "img_align_celeba" / picture)
     x, y = SAMPLES[name]
     both, none = (x, y), ([], [])
     for part, users in (
@@ -81,23 +68,14 @@ def test_users_without_samples_in_a_part(name: str, tmp_path: Path) -> None:
         leaf_file(tmp_path / name, part, users)
         leaf_file(tmp_path / name, part, {}, "all_data_1.json")
     data = load(name, tmp_path)
-    assert data.groups is not None
-    users = [data.group_names[group] for group in data.groups]
-    assert users == ["no test"] * 2 + ["trains"] * 2 + ["whole"] * 2 + ["tests"] * 2 + ["whole"] * 2
-    assert data.n_train == 6
-    assert data.y.tolist() == [*data.y[:2]] * 5
+    named = ["no test"] * 2 + ["trains"] * 2 + ["whole"] * 2 + ["tests"] * 2 + ["whole"] * 2
+    assert (group_of_each(data), data.n_train, data.y.tolist()) == (named, 6, [*data.y[:2]] * 5)
 
     def sizes(clients: int, **options: Any) -> dict[str, tuple[int, int]]:
-        split = make_partition(
-            data, "natural", clients=clients, alpha=None, seed=0, protocol="paper", validation_share=0, options=options
-        )
+        split = divide(data, clients=clients, protocol="paper", **options)
         return {user: (len(a), len(b)) for user, a, b in zip(split.names, split.train, split.test, strict=True)}
 
-    assert sizes(3) == {
-        "no test": (2, 0),
-        "trains": (2, 0),
-        "whole": (2, 2),
-    }  # who has nothing to train on is no client
+    assert sizes(3) == {"no test": (2, 0), "trains": (2, 0), "whole": (2, 2)}  # who has nothing to train on is none
     cut = {"no test": (1, 1), "tests": (1, 1), "trains": (1, 1), "whole": (2, 2)}
     assert sizes(4, shares=[0.5, 0, 0.5]) == cut
 
@@ -159,9 +137,7 @@ def test_emnist_s_file_with_writers(tmp_path: Path) -> None:
     assert (data.x.dtype, data.y.tolist(), data.n_train) == (np.uint8, [0, 10, 61, 35, 36, 1, 2, 3], 5)
     assert [data.classes[label] for label in data.y[:5]] == ["0", "A", "z", "Z", "a"]
     assert (data.num_classes, data.group_names) == (62, ("7", "200", "3000"))
-    found = make_partition(
-        data, "natural", clients=3, alpha=None, seed=0, protocol="paper", validation_share=0, options={}
-    )
+    found = divide(data, protocol="paper")
     assert found.names == ("7", "200", "3000")
     assert [one.tolist() for one in found.train] == [[3, 4], [0, 2], [1]]
     assert [one.tolist() for one in found.test] == [[], [6], [5, 7]]
@@ -191,16 +167,15 @@ def test_emnist_s_file_refused(tmp_path: Path) -> None:
 
 
 def test_camelyon17_in_wilds_layout(tmp_path: Path) -> None:
-    """Every hospital and label has a quarter of its patches in the test part; a hospital can be a new client."""
+    """Every hospital and label has a quarter of its patches in the test part."""
     folder = tmp_path / "camelyon17_v1.0"
     lines = [",patient,node,x_coord,y_coord,tumor,slide,center,split"]
     for i in range(48):
         centre, tumour = i % 3, i // 3 % 2
         place = f"patient_{centre:03}_node_{tumour}"
         lines.append(f"{i},{centre:03},{tumour},{i},7,{tumour},0,{centre},0")
-        file = folder / "patches" / place / f"patch_{place}_x_{i}_y_7.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (6, 6), (i, 100 + centre, 200 + tumour)).save(file)
+        patch = folder / "patches" / place / f"patch_{place}_x_{i}_y_7.png"
+        paint(patch, (i, 100 + centre, 200 + tumour), (6, 6))
     (folder / "metadata.csv").write_text("\n".join(lines))
     data = load("camelyon17", tmp_path, size=6)
     assert (data.shape, data.n_train, data.classes, data.group_names) == (
@@ -211,12 +186,6 @@ def test_camelyon17_in_wilds_layout(tmp_path: Path) -> None:
     assert np.array_equal(data.x[:, 2, 0, 0], 200 + data.y)
     assert sorted(data.x[:, 0, 0, 0].tolist()) == list(range(48))
     assert np.bincount(2 * data.groups[36:] + data.y[36:]).tolist() == [2] * 6
-    found = make_partition(
-        data, "natural", clients=3, alpha=None, seed=0, protocol="paper", validation_share=0,
-        options={"held_out": [1]},
-    )  # fmt: skip
-    assert found.names == ("0", "2", "1")
-    assert found.new == (2,)
     next((folder / "patches").rglob("*.png")).unlink()
     with pytest.raises(UserError, match=r"camelyon17: .*\.png is missing"):
         load("camelyon17", tmp_path, size=6)
@@ -230,43 +199,24 @@ def test_camelyon17_in_wilds_layout(tmp_path: Path) -> None:
 def test_iwildcam_in_wilds_layout(tmp_path: Path) -> None:
     """Parts of the training cameras only, the test part last, whatever the order of the list."""
     folder = tmp_path / "iwildcam_v2.0"
-    (folder / "train").mkdir(parents=True)
     lines = ["split,location_remapped,location,y,datetime,filename"]
     parts = ["id_test", "train", "test", "id_val", "val", "train"]
     for i, part in enumerate(parts):
         lines.append(f"{part},{10 + i % 2},{i % 2},{180 - i},2013-06-05 05:44:19.000,{i}.jpg")
-        Image.new("RGB", (9, 6), (40 * i, 40 * i, 40 * i)).save(folder / "train" / f"{i}.jpg", quality=100)
+        paint(folder / "train" / f"{i}.jpg", (40 * i,) * 3, (9, 6), quality=100)
     (folder / "metadata.csv").write_text("\n".join(lines))
     data = load("iwildcam", tmp_path, size=4)
     assert data.x[:, 0, 0, 0].tolist() == [40, 120, 200, 0]
     assert (data.y.tolist(), data.n_train, data.num_classes) == ([179, 177, 175, 180], 3, 182)
-    assert data.groups is not None
-    assert [data.group_names[g] for g in data.groups] == ["11", "11", "11", "10"]
-    (folder / "metadata.csv").write_text("\n".join([*lines, "train,11,1,deer,2013,5.jpg"]))
-    with pytest.raises(UserError, match=r"iwildcam: the column y of metadata.csv should hold integers .*deer"):
-        load("iwildcam", tmp_path, size=4)
-    (folder / "metadata.csv").write_text("\n".join(lines[:2]))
-    with pytest.raises(UserError, match=r"iwildcam: .* no rows of the parts train or id_val"):
-        load("iwildcam", tmp_path, size=4)
-    (folder / "metadata.csv").write_text("\n".join([lines[0], "train,11,1,3,2013,gone.jpg"]))
-    with pytest.raises(UserError, match=r"iwildcam: .*gone\.jpg is missing"):
-        load("iwildcam", tmp_path, size=4)
-
-
-def test_domains_as_folders(tmp_path: Path) -> None:
-    """Folders as of DomainNet and Office-Caltech-10, or Digit-5 as pictures: sizes, modes and classes differ."""
-    for i, (place, size, mode) in enumerate(
-        (("clipart/axe", 9, "P"), ("clipart/zebra", 7, "RGBA"), ("mnist/axe", 28, "L"), ("mnist/axe", 5, "L"))
+    assert group_of_each(data) == ["11", "11", "11", "10"]
+    for rows, message in (
+        ([*lines, "train,11,1,deer,2013,5.jpg"], "the column y of metadata.csv should hold integers .*deer"),
+        (lines[:2], ".* no rows of the parts train or id_val"),
+        ([lines[0], "train,11,1,3,2013,gone.jpg"], r".*gone\.jpg is missing"),
     ):
-        file = tmp_path / "set" / place / f"{i}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new(mode, (size, size)).save(file)
-    data = load("image_folder", tmp_path, path=str(tmp_path / "set"), size=8, groups=True)
-    assert data.groups is not None
-    found = sorted((data.group_names[g], data.classes[label]) for g, label in zip(data.groups, data.y, strict=True))
-    assert (data.shape, found) == (
-        (3, 8, 8), [("clipart", "axe"), ("clipart", "zebra"), ("mnist", "axe"), ("mnist", "axe")]
-    )  # fmt: skip
+        (folder / "metadata.csv").write_text("\n".join(rows))
+        with pytest.raises(UserError, match=f"iwildcam: {message}"):
+            load("iwildcam", tmp_path, size=4)
 
 
 def test_sent140_in_leaf_s_files(tmp_path: Path) -> None:
@@ -291,10 +241,9 @@ def test_sent140_in_leaf_s_files(tmp_path: Path) -> None:
 def test_celeba_in_leaf_s_files(tmp_path: Path) -> None:
     """Another division of the same pictures is not read from the cache of the first one."""
     pictures = tmp_path / "celeba" / "data" / "raw" / "img_align_celeba"
-    pictures.mkdir(parents=True)
-    for i in range(4):
-        Image.new("RGB", (6, 8), (50 * i, 7, 9)).save(pictures / f"{i:06}.png")
     names = [f"{i:06}.png" for i in range(4)]
+    for i, name in enumerate(names):
+        paint(pictures / name, (50 * i, 7, 9))
     for train, test in (((0, 2), (1, 3)), ((1, 3), (0, 2))):
         leaf_file(tmp_path / "celeba", "train", {"7": ([names[i] for i in train], [0, 1])})
         leaf_file(tmp_path / "celeba", "test", {"12": ([names[i] for i in test], [1, 0])})
@@ -309,32 +258,26 @@ def test_celeba_in_leaf_s_files(tmp_path: Path) -> None:
 def test_traffic_signs(tmp_path: Path) -> None:
     folder = tmp_path / "gtsrb"
     for label, k in ((0, 0), (0, 1), (41, 0)):
-        file = folder / "GTSRB" / "Training" / f"{label:05}" / f"00000_{k:05}.ppm"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (9 + k, 7), (label, k, 0)).save(file)
+        paint(folder / "GTSRB" / "Training" / f"{label:05}" / f"00000_{k:05}.ppm", (label, k, 0), (9 + k, 7))
     with pytest.raises(UserError, match=r"gtsrb: .*GT-final_test\.csv cannot be read"):
         load("gtsrb", tmp_path)
-    (folder / "GTSRB" / "Final_Test" / "Images").mkdir(parents=True)
-    Image.new("RGB", (5, 5), (200, 0, 0)).save(folder / "GTSRB" / "Final_Test" / "Images" / "00000.ppm")
+    paint(test := folder / "GTSRB" / "Final_Test" / "Images" / "00000.ppm", (200, 0, 0), (5, 5))
     (folder / "GT-final_test.csv").write_text("Filename;Width;Height;ClassId\n00000.ppm;5;5;16\n")
     data = load("gtsrb", tmp_path, size=8)
     assert (data.x[:, 0, 0, 0].tolist(), data.y.tolist(), data.n_train) == ([0, 0, 41, 200], [0, 0, 41, 16], 3)
     assert (data.shape, data.num_classes) == ((3, 8, 8), 43)
-    (folder / "GTSRB" / "Final_Test" / "Images" / "00000.ppm").unlink()
+    test.unlink()
     with pytest.raises(UserError, match=r"gtsrb: .*00000\.ppm is missing; add `--download`"):
         load("gtsrb", tmp_path)
 
 
 def test_flowers(tmp_path: Path) -> None:
     """Pictures are numbered from 1, and so are their labels; the validation part is for training."""
-    from scipy.io import savemat
-
     folder = tmp_path / "flowers-102"
     with pytest.raises(UserError, match=r"flowers102: the lists in .* cannot be read"):
         load("flowers102", tmp_path)
-    (folder / "jpg").mkdir(parents=True)
     for i in range(1, 5):
-        Image.new("RGB", (8, 8), (50 * i, 50 * i, 50 * i)).save(folder / "jpg" / f"image_{i:05}.jpg", quality=100)
+        paint(folder / "jpg" / f"image_{i:05}.jpg", (50 * i,) * 3, (8, 8), quality=100)
     savemat(folder / "imagelabels.mat", {"labels": [[77, 5, 102, 1]]})
     savemat(folder / "setid.mat", {"trnid": [[4]], "valid": [[2]], "tstid": [[3, 1]]})
     data = load("flowers102", tmp_path, size=4)

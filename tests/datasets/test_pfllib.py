@@ -5,6 +5,7 @@ The form of the files is that of `save_file` in `dataset/utils/dataset_utils.py`
 """
 
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from hypothesis.extra import numpy as arrays_of
 
 from bench.data import Dataset, Partition
 from bench.errors import UserError
-from bench.plugin import DATASETS
-from bench.samples.division import make_partition
 from datasets.arrays import read_pickled
 from tests.datasets.folders import RNG, Part, images, write
+from tests.datasets.helpers import divide, load_from
+
+load = partial(load_from, "pfllib")
 
 
 def texts(labels: list[int]) -> Part:
@@ -30,15 +32,8 @@ def texts(labels: list[int]) -> Part:
     return rows, np.array(labels)
 
 
-def load(folder: Path, **options: Any) -> Dataset:
-    data: Dataset = DATASETS.get("pfllib")(data_root=folder, download=False, path=str(folder), **options)
-    return data
-
-
 def divided(data: Dataset, **options: Any) -> Partition:
-    return make_partition(
-        data, "natural", clients="all", alpha=None, seed=3, protocol="paper", validation_share=0.2, options=options
-    )
+    return divide(data, "natural", "all", 3, "paper", **options)
 
 
 def of_images(clients: int = 12) -> list[tuple[Part, Part]]:
@@ -101,11 +96,6 @@ def test_sensors_are_series_and_matrices_are_features(tmp_path: Path) -> None:
     assert data.shape == (7,)
 
 
-def test_gaps_in_labels_are_closed(tmp_path: Path) -> None:
-    data = load(write(tmp_path, [(images([7, 2]), images([2])), (images([9]), images([7]))]))
-    assert (data.classes, data.y.tolist()) == (("2", "7", "9"), [1, 0, 2, 0, 1])
-
-
 def _left_over(folder: Path) -> None:
     """A folder for six clients, and the files of an earlier one for twelve, of which one was not replaced."""
     earlier = (folder / "train" / "2.npz").read_bytes()
@@ -113,35 +103,31 @@ def _left_over(folder: Path) -> None:
     (folder / "train" / "2.npz").write_bytes(earlier)
 
 
-def _shortened(folder: Path) -> None:
-    file = folder / "test" / "3.npz"
+def _cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-40])
 
 
-def _other_size(folder: Path) -> None:
-    x = np.zeros((2, 1, 6, 6), np.float32)
-    np.savez_compressed(folder / "train" / "1.npz", data=np.array({"x": x, "y": [1, 1]}))
-
-
-def _not_finite(folder: Path) -> None:
-    x = np.full((2, 1, 6, 5), np.nan, np.float32)
-    np.savez_compressed(folder / "train" / "1.npz", data=np.array({"x": x, "y": [1, 1]}))
+def _save(folder: Path, **content: Any) -> None:
+    np.savez(folder / "train" / "1.npz", data=np.array(content))
 
 
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
         (_left_over, r"client 2 has samples by label .* and .* in config.json; are some files of an earlier division"),
-        (_shortened, r"3.npz is damaged, or holds more than arrays"),
+        (lambda folder: _cut(folder / "test" / "3.npz"), r"3.npz is damaged, or holds more than arrays"),
         (
-            _other_size,
+            lambda folder: _save(folder, x=np.zeros((2, 1, 6, 6), np.float32), y=[1, 1]),
             r"should hold samples of one shape and type, and holds float32 \(1, 6, 5\) and float32 \(1, 6, 6",
         ),
-        (_not_finite, r"1.npz: 'x' holds NaN or infinite values"),
+        (
+            lambda folder: _save(folder, x=np.full((2, 1, 6, 5), np.nan, np.float32), y=[1, 1]),
+            r"1.npz: 'x' holds NaN or infinite values",
+        ),
         (lambda folder: (folder / "test" / "0.npz").unlink(), r"there is no file .*0.npz"),
         (lambda folder: (folder / "config.json").write_text("[]"), "config.json is not in PFLlib's format"),
         (lambda folder: np.savez(folder / "train" / "0.npz", data=np.zeros(3)), "'data' is no array of objects"),
-        (lambda folder: np.savez(folder / "train" / "0.npz", data=np.array({"x": [[1.0]]})), "KeyError: 'y'"),
+        (lambda folder: _save(folder, x=[[1.0]]), "KeyError: 'y'"),
     ],
 )
 def test_damaged_folders(tmp_path: Path, harm: Any, message: str) -> None:

@@ -7,18 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.data import Dataset, TokenShape
+from bench.data import TokenShape
 from bench.errors import UserError
-from bench.plugin import DATASETS
-from bench.samples.division import make_partition
 from datasets.har import SIGNALS
 from datasets.leaf import ALPHABET
 from datasets.pamap2 import CHANNELS
-
-
-def load(name: str, root: Path, **options: Any) -> Dataset:
-    data: Dataset = DATASETS.get(name)(data_root=root, download=False, **options)
-    return data
+from tests.datasets.helpers import divide, group_of_each, load
 
 
 def write_har(root: Path, people: dict[str, list[int]], activities: dict[str, list[int]]) -> dict[str, Any]:
@@ -50,13 +44,7 @@ def test_har_in_uci_s_files(tmp_path: Path) -> None:
     assert "share half of their readings" in data.notes[0]
     np.testing.assert_allclose(data.x, np.concatenate([written["train"], written["test"]]), rtol=1e-6)
     assert [data.classes[label] for label in data.y[:3]] == ["standing", "walking", "laying"]
-    assert data.groups is not None
-    assert [data.group_names[g] for g in data.groups] == ["1", "1", "3", "3", "11", "2", "2"]
-    found = make_partition(
-        data, "natural", clients=4, alpha=None, seed=0, protocol="paper", validation_share=0,
-        options={"shares": [0.5, 0, 0.5]},
-    )  # fmt: skip
-    assert sorted(found.names) == ["1", "11", "2", "3"]
+    assert group_of_each(data) == ["1", "1", "3", "3", "11", "2", "2"]
 
 
 def test_har_s_recordings_are_on_one_side(tmp_path: Path) -> None:
@@ -69,12 +57,9 @@ def test_har_s_recordings_are_on_one_side(tmp_path: Path) -> None:
     assert data.notes == ()
     assert data.subjects is not None
     assert data.subjects.tolist() == [*np.repeat(np.arange(2 * len(runs)), 4), 18, 19]
-    options = {"shares": [0.5, 0.25, 0.25], "held_out": ["3"]}
     kept = []
     for seed in (0, 1):
-        partition = make_partition(
-            data, "natural", clients=3, alpha=None, seed=seed, protocol="honest", validation_share=0.2, options=options
-        )
+        partition = divide(data, seed=seed, shares=[0.5, 0.25, 0.25], held_out=["3"])
         for client in (0, 1):
             lists = partition.train[client], partition.validation[client], partition.test[client]
             windows = [np.bincount(data.subjects[at], minlength=20) for at in lists]
@@ -133,8 +118,7 @@ def test_shakespeare_in_leaf_s_files(tmp_path: Path) -> None:
     assert "".join(ALPHABET[token] for token in data.x[3]) == LINE[2:] + "ff"
     assert [data.classes[label] for label in data.y] == ["f", "f", "\n", "e"]
     assert (data.x[2].tolist(), ALPHABET[0], ALPHABET[79]) == ([79] * 80, "\n", "}")
-    assert data.groups is not None
-    assert [data.group_names[g] for g in data.groups] == ["HAMLET", "HAMLET", "GHOST", "HAMLET"]
+    assert group_of_each(data) == ["HAMLET", "HAMLET", "GHOST", "HAMLET"]
 
 
 @pytest.mark.parametrize(
@@ -201,27 +185,22 @@ def test_pamap2_in_uci_s_files(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     with pytest.raises(UserError, match=r"pamap2: .*Protocol has no files subject\*\.dat"):
         load("pamap2", tmp_path)
-    numbers = [0, 0, *[1] * 5, *[0] * 3, *[24] * 4]
     for person in (101, 102):
         rows = np.arange(14.0 * 54).reshape(14, 54) + person
-        rows[:, 1] = numbers
+        rows[:, 1] = [0, 0, *[1] * 5, *[0] * 3, *[24] * 4]
         rows[3, CHANNELS[5]] = np.nan
         np.savetxt(folder / f"subject{person}.dat", rows, fmt="%.10g")
     data = load("pamap2", tmp_path, window=2)
     assert (data.shape, len(data.y), data.n_train) == ((27, 2), 8, 8 - 4)  # half of two windows, rounded up, are tests
     assert (data.group_names, data.num_classes) == (("subject101", "subject102"), 12)
     assert data.floating
-    assert data.groups is not None
-    found = {
-        (data.group_names[g], data.classes[label], x[5].tolist()[0])
-        for x, label, g in zip(data.x, data.y, data.groups, strict=True)
+    first = [(whose, data.classes[y], x[5, 0]) for whose, y, x in zip(group_of_each(data), data.y, data.x, strict=True)]
+    assert set(first) == {
+        (f"subject{person}", activity, 54.0 * begin + CHANNELS[5] + person)
+        for person in (101, 102)
+        for begin, activity in ((2, "lying"), (4, "lying"), (10, "rope jumping"), (12, "rope jumping"))
     }
-    expected = set()
-    for person in (101, 102):
-        for begin, activity in ((2, "lying"), (4, "lying"), (10, "rope jumping"), (12, "rope jumping")):
-            expected.add((f"subject{person}", activity, 54.0 * begin + CHANNELS[5] + person))
-    assert found == expected
-    lost = data.x[(data.groups == 0) & (data.y == 0) & (data.x[:, 5, 0] == 54 * 2 + CHANNELS[5] + 101)][0, 5]
+    lost = data.x[first.index(("subject101", "lying", 54 * 2 + CHANNELS[5] + 101)), 5]
     assert lost.tolist() == [54 * 2 + CHANNELS[5] + 101, 54 * 3 + CHANNELS[5] + 101]
 
 

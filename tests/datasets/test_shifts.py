@@ -11,20 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.config.grid import load_grid
-from bench.config.identity import cell_id
 from bench.data import Dataset, Own, Partition, without_tests
 from bench.errors import UserError
 from bench.federation.cell_data import apply_shifts, load_partition
-from bench.plugin import DATASETS, SHIFTS, load_file
+from bench.plugin import SHIFTS, load_file
 from bench.rng import generator
 from bench.runs.cell import run_cell
 from bench.runs.cell_options import Options
-from bench.samples.division import make_partition
 from bench.samples.shifts import apply
 from bench.settings import Settings, ShiftPart
 from bench.store.tables import read_table
 from datasets.assemble import assemble
 from tests.conftest import ROOT
+from tests.datasets.helpers import divide, load
 from tests.warm import PATIENCE, Start
 
 CLIENTS = 6
@@ -43,10 +42,7 @@ def pictures(channels: int, seed: int = 0, dtype: Any = np.uint8) -> Dataset:
 
 
 def divided(data: Dataset, seed: int = 0, protocol: str = "honest", name: str = "dirichlet") -> Partition:
-    alpha = 1.0 if name == "dirichlet" else None
-    return make_partition(
-        data, name, clients=CLIENTS, alpha=alpha, seed=seed, protocol=protocol, validation_share=0.2, options={}
-    )
+    return divide(data, name, CLIENTS, seed, protocol, alpha=1.0 if name == "dirichlet" else None)
 
 
 def sees(data: Dataset, partition: Partition, part: str, client: int) -> tuple[Any, Any]:
@@ -110,6 +106,7 @@ def shifted(shift: dict[str, Any], data: Dataset = GREY) -> tuple[Dataset, Parti
 
 
 def test_quarter_turns_are_exact_and_the_same_for_tests() -> None:
+    """Clients share the official test part and see it differently: a client's tests are its own copies."""
     data, after = shifted({"name": "rotation", "groups": 4})
     groups = [group_of("rotation", client, 4) for client in range(CLIENTS)]
     assert sorted(np.bincount(groups).tolist()) == [1, 1, 2, 2]
@@ -241,19 +238,6 @@ def test_missing_classes_are_missing_at_training_and_there_at_tests() -> None:
             assert getattr(after, part)[client].tolist() == own[np.isin(GREY.y[own], list(left))].tolist()
 
 
-def test_one_sample_is_seen_differently_by_two_clients() -> None:
-    """The official test part is shared: a client's tests are its own copies."""
-    data, after = shifted({"name": "rotation", "groups": 4})
-    where: dict[int, list[tuple[int, int]]] = {}
-    for client in range(CLIENTS):
-        for place, sample in zip(after.test[client].tolist(), DIVIDED.test[client].tolist(), strict=True):
-            where.setdefault(sample, []).append((client, place))
-    shared = [found for found in where.values() if len({group_of("rotation", c, 4) for c, _ in found}) > 1]
-    assert shared
-    for found in shared:
-        assert not all(np.array_equal(data.x[found[0][1]], data.x[place]) for _, place in found)
-
-
 VECTORS = assemble("vectors", np.ones((40, 3), np.float32), np.arange(40) % 2, 30, mean=[0] * 3, std=[1] * 3)
 TOKENS = replace(VECTORS, x=np.ones((40, 3), np.int64))  # type: ignore[arg-type]
 
@@ -313,17 +297,8 @@ def test_mistakes_in_a_grid(tmp_path: Path, text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_options_spelled_out_make_no_other_cell(tmp_path: Path) -> None:
-    ids = []
-    for text in ("[rotation]", "[{name: rotation, groups: 4}]", "[{name: rotation, groups: 2}]", "[]"):
-        (tmp_path / "g.yaml").write_text(f"methods: [fedavg]\nalphas: [1]\nshifts: {text}\n")
-        ids.append(cell_id(load_grid(str(tmp_path / "g.yaml")).cells[0], "-"))
-    assert ids[0] == ids[1]
-    assert len(set(ids)) == 3
-
-
 def test_partition_and_shift_share_the_partition_s_seed() -> None:
-    digits: Dataset = DATASETS.get("digits")(data_root=Path(), download=False)
+    digits = load("digits", Path())
     cell = Settings(method="fedavg", alpha=1, clients=4, shifts=({"name": "rotation", "groups": 4},))
 
     def seen(**changes: Any) -> Any:

@@ -1,7 +1,8 @@
-"""Croissant metadata of data sets: complete, of the entries in papers.bib, and true of the files that are here."""
+"""All data sets: options that a grid can hold, and Croissant metadata that are complete and true."""
 
 import hashlib
 import importlib.util
+import inspect
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from bench import croissant
 from bench.citations import DATA_SET, papers
@@ -29,9 +31,24 @@ def files(name: str, kind: str = "cr:FileObject") -> list[dict[str, Any]]:
 
 
 def test_every_data_set_has_a_source_or_reads_data_of_the_user() -> None:
-    ours = [name for name in DATASETS.names() if DATASETS.get(name).__module__.startswith("datasets.")]
+    """Each option is a keyword with a type that JSON can hold."""
+    ours = {name for name in DATASETS.names() if DATASETS.get(name).__module__.startswith("datasets.")}
     of_users = {"csv", "hugging_face", "image_folder", "npz", "parquet", "pfllib", "texts"}
-    assert {*ours} - {*NAMES} == of_users  # others are of tests
+    assert ours - {*NAMES} == of_users  # others are of tests
+    for name in ours:
+        parameters = inspect.signature(DATASETS.get(name)).parameters
+        assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters.values()), name
+        for option in parameters.keys() - {"data_root", "download"}:
+            TypeAdapter(parameters[option].annotation).json_schema()
+
+
+def test_the_package_loads_where_only_the_core_is_installed() -> None:
+    optional = ["sklearn", "torchvision", "matplotlib", "PIL", "scipy", "mlflow"]
+    code = f"""import sys
+sys.modules.update(dict.fromkeys({optional}))  # None: importing them fails
+from bench.plugin import DATASETS, PARTITIONS
+print(len(DATASETS.names()), len(PARTITIONS.names()))"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,16 +65,6 @@ def test_metadata_say_who_where_and_under_which_terms(name: str) -> None:
         assert len(entry[algorithm]) == length
         assert int(entry[algorithm], 16)
         assert "{" not in entry["contentUrl"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_can_be_fetched_is_what_the_loader_fetches(name: str) -> None:
-    """The loader fetches files, or the user puts them where the loader's docstring says, or neither is needed."""
-    text, source = str(DATASETS.get(name).__doc__), sources.SOURCES[name]
-    fetched = any(entry["contentUrl"].startswith("http") for entry in files(name))
-    assert fetched != any(words in text for words in ("download: not used", "download: not", "nothing is downloaded"))
-    if source.place:
-        assert source.place.split("/")[0] in text
 
 
 def test_files_that_packages_bring_are_those_described() -> None:

@@ -10,22 +10,14 @@ import pytest
 
 from bench.data import Dataset, Indices, Partition, Split
 from bench.errors import UserError
-from bench.plugin import DATASETS, PARTITIONS
+from bench.plugin import PARTITIONS
 from bench.rng import generator
-from bench.samples.division import make_partition
 from datasets.assemble import assemble
+from tests.datasets.helpers import divide, load_npz
 
-# samples 0 to 7 are the official training part, 8 to 11 the test part
-DATASET = Dataset(
-    "toy",
-    np.zeros((12, 1), np.float32),
-    np.array([0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1]),
-    8,
-    2,
-    (0.0,),
-    (1.0,),
-    "-",
-)
+Y = np.array([0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1])
+DATASET = Dataset("toy", np.zeros((12, 1), np.float32), Y, 8, 2, (0.0,), (1.0,), "-")
+"""Samples 0 to 7 are the official training part, 8 to 11 the test part."""
 LISTS: dict[str, Any] = {
     "train": [[3, 0, 4], [7, 5], []],
     "validation": [[1], [], []],
@@ -34,17 +26,8 @@ LISTS: dict[str, Any] = {
 }
 
 
-def make(path: Path, clients: int = 3, protocol: str = "honest") -> Partition:
-    return make_partition(
-        DATASET,
-        "file",
-        clients=clients,
-        alpha=None,
-        seed=0,
-        protocol=protocol,
-        validation_share=0.5,
-        options={"path": str(path)},
-    )
+def make(path: Path, protocol: str = "honest") -> Partition:
+    return divide(DATASET, "file", protocol=protocol, validation_share=0.5, path=str(path))
 
 
 def write(folder: Path, content: Any, *, ending: str = "json") -> Path:
@@ -70,10 +53,6 @@ def test_lists_are_taken_as_they_are(tmp_path: Path, ending: str, protocol: str)
     for name in ("train", "validation", "test"):
         assert [own.tolist() for own in getattr(partition, name)] == LISTS[name]
     assert partition.global_test.tolist() == LISTS["global_test"]
-
-
-def test_both_formats_have_one_hash(tmp_path: Path) -> None:
-    assert make(write(tmp_path, LISTS)).hash == make(write(tmp_path, LISTS, ending="npz")).hash
 
 
 @pytest.mark.parametrize("protocol", [4, 5])
@@ -120,10 +99,11 @@ def test_local_tests_follow_training_and_given_validation(tmp_path: Path) -> Non
     assert [len(own) for own in partition.test] == [2, 1, 0]
 
 
-def test_an_empty_global_test_stays_empty(tmp_path: Path) -> None:
-    everything = {"train": [[0, 8], [4], []], "test": [[1], [9], []], "global_test": []}
-    partition = make(write(tmp_path, everything))  # a split of the union of both official parts
-    assert len(partition.global_test) == 0
+@pytest.mark.parametrize("common", [{}, {"global_test": []}])
+def test_a_split_that_gives_tests_may_train_on_the_official_test_part(tmp_path: Path, common: dict[str, Any]) -> None:
+    """The generic model is then tested on the union of the local tests."""
+    partition = make(write(tmp_path, {"train": [[0, 8], [4], []], "test": [[1], [9], []], **common}))
+    assert partition.global_test.size == 0
     assert partition.test[0].tolist() == [1]
 
 
@@ -148,10 +128,7 @@ def changed(**lists: Any) -> dict[str, Any]:
         (changed(train=[[0, 8], [4], []], test=None), "sample 8, of the official test part; give each client's tests"),
         (changed(train=[[0, -1], [4], []]), r"train\.0\.1: Input should be greater than or equal to 0"),
         (changed(train=None), "has no 'train': give one list of indices per client"),
-        (
-            changed(train=[[0.5], [4], []]),
-            r"train\.0\.0: Input should be a valid int",
-        ),
+        (changed(train=[[0.5], [4], []]), r"train\.0\.0: Input should be a valid int"),
     ],
 )
 def test_a_wrong_list_is_refused(tmp_path: Path, content: dict[str, Any], message: str, ending: str) -> None:
@@ -202,9 +179,8 @@ def people(folder: Path, samples: int = 40, clients: int = 4) -> tuple[Dataset, 
     """A user's .npz without a test part, whose pictures show their row, and whose rows belong to people in turn."""
     rows = np.arange(samples)
     pictures = np.repeat(rows.astype(np.uint8), 4).reshape(samples, 2, 2)
-    np.savez(folder / "own.npz", train_images=pictures, train_labels=rows // clients % 3)
     own = [rows[rows % clients == client].tolist() for client in range(clients)]
-    return DATASETS.get("npz")(data_root=folder, download=False, path=str(folder / "own.npz")), own
+    return load_npz(folder, train_images=pictures, train_labels=rows // clients % 3), own
 
 
 def shown(dataset: Dataset, samples: Indices) -> list[int]:
@@ -219,11 +195,7 @@ def test_indices_are_rows_of_the_users_file(tmp_path: Path) -> None:
     assert shown(dataset, np.arange(40)) == list(range(40))
     assert dataset.x[:, 0, 0, 0].tolist() != list(range(40))
     train, test = [rows[:8] for rows in own], [rows[8:] for rows in own]
-    path = write(tmp_path, {"train": train, "test": test})
-    partition = make_partition(
-        dataset, "file", clients=4, alpha=None, seed=0, protocol="honest", validation_share=0.5,
-        options={"path": str(path)},
-    )  # fmt: skip
+    partition = divide(dataset, "file", 4, path=str(write(tmp_path, {"train": train, "test": test})))
     for i in range(4):
         assert shown(dataset, np.concatenate([partition.train[i], partition.validation[i]])) == train[i]
         assert shown(dataset, partition.test[i]) == test[i]
@@ -235,17 +207,7 @@ def test_people_without_tests_are_refused(tmp_path: Path) -> None:
     dataset, own = people(tmp_path)
     path = write(tmp_path, {"train": own})
     with pytest.raises(UserError, match=r"held out for tests, .* give each client's tests, too: 'test'"):
-        make_partition(
-            dataset, "file", clients=4, alpha=None, seed=0, protocol="honest", validation_share=0.0,
-            options={"path": str(path)},
-        )  # fmt: skip
-
-
-def test_a_split_that_gives_tests_may_train_on_the_official_test_part(tmp_path: Path) -> None:
-    """The generic model is then tested on the union of the local tests."""
-    lists = {"train": [[0, 8], [4], []], "test": [[10], [11], []]}
-    partition = make(write(tmp_path, lists))
-    assert partition.global_test.size == 0
+        divide(dataset, "file", 4, path=str(path))
 
 
 @PARTITIONS.register("tests_all_samples")
@@ -259,12 +221,9 @@ def test_an_own_partition_of_test_samples_must_say_what_is_tested() -> None:
     """Tests would be drawn from what clients train on; a common test of them is none either."""
     y = np.arange(200) % 4
     data = assemble("mine", np.zeros((200, 3), np.float32), y, 150, mean=None, std=None)
-    common: dict[str, Any] = {"clients": 4, "alpha": None, "seed": 0, "protocol": "honest", "validation_share": 0.2}
-    with pytest.raises(
-        UserError, match=r"clients train on sample 1[5-9][0-9], which is kept for tests; divide the first 150"
-    ):
-        make_partition(data, "tests_all_samples", **common, options={})
-    divided = make_partition(data, "tests_all_samples", **common, options={"tested": True})
+    with pytest.raises(UserError, match=r"train on sample 1[5-9][0-9], which is kept for tests; divide the first 150"):
+        divide(data, "tests_all_samples", 4)
+    divided = divide(data, "tests_all_samples", 4, tested=True)
     assert not divided.global_test.size
     trained = np.concatenate([*divided.train, *divided.validation])
     assert not np.intersect1d(trained, np.concatenate(divided.test)).size

@@ -24,9 +24,7 @@ def test_sizes_and_shape() -> None:
     data = drawn(devices=40, largest=120)
     assert data.groups is not None
     sizes = np.bincount(data.groups)
-    assert data.shape == (60,)
-    assert data.num_classes == 10
-    assert len(sizes) == 40
+    assert (data.shape, data.num_classes, len(sizes)) == ((60,), 10, 40)
     assert sizes.min() >= 50
     assert sizes.max() == 120  # log-normal sizes go far beyond
     assert drawn(devices=40).y.size > data.y.size

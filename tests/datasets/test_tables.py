@@ -20,11 +20,11 @@ from bench.federation.cell_data import _loaded, load_all
 from bench.places import file_stems
 from bench.plugin import DATASETS
 from bench.runs.plan import plan
-from bench.samples.division import make_partition
 from bench.settings import Settings
 from datasets.columns import far_values, numbered, spellings
 from datasets.table_rows import TableError
 from datasets.tables import table
+from tests.datasets.helpers import divide, group_of_each, load_from
 
 OPTIONS = {"label_column": "outcome", "site_column": "hospital"}
 
@@ -48,8 +48,7 @@ def frame(rows: int = 60, seed: int = 0) -> pd.DataFrame:
 
 
 def load(path: Path, kind: str = "csv", **options: Any) -> Dataset:
-    data: Dataset = DATASETS.get(kind)(data_root=path, download=False, path=str(path), **{**OPTIONS, **options})
-    return data
+    return load_from(kind, path, **{**OPTIONS, **options})
 
 
 def write(folder: Path, sites: pd.DataFrame, name: str = "sites.csv", **options: Any) -> Path:
@@ -81,14 +80,8 @@ def test_each_value_is_where_it_belongs(tmp_path: Path) -> None:
         np.testing.assert_array_equal(data.x[:, channel], rows["sex"] == value)
     np.testing.assert_array_equal(data.x[:, 5], rows["sex"].isna())
     assert [data.classes[label] for label in data.y] == rows["outcome"].tolist()
-    assert data.groups is not None
-    assert [data.group_names[group] for group in data.groups] == rows["hospital"].tolist()
-
-
-def test_gaps_and_units_are_of_the_training_part(tmp_path: Path) -> None:
-    sites = frame()
-    data = load(write(tmp_path, sites))
-    assert data.rows is not None
+    assert group_of_each(data) == rows["hospital"].tolist()
+    assert data.rows is not None  # gaps and units are of the training part
     assert data.missing is not None
     train = sites.iloc[data.rows[: data.n_train]]["pressure"]
     assert np.isnan(data.x[data.missing[:, 1], 1]).all()
@@ -155,9 +148,7 @@ def test_far_values_are_far_from_all_others(values: list[float], count: int) -> 
 
 def test_every_site_has_a_quarter_of_each_class_for_tests(tmp_path: Path) -> None:
     data = load(write(tmp_path, frame(240)))
-    split = make_partition(
-        data, "natural", clients=3, alpha=None, seed=0, protocol="honest", validation_share=0.2, options={}
-    )
+    split = divide(data)
     assert split.names == ("Aachen", "Bonn", "Köln")
     for train, validation, test in zip(split.train, split.validation, split.test, strict=True):
         for label in range(2):
@@ -181,7 +172,7 @@ ODD: dict[str, dict[str, Any]] = {
 def test_a_dialect_changes_nothing(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "a folder, with spaces; and ü"
     folder.mkdir()
-    assert_same(load(write(folder, frame(), f"{kind}.csv", **ODD[kind])), load(write(tmp_path, frame(), f"{kind}.csv")))
+    assert_same(load(write(folder, frame(), **ODD[kind])), load(write(tmp_path, frame())))
 
 
 def test_blanks_around_cells_and_empty_lines_change_nothing(tmp_path: Path) -> None:
@@ -205,20 +196,9 @@ def test_csv_parquet_folder_and_frame_are_one_data_set(tmp_path: Path) -> None:
     assert_same(load(folder, site_column=""), expected)
 
 
-@settings(max_examples=15)
-@given(st.randoms(use_true_random=False))
-def test_classes_do_not_depend_on_the_order_of_rows(random: Any) -> None:
-    sites = frame(30).dropna()
-    order = list(range(len(sites)))
-    random.shuffle(order)
-    data, other = (table(rows, label="outcome", site="hospital") for rows in (sites, sites.iloc[order]))
-    assert (data.classes, data.group_names, data.features) == (other.classes, other.group_names, other.features)
-
-
 def test_numbers_as_labels_are_in_the_order_of_numbers() -> None:
-    sites = frame().assign(
-        outcome=[["9", "10"][i % 2] for i in range(60)], hospital=[["9", "10"][i % 2] for i in range(60)]
-    )
+    names = [["10", "9"][i % 2] for i in range(60)]
+    sites = frame().assign(outcome=names, hospital=names)
     data = table(sites, label="outcome", site="hospital")
     assert (data.classes, data.group_names) == (("9", "10"), ("9", "10"))
     assert [data.classes[label] for label in data.y] == sites["outcome"].iloc[data.rows].tolist()
@@ -239,7 +219,7 @@ def test_names_are_texts(kind: str, names: tuple[str, ...], tmp_path: Path) -> N
     assert set(data.group_names) == set(names)
     assert data.subjects is not None
     rows = sites.iloc[data.rows]
-    assert [data.group_names[group] for group in data.groups] == rows["hospital"].tolist()
+    assert group_of_each(data) == rows["hospital"].tolist()
     assert len(set(zip(data.subjects.tolist(), rows["who"], strict=True))) == rows["who"].nunique()
     assert [data.classes[label] for label in data.y] == rows["outcome"].tolist()
     grid = tmp_path / "grid.yaml"
@@ -400,18 +380,16 @@ def test_odd_files_are_named(kind: str, tmp_path: Path) -> None:
 def test_files_that_are_no_tables(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("hospital,age,outcome\nKöln,1,x\n".encode("latin-1"))
     (tmp_path / "sites.parquet").write_bytes(b"PAR1 but nothing else")
-    for path, kind, message in (
-        (tmp_path / "latin.csv", "csv", "UTF-8"),
-        (tmp_path / "none.csv", "csv", "there is no table .*none.csv; set the option `path`"),
-        (tmp_path / "none.parquet", "parquet", "there is no table "),
-        (tmp_path / "sites.parquet", "parquet", "cannot be read as a Parquet file"),
-        (tmp_path, "csv", ""),
+    (tmp_path / "empty").mkdir()
+    for name, kind, message in (
+        ("latin.csv", "csv", "UTF-8"),
+        ("none.csv", "csv", "there is no table .*none.csv; set the option `path`"),
+        ("none.parquet", "parquet", "there is no table "),
+        ("sites.parquet", "parquet", "cannot be read as a Parquet file"),
+        ("empty", "csv", "has no files that end in .csv"),
     ):
-        if path == tmp_path:
-            path, message = tmp_path / "empty", "has no files that end in .csv"
-            path.mkdir()
         with pytest.raises(UserError, match=message):
-            load(path, kind)
+            load(tmp_path / name, kind)
 
 
 def test_sites_of_a_folder_have_the_same_columns(tmp_path: Path) -> None:
@@ -491,20 +469,6 @@ def test_ids_depend_on_content_and_options(tmp_path: Path) -> None:
     assert identity(path) == identity(copy)
     others = {identity(changed_file), identity(path, leave_out=["age"]), identity(path, categories=["sex"])}
     assert len({identity(path), identity(path, site_column=""), *others}) == 5
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", [None, "pooled", "per_client"])
-def test_a_grid_on_a_csv_runs(how: str | None, tmp_path: Path) -> None:
-    path = write(tmp_path, frame(120), sep=";", decimal=",")
-    grid = {
-        "methods": ["fedavg"], "datasets": [{"name": "csv", "path": str(path), **OPTIONS}], "partition": "natural",
-        "clients": 3, "seeds": [0], "rounds": 2, "model": "logistic", **({"normalise": how} if how else {}),
-    }  # fmt: skip
-    run = bench.run(grid, tmp_path / "run", tracking=False, quiet=True, jobs=1)
-    assert run.cells[0].status.state == "done"
-    assert np.isfinite(run.metrics["value"]).all()
-    assert run.cells[0].settings.normalise == how
 
 
 def test_a_frame_is_a_data_set_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

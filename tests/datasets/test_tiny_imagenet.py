@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from bench.data import Dataset
 from bench.errors import UserError
@@ -16,13 +15,9 @@ from bench.plugin import DATASETS
 from bench.settings import Settings
 from datasets import tiny_imagenet
 from datasets.assemble import assemble
+from tests.datasets.helpers import load, paint
 
 WNIDS = ["n02124075", "n01443537"]  # in no order, as in the archive
-
-
-def load(root: Path, *, download: bool = False, **options: Any) -> Dataset:
-    data: Dataset = DATASETS.get("tinyimagenet")(data_root=root, download=download, **options)
-    return data
 
 
 @pytest.fixture
@@ -30,14 +25,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Twelve pictures per class for training, of shades 0, 10, 20 ... and 130, 140, ..., and three to validate on."""
     folder = tmp_path / "tiny-imagenet-200"
     for label, wnid in enumerate(sorted(WNIDS)):
-        images = folder / "train" / wnid / "images"
-        images.mkdir(parents=True)
-        (folder / "train" / wnid / f"{wnid}_boxes.txt").write_text("")
         for i in range(12):
-            Image.new("RGB", (64, 64), (10 * i + 130 * label,) * 3).save(images / f"{wnid}_{i}.JPEG")
-    (folder / "val" / "images").mkdir(parents=True)
+            paint(folder / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", (10 * i + 130 * label,) * 3, (64, 64))
+        (folder / "train" / wnid / f"{wnid}_boxes.txt").write_text("")
     for i in range(3):
-        Image.new("L", (64, 64), 50 * i).save(folder / "val" / "images" / f"val_{i}.JPEG")
+        paint(folder / "val" / "images" / f"val_{i}.JPEG", (50 * i,), (64, 64))
     (folder / "wnids.txt").write_text("\n".join(WNIDS))
     lines = [f"val_{i}.JPEG\t{WNIDS[i % 2]}\t0\t0\t62\t62\n" for i in range(3)]
     (folder / "val" / "val_annotations.txt").write_text("".join(lines))
@@ -46,7 +38,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_classes_order_and_the_validation_part_as_tests(root: Path) -> None:
-    data = load(root)
+    data = load("tinyimagenet", root)
     assert (data.n_train, data.shape, data.classes) == (24, (3, 64, 64), tuple(sorted(WNIDS)))
     assert data.y.tolist() == [0] * 12 + [1] * 12 + [1, 0, 1]
     shades = data.x[:, :, 32, 32].astype(int)
@@ -56,10 +48,10 @@ def test_classes_order_and_the_validation_part_as_tests(root: Path) -> None:
 
 
 def test_resized_once_and_read_from_the_file(root: Path) -> None:
-    small, again = load(root, resize=32), load(root, resize=32)
+    small, again = load("tinyimagenet", root, resize=32), load("tinyimagenet", root, resize=32)
     assert small.shape == (3, 32, 32)
     assert (root / "tiny-imagenet-200-32.images.npy").stat().st_size > 27 * 3 * 32**2
-    assert small.checksum == again.checksum != load(root).checksum
+    assert small.checksum == again.checksum != load("tinyimagenet", root).checksum
     assert isinstance(small.x.base, np.memmap)
 
 
@@ -81,22 +73,22 @@ def test_what_is_missing_is_named(root: Path, tmp_path: Path, monkeypatch: pytes
     folder = root / "tiny-imagenet-200"
     (folder / "train" / WNIDS[0] / "images" / f"{WNIDS[0]}_7.JPEG").unlink()
     with pytest.raises(UserError, match=r"train holds 23 pictures instead of 24; add `--download` .* `--data-root`"):
-        load(root)
+        load("tinyimagenet", root)
     (folder / "val" / "val_annotations.txt").unlink()
     with pytest.raises(UserError, match=r"val_annotations\.txt is missing; add `--download`"):
-        load(root)
+        load("tinyimagenet", root)
     monkeypatch.setattr(tiny_imagenet, "URL", "http://127.0.0.1:9/tiny-imagenet-200.zip")  # nobody listens
     with pytest.raises(UserError, match=r"wnids\.txt is missing; the download did not help \(.+\)"):
-        load(tmp_path / "empty", download=True)
+        load("tinyimagenet", tmp_path / "empty", download=True)
 
 
 def test_download_unpacks_the_archive(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = load(root, resize=8).checksum
+    whole = load("tinyimagenet", root, resize=8).checksum
     elsewhere = tmp_path / "elsewhere"
     shutil.make_archive(str(elsewhere / "tiny-imagenet-200"), "zip", root, "tiny-imagenet-200")
     archive = elsewhere / "tiny-imagenet-200.zip"
     monkeypatch.setattr(tiny_imagenet, "MD5", hashlib.md5(archive.read_bytes()).hexdigest())
-    assert load(elsewhere, resize=8, download=True).checksum == whole
+    assert load("tinyimagenet", elsewhere, resize=8, download=True).checksum == whole
     monkeypatch.setattr(tiny_imagenet, "_SIZES", (25, 3))
     with pytest.raises(UserError, match=r"train holds 24 pictures instead of 25; delete the folder"):
-        load(elsewhere, resize=8, download=True)
+        load("tinyimagenet", elsewhere, resize=8, download=True)

@@ -15,21 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy.io import savemat
 
-from bench.data import Dataset
 from bench.errors import UserError
-from bench.plugin import DATASETS
 from datasets import torchvision_sets
+from tests.datasets.helpers import group_of_each, load
 from tests.later import Later
 
 official = Later("torchvision.datasets")
 
 Array = npt.NDArray[Any]
-
-
-def load(name: str, root: Path, *, download: bool = False, **options: Any) -> Dataset:
-    data: Dataset = DATASETS.get(name)(data_root=root, download=download, **options)
-    return data
 
 
 def draw(*shape: int, seed: int = 0) -> Array:
@@ -84,8 +79,6 @@ def test_a_cifar_file_that_is_missing_or_changed_is_named(cifar10: tuple[Path, A
     batch.unlink()
     with pytest.raises(UserError, match=r"data_batch_3 is missing; add `--download` .* or set `--data-root`"):
         load("cifar10", folder.parent)
-    with pytest.raises(UserError, match=r"cifar100: .*cifar-100-python.train is missing"):
-        load("cifar100", folder.parent)
 
 
 def test_download_unpacks_an_archive_that_lies_there(
@@ -98,12 +91,6 @@ def test_download_unpacks_an_archive_that_lies_there(
     monkeypatch.setattr(official.CIFAR10, "tgz_md5", md5(archive))
     (folder / "test_batch").unlink()
     np.testing.assert_array_equal(load("cifar10", folder.parent, download=True).x, x)
-
-
-def test_a_failed_download_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(official.CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")  # nobody listens
-    with pytest.raises(UserError, match=r"data_batch_1 is missing; the download did not help \(.+\)"):
-        load("cifar10", tmp_path, download=True)
 
 
 def test_cifar100_has_the_fine_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +107,7 @@ def test_cifar100_has_the_fine_labels(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(official.CIFAR100, "test_list", [["test", md5(folder / "test")]])
     monkeypatch.setattr(official.CIFAR100, "meta", {**official.CIFAR100.meta, "md5": md5(folder / "meta")})
     data = load("cifar100", tmp_path)
-    assert data.groups is not None
-    assert [data.group_names[g] for g in data.groups] == [("fish", "trees")[y % 2] for y in data.y]
+    assert group_of_each(data) == [("fish", "trees")[y % 2] for y in data.y]
     np.testing.assert_array_equal(data.x, x.reshape(7, 3, 32, 32))
     assert data.y.tolist() == list(range(90, 97))
     assert (data.n_train, data.num_classes) == (5, 100)
@@ -132,15 +118,24 @@ def idx(values: Array) -> bytes:
     return struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
 
 
+def place_idx(root: Path, factory: str, x: Array, y: Array, n_train: int) -> list[Path]:
+    """Write images `[n, 28, 28]` and labels as the unpacked files of a set: of its training part, then of its tests."""
+    folder = root / factory / "raw"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / file.removesuffix(".gz") for file, _ in getattr(official, factory).resources]
+    for file, values in zip(files, [x[:n_train], y[:n_train], x[n_train:], y[n_train:]], strict=True):
+        file.write_bytes(idx(values))
+    return files
+
+
 def test_mnist_from_its_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = draw(9, 28, 28), (np.arange(9) % 10).astype(np.uint8)
-    folder = tmp_path / "MNIST" / "raw"
-    folder.mkdir(parents=True)
-    contents = [idx(x[:6]), idx(y[:6]), idx(x[6:]), idx(y[6:])]
-    names = [name for name, _ in official.MNIST.resources]
-    for name, content in zip(names, contents, strict=True):
-        (folder / name).write_bytes(gzip.compress(content))
-    monkeypatch.setattr(official.MNIST, "resources", [(name, md5(folder / name)) for name in names])
+    archives = []
+    for file in place_idx(tmp_path, "MNIST", x, y, 6):
+        archives.append(file.with_name(f"{file.name}.gz"))
+        archives[-1].write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    monkeypatch.setattr(official.MNIST, "resources", [(archive.name, md5(archive)) for archive in archives])
     monkeypatch.setattr(official.MNIST, "mirrors", ["http://127.0.0.1:9/"])
     monkeypatch.setitem(torchvision_sets._IDX, "mnist", ((6, 3), 0.1307, 0.3081))
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte is missing; add `--download`"):
@@ -151,10 +146,11 @@ def test_mnist_from_its_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert data.y.tolist() == y.tolist()
     assert (data.n_train, data.num_classes, data.mean, data.std) == (6, 10, (0.1307,), (0.3081,))
 
-    (folder / "t10k-labels-idx1-ubyte").write_bytes(contents[3][:-1])
+    labels = archives[3].with_suffix("")
+    labels.write_bytes(labels.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte has 10 bytes instead of 11; delete it"):
         load("mnist", tmp_path)
-    (folder / "t10k-labels-idx1-ubyte").write_bytes(b"x" * 11)
+    labels.write_bytes(b"x" * 11)
     with pytest.raises(UserError, match=r"mnist: the files beside .* cannot be read"):
         load("mnist", tmp_path)
 
@@ -187,16 +183,6 @@ def test_emnist_is_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spli
     assert (data.name, data.n_train, data.num_classes) == (f"emnist-{split}", 3, classes)
 
 
-def place_idx(root: Path, factory: str, x: Array, y: Array, n_train: int) -> list[Path]:
-    """Write images `[n, 28, 28]` and labels as the unpacked files of a set: of its training part, then of its tests."""
-    folder = root / factory / "raw"
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / file.removesuffix(".gz") for file, _ in getattr(official, factory).resources]
-    for file, values in zip(files, [x[:n_train], y[:n_train], x[n_train:], y[n_train:]], strict=True):
-        file.write_bytes(idx(values))
-    return files
-
-
 @pytest.mark.parametrize(("name", "factory"), [("fashion_mnist", "FashionMNIST"), ("kmnist", "KMNIST")])
 def test_sets_in_the_format_of_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, factory: str) -> None:
     """In folders of their own: one is never read for the other."""
@@ -226,9 +212,7 @@ def test_files_of_another_set_are_refused_by_its_name(tmp_path: Path, monkeypatc
     assert load("fashion_mnist", tmp_path).notes == ()
     monkeypatch.setitem(torchvision_sets._UNPACKED, "fashion_mnist", ("another", *sums[1:]))
     monkeypatch.setitem(torchvision_sets._UNPACKED, "mnist", (sums[0], "c", "d", "e"))
-    with pytest.raises(
-        UserError, match=r"fashion_mnist: .*train-images-idx3-ubyte is a file of mnist, by its checksum"
-    ):
+    with pytest.raises(UserError, match=r"fashion_mnist: .*train-images-idx3-ubyte is a file of mnist, by its check"):
         load("fashion_mnist", tmp_path)
 
     bright = np.zeros((9, 28, 28), np.uint8)
@@ -258,8 +242,7 @@ def test_usps_in_its_text_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert np.abs(data.x[:, 0].astype(int) - x).max() <= 1  # torchvision truncates
     assert data.y.tolist() == list(range(7))
     assert (data.n_train, data.num_classes, data.shape) == (5, 10, (1, 16, 16))
-    with (tmp_path / "usps.t.bz2").open("ab") as file:
-        file.write(bz2.compress(b"\n"))
+    (tmp_path / "usps.t.bz2").write_bytes(b"x")
     with pytest.raises(UserError, match=r"usps\.t\.bz2 has a wrong checksum; delete it"):
         load("usps", tmp_path)
     (tmp_path / "usps.t.bz2").unlink()
@@ -269,8 +252,6 @@ def test_usps_in_its_text_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_svhn_in_matlab_s_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels before samples, and 10 for the digit 0."""
-    from scipy.io import savemat
-
     x, y = draw(7, 32, 32, 3), np.array([10, 1, 2, 9, 10, 3, 4])
     split_list = dict(official.SVHN.split_list)
     for part, rows in (("train", slice(0, 5)), ("test", slice(5, 7))):

@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.data import Dataset
 from bench.errors import UserError
 from bench.federation.cell_data import load_public
-from bench.plugin import DATASETS
-from bench.samples.division import make_partition
 from bench.settings import Settings
 from datasets import watch
 from datasets.watch import CHECKSUM, Recordings, cut_windows
+from tests.datasets.helpers import load
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 
@@ -48,11 +46,6 @@ def test_a_window_is_of_one_recording_and_overlaps_no_other(lengths: list[int], 
     assert cut.place.max() < 1
 
 
-def load(root: Path, **options: object) -> Dataset:
-    data: Dataset = DATASETS.get("watch")(data_root=root, download=False, **options)
-    return data
-
-
 def public(root: Path, **clients: object) -> int:
     """How many samples the default `part: between` gives to clients with these options."""
     settings = Settings(
@@ -81,9 +74,9 @@ def write(root: Path, recordings: Recordings) -> None:
 @needs_recordings
 def test_the_package_and_the_file_give_the_same_windows(tmp_path: Path, published: Recordings) -> None:
     assert published.checksum == CHECKSUM
-    packed = load(tmp_path)
+    packed = load("watch", tmp_path)
     write(tmp_path, published)
-    file = load(tmp_path)
+    file = load("watch", tmp_path)
     assert (packed.checksum, packed.n_train, packed.group_names) == (file.checksum, file.n_train, file.group_names)
     assert packed.group_names == tuple(str(number) for number in range(1, 11))
     assert packed.shape == (6, 64)
@@ -93,59 +86,33 @@ def test_the_package_and_the_file_give_the_same_windows(tmp_path: Path, publishe
 @needs_recordings
 def test_tests_lie_after_training_in_every_recording(tmp_path: Path, published: Recordings) -> None:
     """All windows of a recording by their place in time; those between are in neither part, and are the public ones."""
-    data, between = load(tmp_path), load(tmp_path, part="between")
+    data, between = load("watch", tmp_path), load("watch", tmp_path, part="between")
     whole = cut_windows(published, 64)
     places = {window.tobytes(): place for window, place in zip(whole.x, whole.place, strict=True)}
-    of = {window.tobytes(): number for window, number in zip(whole.x, _numbers(published, 64), strict=True)}
+    numbers = [number for number, n in enumerate(np.diff(published.offsets)) for _ in range(n // 64)]
+    of = {window.tobytes(): number for window, number in zip(whole.x, numbers, strict=True)}
     train, test = data.x[: data.n_train], data.x[data.n_train :]
-    last, first = {}, {}
-    for window in train:
-        number = of[window.tobytes()]
-        last[number] = max(last.get(number, 0.0), places[window.tobytes()])
-    for window in test:
-        number = of[window.tobytes()]
-        first[number] = min(first.get(number, 1.0), places[window.tobytes()])
-    assert last.keys() == first.keys() == set(range(140))
-    assert all(last[number] < first[number] for number in last)
+    for number in range(140):
+        trained, tested = ([places[w.tobytes()] for w in part if of[w.tobytes()] == number] for part in (train, test))
+        assert max(trained) < min(tested)
     kinds = [{window.tobytes() for window in part} for part in (train, test, between.x)]
     assert len(set.union(*kinds)) == sum(map(len, kinds)) == len(whole.x)  # none is in two of them
     assert between.mean == data.mean  # both normalised as the clients' training windows
     assert between.n_train == len(between.y)
 
 
-def _numbers(published: Recordings, steps: int) -> list[int]:
-    return [number for number, n in enumerate(np.diff(published.offsets)) for _ in range(n // steps)]
-
-
-@needs_recordings
-def test_people_are_clients_and_two_are_held_out(tmp_path: Path) -> None:
-    data = load(tmp_path)
-    options = {"held_out": ["9", "10"]}
-    split = make_partition(
-        data, "natural", clients=10, alpha=None, seed=0, protocol="honest", validation_share=0.2, options=options
-    )
-    assert split.names[-2:] == ("9", "10")
-    assert split.new == (8, 9)
-    assert data.groups is not None
-    for name, *parts in zip(split.names, split.train, split.validation, split.test, strict=True):
-        for part in parts:
-            assert {data.group_names[group] for group in data.groups[part]} == {name}
-
-
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"shares = \[0.8, 0.4\] should add up to 1 at most"):
-        load(tmp_path, shares=(0.8, 0.4))
+        load("watch", tmp_path, shares=(0.8, 0.4))
     write(tmp_path, recordings([30, 40]))
-    with pytest.raises(
-        UserError, match=r"these are not the published recordings; put watch\.npz under --data-root, or"
-    ):
-        load(tmp_path)
+    with pytest.raises(UserError, match=r"are not the published recordings; put watch\.npz under --data-root, or"):
+        load("watch", tmp_path)
     np.savez(tmp_path / "watch.npz", series=np.zeros((3, 6), np.float32))
     with pytest.raises(UserError, match=r"watch.npz has no array 'offsets'"):
-        load(tmp_path)
+        load("watch", tmp_path)
     (tmp_path / "watch.npz").write_bytes(b"no archive")
     with pytest.raises(UserError, match=r"watch\.npz cannot be read"):
-        load(tmp_path)
+        load("watch", tmp_path)
     other = tmp_path / "watch_dataset.npy"
     np.save(other, np.array({"X": []}, dtype=object), allow_pickle=True)
     with pytest.raises(UserError, match=r"is not the file of seglearn 1\.2\.5"):  # a pickle of others is not opened
@@ -156,15 +123,15 @@ def test_refusals(tmp_path: Path) -> None:
 @needs_recordings
 def test_windows_that_leave_no_part_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no recording has 5000 readings; the longest has 2618"):
-        load(tmp_path, window=5000)
+        load("watch", tmp_path, window=5000)
     with pytest.raises(UserError, match="leave no windows of 2000 readings; take shorter windows"):
-        load(tmp_path, window=2000)
+        load("watch", tmp_path, window=2000)
     with pytest.raises(UserError, match="leave no windows of 64 readings"):
-        load(tmp_path, part="between", shares=(0.6, 0.4))
+        load("watch", tmp_path, part="between", shares=(0.6, 0.4))
 
 
 @needs_recordings
 def test_windows_between_the_parts_are_public_unless_clients_have_other_shares(tmp_path: Path) -> None:
-    assert public(tmp_path) == len(load(tmp_path, part="between").y)
+    assert public(tmp_path) == len(load("watch", tmp_path, part="between").y)
     with pytest.raises(UserError, match=r"is the clients' data read in another way: (\d+) of its \1 training samples"):
         public(tmp_path, shares=[0.5, 0.4])
