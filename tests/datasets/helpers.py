@@ -7,8 +7,11 @@ import numpy as np
 from PIL import Image
 
 from bench.data import Dataset, Partition
+from bench.federation.cell_data import load_all
+from bench.federation.federation import Federation
 from bench.plugin import DATASETS
 from bench.samples.division import make_partition
+from bench.settings import Settings
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)
 
@@ -52,3 +55,9 @@ def paint(file: Path, colour: tuple[int, ...] = RED, size: tuple[int, int] = (6,
     file.parent.mkdir(parents=True, exist_ok=True)
     mode, value = ("RGB", colour) if len(colour) == 3 else ("L", colour[0])
     Image.new(mode, size, value).save(file, **save)
+
+
+def federation(cell: Settings, executor: Any, public: Dataset | None = None, **options: Any) -> Federation:
+    """Wire a cell on its own data."""
+    data, partition, _ = load_all(cell)
+    return Federation(cell, dataset=data, partition=partition, public=public, executor=executor, **options)

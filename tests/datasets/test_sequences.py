@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from bench.data import Dataset, TokenShape
+from bench.data import TokenShape
 from bench.engine.device_data import Pool
 from bench.errors import UserError
 from bench.federation.cell_data import load_all
-from bench.federation.federation import Federation
 from bench.plugin import METHODS
 from bench.results.results import CellView
 from bench.runs.cell import run_cell
@@ -20,7 +19,7 @@ from bench.runs.plan import plan
 from bench.settings import Settings
 from datasets.markov import chains
 from datasets.motion import _rotation
-from tests.datasets.helpers import load, load_from, load_npz
+from tests.datasets.helpers import federation, load, load_from, load_npz
 from tests.engine.problems import EVERY_METHOD, QUICK, assert_same, everything, needed, run
 
 HERE = Path()
@@ -42,11 +41,6 @@ def settings(name: str, method: str, **changes: Any) -> Settings:
     return Settings(
         method=method, dataset=name, partition="natural", clients=4, rounds=2, lr=0.1, **SMALL[name], **changes
     )
-
-
-def federation(cell: Settings, executor: Any, public: Dataset | None = None, **options: Any) -> Federation:
-    data, partition, _ = load_all(cell)
-    return Federation(cell, dataset=data, partition=partition, public=public, executor=executor, **options)
 
 
 def test_own_series_are_normalised_by_channel(tmp_path: Path) -> None:

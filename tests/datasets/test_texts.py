@@ -17,15 +17,14 @@ from bench.api.data_source import cells_of
 from bench.config.identity import cell_id, declared_checksum
 from bench.data import Dataset, TokenShape
 from bench.errors import UserError
-from bench.federation.cell_data import load_all
-from bench.federation.federation import Federation
 from bench.models.factory import build, initial_values
 from bench.models.network import with_head
-from bench.plugin import DATASETS
 from bench.results.data_description import describe
 from bench.runs.forecast.estimate import estimate
 from bench.settings import Settings
 from tests.conftest import ROOT
+from tests.datasets.helpers import federation, load_from
+from tests.datasets.helpers import load as load_any
 from tests.engine.problems import assert_same, everything, run
 from tests.models.helpers import filled
 
@@ -61,9 +60,7 @@ def options(folder: Path, rows: Any = ROWS, **further: Any) -> dict[str, Any]:
 
 
 def load(folder: Path, rows: Any = ROWS, **further: Any) -> Dataset:
-    given = options(folder, rows, **further)
-    data: Dataset = DATASETS.get("texts")(data_root=folder, download=False, **given)
-    return data
+    return load_any("texts", folder, **options(folder, rows, **further))
 
 
 def test_texts_are_tokens_and_the_rest_is_as_in_a_table(tmp_path: Path) -> None:
@@ -73,31 +70,24 @@ def test_texts_are_tokens_and_the_rest_is_as_in_a_table(tmp_path: Path) -> None:
     by_text["very bad food"] = [1, 6, 3, 4]
     assert data.rows is not None
     np.testing.assert_array_equal(data.x, [by_text[ROWS["text"][row]] for row in data.rows])
-    columns = {"label_column": "class", "site_column": "site"}
-    table = DATASETS.get("csv")(data_root=tmp_path, download=False, path=str(tmp_path / "texts.csv"), **columns)
+    table = load_from("csv", tmp_path / "texts.csv", label_column="class", site_column="site")
     for name in ("y", "rows", "groups"):
         np.testing.assert_array_equal(getattr(data, name), getattr(table, name))
     assert (data.classes, data.group_names, data.n_train) == (table.classes, table.group_names, table.n_train)
     assert "5 of 20 texts have more than 4 tokens and are cut; see `length`" in "".join(data.notes)
 
 
-def test_a_folder_of_parquet_files_has_the_same_texts(tmp_path: Path) -> None:
-    table = pd.DataFrame(ROWS)
-    (tmp_path / "sites").mkdir()
+def test_files_of_sites_and_shards_of_a_download_have_the_same_texts(tmp_path: Path) -> None:
+    table, sites, shards = pd.DataFrame(ROWS), tmp_path / "sites", tmp_path / "reviews"
+    sites.mkdir(), shards.mkdir()
     for site, rows in table.groupby("site"):
-        rows.drop(columns="site").to_parquet(tmp_path / "sites" / f"{site}.parquet")
-    data = load(tmp_path)
-    parquet = load(tmp_path, path=str(tmp_path / "sites"), site_column="")
+        rows.drop(columns="site").to_parquet(sites / f"{site}.parquet")
+    data, parquet = load(tmp_path), load(tmp_path, path=str(sites), site_column="")
     np.testing.assert_array_equal(parquet.x, data.x)
     assert (parquet.group_names, parquet.checksum) == (data.group_names, data.checksum)
-
-
-def test_shards_of_a_download_are_one_data_set_with_its_parts(tmp_path: Path) -> None:
-    table, folder = pd.DataFrame(ROWS), tmp_path / "reviews"
-    folder.mkdir()
     for name, rows in {"train-0-of-2": table[:6], "train-1-of-2": table[6:15], "test-0-of-1": table[15:]}.items():
-        rows.to_parquet(folder / f"{name}.parquet")
-    data = load(tmp_path, path=str(folder))
+        rows.to_parquet(shards / f"{name}.parquet")
+    data = load(tmp_path, path=str(shards))
     parts = load(tmp_path, changed(part=["train"] * 15 + ["test"] * 5), part_column="part")
     np.testing.assert_array_equal(data.x, parts.x)
     np.testing.assert_array_equal(data.groups, parts.groups)
@@ -121,7 +111,7 @@ def test_a_mark_at_the_beginning_and_decimal_commas_are_no_part_of_texts(tmp_pat
     save(tmp_path, lambda known: known["model"]["vocab"].update({",": 7}))
     text = pd.DataFrame(changed(text=["3,5", "good"] * 10)).to_csv(index=False, sep=";")
     (tmp_path / "texts.csv").write_text(f"\ufeff{text}", encoding="utf-8")
-    data = DATASETS.get("texts")(data_root=tmp_path, download=False, **given)
+    data = load_any("texts", tmp_path, **given)
     assert {tuple(row) for row in data.x.tolist()} == {(1, 0, 7, 0), (1, 5, 2, 2)}
 
 
@@ -130,10 +120,6 @@ def test_a_row_without_a_text_is_an_empty_one_and_named(empty: str | None, tmp_p
     data = load(tmp_path, changed(text=[empty, "bad", "NA", "null"] * 5))
     assert sorted(map(tuple, data.x.tolist())) == sorted([(1, 2, 2, 2), (1, 3, 2, 2), (1, 0, 2, 2), (1, 0, 2, 2)] * 5)
     assert any("columns that lack values: text (25 %)" in note for note in data.notes)
-
-
-def without_padding(known: dict[str, Any]) -> None:
-    known["padding"] = None
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -160,15 +146,14 @@ def test_mistakes_get_one_line(mistake: str, tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_does_not_say_how_it_pads(tmp_path: Path) -> None:
-    given = {key: value for key, value in options(tmp_path).items() if key != "tokenizer"}
-    file = save(tmp_path, without_padding)
-    read = DATASETS.get("texts")
+    given = options(tmp_path)
+    save(tmp_path, lambda known: known.update(padding=None))
     with pytest.raises(UserError, match=r"option `padding`. Its special tokens: <unk>, <s>, <p>$"):
-        read(data_root=tmp_path, download=False, tokenizer=file, **given)
-    assert read(data_root=tmp_path, download=False, tokenizer=file, padding="<unk>", **given).padding == 0
-    usual = Path(file).read_text(encoding="utf-8").replace('"<p>"', '"<pad>"')
-    Path(file).write_text(usual, encoding="utf-8")
-    assert read(data_root=tmp_path, download=False, tokenizer=file, **given).padding == 2
+        load_any("texts", tmp_path, **given)
+    assert load_any("texts", tmp_path, **given, padding="<unk>").padding == 0
+    file = Path(given["tokenizer"])
+    file.write_text(file.read_text(encoding="utf-8").replace('"<p>"', '"<pad>"'), encoding="utf-8")
+    assert load_any("texts", tmp_path, **given).padding == 2
 
 
 def test_numbers_in_a_parquet_column_are_no_texts(tmp_path: Path) -> None:
@@ -180,8 +165,7 @@ def test_numbers_in_a_parquet_column_are_no_texts(tmp_path: Path) -> None:
 def test_the_tokenizer_s_content_is_part_of_the_id_and_its_place_is_not(tmp_path: Path) -> None:
     def identity(given: dict[str, Any]) -> tuple[str, str]:
         cell = Settings(method="fedavg", dataset="texts", dataset_options=given)
-        data = DATASETS.get("texts")(data_root=tmp_path, download=False, **given)
-        return cell_id(cell, declared_checksum(cell)), data.checksum
+        return cell_id(cell, declared_checksum(cell)), load_any("texts", tmp_path, **given).checksum
 
     given = options(tmp_path)
     first = identity(given)
@@ -256,11 +240,6 @@ def cell_of(example: dict[str, Any], method: str, **changes: Any) -> Settings:
     return cell
 
 
-def federation(cell: Settings, executor: Any) -> Federation:
-    data, partition, public = load_all(cell)
-    return Federation(cell, dataset=data, partition=partition, public=public, executor=executor)
-
-
 @pytest.mark.parametrize("method", ["fedavg", *(pytest.param(name, marks=pytest.mark.long) for name in OF_ADAPTERS)])
 def test_methods_on_adapters_train_an_encoder(method: str, example: dict[str, Any]) -> None:
     """A cohort computes what clients one by one do, with dropout and padding; what travels is LoRA's."""
@@ -275,18 +254,6 @@ def test_methods_on_adapters_train_an_encoder(method: str, example: dict[str, An
         counted = estimate(single, Path("data"), "cpu")
         assert counted is not None
         assert counted.sent == 2 * 5 * 4 * numbers
-
-
-def test_features_of_a_text_do_not_depend_on_its_padding(example: dict[str, Any]) -> None:
-    given: dict[str, Any] = {**example["datasets"][0], "data_root": Path("data"), "download": False}
-    read = DATASETS.get(given.pop("name"))
-    short, long = read(**{**given, "length": 16}), read(**{**given, "length": 24})
-    np.testing.assert_array_equal(long.x[:, :16], short.x)
-    net = build("small_encoder", long.shape, 2)
-    values = initial_values(net, "small_encoder", long.shape, 2, {}, ("weights",), torch.float64)
-    whole = filled(net, values).eval()
-    first, second = (whole(torch.from_numpy(data.x).long()) for data in (short, long))
-    torch.testing.assert_close(first, second, rtol=0, atol=1e-12)
 
 
 def test_data_of_texts_are_described(example: dict[str, Any]) -> None:

@@ -70,17 +70,6 @@ def test_scores_are_scikit_learns(problem: tuple[np.ndarray, np.ndarray]) -> Non
         assert score(name, *problem) == pytest.approx(expected, rel=EXACT, abs=EXACT), name
 
 
-@pytest.mark.parametrize("classes", [3, 10])
-def test_the_area_of_all_classes_is_scikit_learns_mean_of_one_against_the_rest(classes: int) -> None:
-    rng = np.random.default_rng(classes)
-    labels, logits = np.arange(80) % classes, rng.normal(size=(80, classes))
-    p = softmax(logits, axis=1)
-    expected = metrics.roc_auc_score(labels, p, multi_class="ovr", average="macro")
-    assert score("auroc", labels, logits) == pytest.approx(expected, rel=EXACT)
-    expected = metrics.average_precision_score(np.eye(classes)[labels], p, average="macro")
-    assert score("average_precision", labels, logits) == pytest.approx(expected, rel=EXACT)
-
-
 @pytest.mark.parametrize("classes", [2, 3])
 def test_samples_of_which_a_model_is_certain_are_ranked(classes: int) -> None:
     """Probabilities are 1 above margins of 37, and 0 below -745; scikit-learn ranks by the margins themselves."""
@@ -89,13 +78,11 @@ def test_samples_of_which_a_model_is_certain_are_ranked(classes: int) -> None:
     for center, spread in ((70, 20), (-2000, 300)):
         margins = center + spread * (labels + rng.normal(size=500))
         logits = np.concatenate([np.zeros((500, 1)), margins[:, None], np.full((500, classes - 2), -1e4)], axis=1)
-        expected = (
-            metrics.roc_auc_score(labels, margins),
-            metrics.average_precision_score(labels, margins),
-        )
-        assert score("auroc", labels, logits) == pytest.approx(expected[0], rel=EXACT)
+        expected = metrics.roc_auc_score(labels, margins)
+        assert score("auroc", labels, logits) == pytest.approx(expected, rel=EXACT)
         if classes == 2:
-            assert score("average_precision", labels, logits) == pytest.approx(expected[1], rel=EXACT)
+            expected = metrics.average_precision_score(labels, margins)
+            assert score("average_precision", labels, logits) == pytest.approx(expected, rel=EXACT)
 
 
 def test_one_class_has_no_area_and_no_precision_but_all_else() -> None:
@@ -134,11 +121,6 @@ def test_a_calibrated_model_has_no_calibration_error_beyond_noise(classes: int) 
     assert score("ece", labels, 3 * logits) > 10 * noise
     for better in ("nll", "brier"):  # proper scores: no other temperature is better
         assert score(better, labels, logits) < min(score(better, labels, k * logits) for k in (0.8, 1.25))
-
-
-def test_all_names_are_known_and_described() -> None:
-    assert set(METRICS.names()) >= set(NAMES)
-    assert all(METRICS.declaration(name).__doc__ for name in NAMES)
 
 
 def test_logits_without_end_are_tied() -> None:

@@ -19,13 +19,9 @@ PARTS = ("train", "validation", "test")
 
 
 def data(*changes: dict[str, Any], **others: Any) -> tuple[Dataset, Partition]:
+    """The data of a cell that changes after rounds 10, 20, ..."""
     timeline = [{"round": 10 * (k + 1), **change} for k, change in enumerate(changes)]
     dataset, partition, _ = load_all(Settings(**{**CELL, **others, "timeline": timeline}))
-    return dataset, partition
-
-
-def plain(**others: Any) -> tuple[Dataset, Partition]:
-    dataset, partition, _ = load_all(Settings(**{**CELL, **others}))
     return dataset, partition
 
 
@@ -34,9 +30,9 @@ def samples(dataset: Dataset, indices: Any) -> tuple[bytes, bytes]:
 
 
 def assert_same_samples(
-    first: tuple[Dataset, Partition], other: tuple[Dataset, Partition], clients: Any = None
+    first: tuple[Dataset, Partition], other: tuple[Dataset, Partition], clients: Any = None, parts: Any = PARTS
 ) -> None:
-    for part in PARTS:
+    for part in parts:
         lists = getattr(first[1], part), getattr(other[1], part)
         for client in range(len(first[1])) if clients is None else clients:
             assert samples(first[0], lists[0][client]) == samples(other[0], lists[1][client]), (part, client)
@@ -49,8 +45,8 @@ def test_each_stage_is_the_cell_with_its_shifts(shifts: list[dict[str, Any]]) ->
     stages = changed[1].stages
     assert [change.round for change in changed[1].changes] == [10, 20]
     for stage, same in zip(stages, (shifts, [LABELS], []), strict=True):
-        assert_same_samples((changed[0], stage), plain(shifts=same))
-    common = plain(shifts=shifts)
+        assert_same_samples((changed[0], stage), data(shifts=same))
+    common = data(shifts=shifts)
     assert samples(changed[0], stages[0].global_test) == samples(common[0], common[1].global_test)
     assert [changed[1].stage(number) for number in (1, 10, 11, 20, 21, 40)] == [0, 0, 1, 1, 2, 2]
 
@@ -63,7 +59,7 @@ def test_without_shifts_all_stages_share_the_samples_that_were_loaded() -> None:
 
 def test_new_classes_are_nobodys_before_they_come() -> None:
     dataset, partition = data({"add_classes": 2}, {"add_classes": 3})
-    whole = plain()
+    whole = data()
     known = []
     for stage in partition.stages:
         lists = [*stage.train, *stage.validation, *stage.test, stage.global_test]
@@ -98,8 +94,8 @@ def test_clients_come_and_go() -> None:
         [0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [2, 3, 4, 5], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5],
     ]  # fmt: skip
     assert all(not len(getattr(partition, part)[i]) for part in PARTS for i in (4, 5))
-    assert_same_samples((dataset, partition.stages[1]), plain())
-    assert_same_samples((dataset, partition.stages[4]), plain(shifts=[LABELS]), (1, 2, 3, 4, 5))
+    assert_same_samples((dataset, partition.stages[1]), data())
+    assert_same_samples((dataset, partition.stages[4]), data(shifts=[LABELS]), (1, 2, 3, 4, 5))
 
 
 @settings(max_examples=15, deadline=None)
@@ -124,38 +120,30 @@ def test_nobody_trains_on_what_is_scored_at_another_time(
     cell = Settings(**{**CELL, **others, "seed": seed})
     loaded = load_dataset(cell)
     timeline = [{"round": 10 * (k + 1), **change} for k, change in enumerate(changes)]
-    marked = Dataset(
-        "marked", np.arange(len(loaded.y), dtype=np.float32)[:, None, None, None] * np.ones((1, 1, 8, 8), np.float32),
-        loaded.y, loaded.n_train, 10, (0.0,), (1.0,), "",
-    )  # fmt: skip
+    x = np.arange(len(loaded.y), dtype=np.float32)[:, None, None, None] * np.ones((1, 1, 8, 8), np.float32)
+    marked = Dataset("marked", x, loaded.y, loaded.n_train, 10, (0.0,), (1.0,), "")
     dataset, partition = apply_shifts(
         cell.model_copy(update={"timeline": Settings(**{**CELL, "timeline": timeline}).timeline}),
         marked, load_partition(cell, marked),
     )  # fmt: skip
     used = {
-        part: {int(dataset.x[i, 0, 4, 4]) for stage in partition.stages for lists in (getattr(stage, part),) for i in
-               np.concatenate(lists)}
+        part: {int(dataset.x[i, 0, 4, 4]) for stage in partition.stages for i in np.concatenate(getattr(stage, part))}
         for part in PARTS
-    }  # fmt: skip
+    }
     assert used["train"]
-    assert not used["train"] & used["validation"]
-    assert not used["train"] & used["test"]
-    assert not used["validation"] & used["test"]
+    assert sum(map(len, used.values())) == len(set.union(*used.values()))
 
 
 def test_a_trial_of_a_sweep_has_no_test_of_any_stage() -> None:
     dataset, partition = data({"shifts": [LABELS]}, {"add_classes": 1}, protocol="tuning")
-    whole = plain(shifts=[LABELS])
+    whole = data(shifts=[LABELS])
     smaller, lists = without_tests(dataset, partition)
     assert len(smaller.y) == len(dataset.y)
     assert all(not len(indices) for stage in lists.stages for indices in stage.test)
     used = np.unique(np.concatenate([i for stage in partition.stages for i in (*stage.train, *stage.validation)]))
     assert len(used) == len(dataset.y)
     last = partition.stages[2]
-    for part in PARTS[:2]:
-        for client in range(6):
-            expected = samples(whole[0], getattr(whole[1], part)[client])
-            assert samples(dataset, getattr(last, part)[client]) == expected
+    assert_same_samples((dataset, last), whole, parts=PARTS[:2])
 
 
 def test_what_a_blind_worker_gets(tmp_path: Any) -> None:
@@ -172,6 +160,6 @@ def test_what_a_blind_worker_gets(tmp_path: Any) -> None:
 
 def test_a_hash_tells_changes_apart() -> None:
     hashes = [data(change)[1].hash for change in ({"exchange": 1.0}, {"shifts": [LABELS]}, {"add_classes": 1})]
-    assert len({*hashes, plain()[1].hash}) == 4
+    assert len({*hashes, data()[1].hash}) == 4
     later = Settings(**{**CELL, "timeline": [{"round": 11, "exchange": 1.0}]})
     assert load_all(later)[1].hash not in hashes

@@ -108,16 +108,6 @@ def test_only_training_samples_count(how: Any, dtype: str) -> None:
         assert abs(seen(first)[np.concatenate(lists.train[:2])].mean()) < 1e-6
 
 
-def test_one_client_is_its_own_pool() -> None:
-    for dtype in ("uint8", "float32"):
-        x = np.random.default_rng(1).integers(0, 255, (24, 3, 2, 2)).astype(dtype)
-        data, partition = problem(x, clients=1)
-        own, lists = normalising.apply(data, partition, "per_client", [0])
-        pooled, same = normalising.apply(data, partition, "pooled", [0])
-        np.testing.assert_allclose(seen(own)[lists.train[0]], seen(pooled)[same.train[0]], atol=1e-6)
-        np.testing.assert_allclose(seen(own)[lists.test[0]], seen(pooled)[same.test[0]], atol=1e-6)
-
-
 @pytest.mark.parametrize("how", ["per_client", "pooled"])
 def test_missing_numbers_become_the_mean_of_the_same_samples(how: Any) -> None:
     """After normalisation that is 0; columns of categories stay as they are."""
@@ -188,19 +178,13 @@ def test_the_cell_records_it_and_a_kept_model_takes_raw_samples(tmp_path: Path) 
         torch.testing.assert_close(logits, expected)
 
 
-def test_tokens_have_no_units(tmp_path: Path) -> None:
+def test_what_has_no_units_or_no_owner_is_refused(tmp_path: Path) -> None:
+    """Also later: `bench evaluate` asks after the run, and would take raw numbers for normalised ones."""
     with pytest.raises(UserError, match="tokens"):
         load_all(Settings(method="fedavg", dataset="markov", partition="iid", normalise="pooled"))
-
-
-def test_tests_without_an_owner_are_refused() -> None:
     settings = {"method": "fedavg", "alpha": 1, "normalise": "per_client", "tests": ["corrupted"]}
     with pytest.raises(UserError, match="normalise: per_client"):
         bench.Settings(**settings)
-
-
-def test_samples_of_nobody_are_refused_also_later(tmp_path: Path) -> None:
-    """`bench evaluate` asks after the run; raw numbers would be taken for normalised ones."""
     grid = cell(tmp_path / "sites.npz", normalise="per_client")
     data, _, _ = load_all(bench.load_grid(grid).cells[0])
     with pytest.raises(UserError, match="are no client's, and under `normalise: per_client`"):

@@ -9,10 +9,8 @@ import pytest
 
 from bench.data import Dataset
 from bench.errors import UserError
-from bench.federation.cell_data import load_dataset, load_partition
-from bench.samples.division import make_partition
-from bench.settings import Settings
 from datasets.tables import table
+from tests.datasets.helpers import divide
 from tests.warm import PATIENCE, Start
 
 
@@ -39,9 +37,7 @@ def test_the_rows_that_a_table_names_are_the_tests() -> None:
     assert data.features == ("age",)
     assert data.mean == pytest.approx((rows["age"][rows["part"] == "train"].mean(),))
     for seed in (0, 1):
-        partition = make_partition(
-            data, "natural", clients=2, alpha=None, seed=seed, protocol="honest", validation_share=0.2, options={}
-        )
+        partition = divide(data, clients=2, seed=seed)
         assert sorted(np.concatenate(partition.test).tolist()) == list(range(data.n_train, 120))
 
 
@@ -84,17 +80,6 @@ def test_a_site_without_tests_or_without_training_is_noted() -> None:
         changed = rows.assign(part=rows["part"].where(rows["site"] != site, part))
         assert any(note in text for text in read(changed).notes)
         assert not any(note in text for text in read(rows).notes)
-
-
-def test_a_grid_names_the_column(tmp_path: Path) -> None:
-    frame().to_csv(tmp_path / "t.csv", index=False)
-    columns = {"path": str(tmp_path / "t.csv"), "label_column": "ill", "site_column": "site", "part_column": "part"}
-    options = {**columns, "leave_out": ["year"]}
-    settings = Settings(method="local", dataset="csv", dataset_options=options, partition="natural", clients=2)
-    dataset = load_dataset(settings, tmp_path)
-    tests = [dataset.rows[at].tolist() for at in load_partition(settings, dataset).test if dataset.rows is not None]
-    rows = frame()
-    assert tests == [np.flatnonzero((rows["part"] == "test") & (rows["site"] == site)).tolist() for site in (0, 1)]
 
 
 @pytest.mark.long

@@ -12,16 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from bench.data import Dataset, Indices, Partition
+from bench.data import Dataset, Partition
 from bench.errors import UserError
-from bench.federation.cell_data import load_dataset, load_partition
-from bench.plugin import DATASETS
 from bench.results.portrait import portrait, remarks
 from bench.samples import normalising
-from bench.samples.division import make_partition
 from bench.samples.subjects import most_frequent, split_off_validation
-from bench.settings import Settings
 from datasets.tables import table
+from tests.datasets.helpers import divide, load_from, load_npz
 
 
 def frame(seed: int = 0, patients: int = 90, most: int = 6, shared: int = 0) -> pd.DataFrame:
@@ -40,11 +37,6 @@ def frame(seed: int = 0, patients: int = 90, most: int = 6, shared: int = 0) -> 
 
 def read(rows: pd.DataFrame, **options: Any) -> Dataset:
     return table(rows, label="outcome", site="site", **{"subject": "patient", **options})
-
-
-def divided(data: Dataset, name: str = "natural", seed: int = 0, **arguments: Any) -> Partition:
-    given = {"clients": 3, "alpha": None, "protocol": "honest", "validation_share": 0.25, "options": {}, **arguments}
-    return make_partition(data, name, seed=seed, **given)
 
 
 def sides(data: Dataset, partition: Partition) -> tuple[set[int], set[int], set[int]]:
@@ -70,15 +62,15 @@ def test_no_subject_is_on_two_sides(
     """Under any partition, of which some give a subject's rows to several clients; no sample is lost or doubled."""
     data = read(frame(seed, patients, most, shared))
     name, alpha = division
-    partition = divided(data, name, seed, alpha=alpha, clients=len(data.group_names))
+    clients = len(data.group_names)
+    partition = divide(data, name, clients, seed, alpha=alpha)
     trained, validated, tested = sides(data, partition)
     assert not trained & validated
     assert not trained & tested
     assert not validated & tested
     dealt = np.concatenate([*partition.train, *partition.validation])
     assert sorted(dealt.tolist()) == list(range(data.n_train))
-    again = divided(data, name, seed, alpha=alpha, clients=len(data.group_names))
-    assert again.hash == partition.hash
+    assert divide(data, name, clients, seed, alpha=alpha).hash == partition.hash
     for client, indices in enumerate(partition.train):
         assert len(indices) or not len(partition.validation[client])
 
@@ -91,7 +83,7 @@ def test_a_quarter_of_each_site_s_patients_is_for_tests_whatever_the_seed() -> N
     tested = set(rows["patient"].iloc[data.rows[data.n_train :]])
     for _, members in patients.groupby(["site", "outcome"]):
         assert len(tested & set(members.index)) == int(0.25 * len(members) + 0.5)
-    first, other = divided(data, seed=0), divided(data, seed=1)
+    first, other = divide(data, seed=0), divide(data, seed=1)
     assert [at.tolist() for at in first.test] == [at.tolist() for at in other.test]
     assert sides(data, first)[1] != sides(data, other)[1]
 
@@ -131,27 +123,6 @@ def test_the_most_frequent_value_is_counted(pairs: list[tuple[int, str]]) -> Non
         assert here.count(str(names[place])) == max(here.count(value) for value in here)
 
 
-def nearest(data: Dataset, train: Indices, test: Indices) -> float:
-    """Accuracy of the nearest neighbour, which knows again what it has seen."""
-    distances = ((data.x[test][:, None] - data.x[train][None]) ** 2).sum(axis=2)
-    return float((data.y[train][distances.argmin(axis=1)] == data.y[test]).mean())
-
-
-def test_a_patient_who_is_known_again_is_no_success() -> None:
-    """Nothing but the patient tells the outcome: with rows of one on both sides it seems known, else not."""
-    rows = frame(patients=300)
-    accuracy = {}
-    for subject in ("", "patient"):
-        data = read(rows, subject=subject, leave_out=() if subject else ("patient",))
-        partition = divided(data)
-        train, validation, test = (
-            np.concatenate(part) for part in (partition.train, partition.validation, partition.test)
-        )
-        accuracy[subject] = nearest(data, train, test), nearest(data, train, validation)
-    assert min(accuracy[""]) > 0.75
-    assert 0.35 < min(accuracy["patient"]) <= max(accuracy["patient"]) < 0.65
-
-
 def test_the_column_is_no_feature_and_copies_have_their_subjects() -> None:
     rows = frame()
     data = read(rows)
@@ -162,7 +133,7 @@ def test_the_column_is_no_feature_and_copies_have_their_subjects() -> None:
     assert data.rows is not None
     of_rows = rows["patient"].iloc[data.rows].to_numpy()
     assert len(set(zip(data.subjects.tolist(), of_rows, strict=True))) == len(set(of_rows)) == data.subjects.max() + 1
-    partition = divided(data)
+    partition = divide(data)
     copies, seen = normalising.apply(data, partition, "per_client", range(3))
     assert copies.subjects is not None
     for own, original in zip(seen.test, partition.test, strict=True):
@@ -172,33 +143,36 @@ def test_the_column_is_no_feature_and_copies_have_their_subjects() -> None:
     assert part.subjects.tolist() == data.subjects[:5].tolist()
 
 
-SHARES = {"options": {"shares": [0.6, 0.2, 0.2]}}
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "shares": ({**SHARES, "name": "iid"}, "puts rows of .* on both sides, such as .* leave out `shares`"),
-    "shares of a sweep": ({**SHARES, "name": "iid", "protocol": "tuning"}, "on both sides"),
-    "shares of the paper's protocol": ({**SHARES, "name": "iid", "protocol": "paper"}, "on both sides"),
-    "own tests": ({"name": "classes", "options": {"k": 2}}, "partition 'classes' puts rows"),
-}
+SHARES: dict[str, Any] = {"shares": [0.6, 0.2, 0.2]}
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_partitions_that_would_part_a_subject_are_refused(case: str) -> None:
-    arguments, message = REFUSED[case]
+@pytest.mark.parametrize(
+    ("name", "protocol", "options", "message"),
+    [
+        ("iid", "honest", SHARES, "puts rows of .* on both sides, such as .* leave out `shares`"),
+        ("iid", "tuning", SHARES, "on both sides"),
+        ("iid", "paper", SHARES, "on both sides"),
+        ("classes", "honest", {"k": 2}, "partition 'classes' puts rows"),
+    ],
+)
+def test_partitions_that_would_part_a_subject_are_refused(
+    name: str, protocol: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
-        divided(read(frame()), **arguments)
+        divide(read(frame()), name, protocol=protocol, **options)
 
 
 @pytest.mark.parametrize("protocol", ["honest", "paper"])
 def test_shares_divide_each_site_s_subjects(protocol: str) -> None:
     data = read(frame(patients=300))
-    first, other = (divided(data, seed=seed, protocol=protocol, **SHARES) for seed in (0, 1))
+    first, other = (divide(data, seed=seed, protocol=protocol, **SHARES) for seed in (0, 1))
     for partition in (first, other):
         assert [len(numbers) for numbers in sides(data, partition)] == [180, 60, 60]
     same = [at.tolist() for at in first.test] == [at.tolist() for at in other.test]
     assert same == (protocol == "honest")
     assert sides(data, first)[1] != sides(data, other)[1]
     with pytest.raises(UserError, match="leave out `shares`"):
-        divided(read(frame(patients=300, shared=60)), protocol=protocol, **SHARES)
+        divide(read(frame(patients=300, shared=60)), protocol=protocol, **SHARES)
 
 
 def test_what_is_wrong_with_the_column_is_said() -> None:
@@ -244,17 +218,11 @@ def test_a_site_s_test_says_no_more_than_its_subjects() -> None:
     rows["patient"] = rows["site"] + rows["patient"].astype(str)
     for subject, independent in (("patient", 8), ("", 100)):
         data = read(rows, subject=subject, leave_out=() if subject else ("patient",))
-        sites = portrait(data, divided(data, clients=2))
+        sites = portrait(data, divide(data, clients=2))
         assert [site.test for site in sites] == pytest.approx([100] * 2, abs=4)
         assert [site.within for site in sites] == pytest.approx([98 / independent**0.5] * 2, rel=0.02)
         small = " ".join(remarks(sites, data.classes, by_subject=bool(subject)))
         assert ("those of a subject counted as alike: A" in small) == bool(subject)
-
-
-def npz(folder: Path, **arrays: Any) -> Dataset:
-    np.savez(folder / "mine.npz", **arrays)
-    data: Dataset = DATASETS.get("npz")(data_root=folder, download=False, path=str(folder / "mine.npz"))
-    return data
 
 
 def test_windows_of_recordings_in_an_npz_file(tmp_path: Path) -> None:
@@ -262,19 +230,15 @@ def test_windows_of_recordings_in_an_npz_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     recording = np.repeat([f"r{number}" for number in range(40)], 5)
     arrays = {"train_series": rng.normal(size=(200, 3, 8)), "train_labels": np.repeat(np.arange(40) % 2, 5)}
-    data = npz(tmp_path, **arrays, subjects=recording, groups=np.repeat(np.arange(2), 100))
+    data = load_npz(tmp_path, **arrays, subjects=recording, groups=np.repeat(np.arange(2), 100))
     assert data.n_train == 150
-    trained, validated, tested = sides(data, divided(data, clients=2))
+    trained, validated, tested = sides(data, divide(data, clients=2, validation_share=0.25))
     assert (len(trained), len(validated), len(tested)) == (22, 8, 10)
-    parts = {
-        "train_series": arrays["train_series"][:150], "train_labels": arrays["train_labels"][:150],
-        "test_series": arrays["train_series"][150:], "test_labels": arrays["train_labels"][150:],
-    }  # fmt: skip
-    assert npz(tmp_path, **parts, subjects=recording).n_train == 150
+    parts = {name: array[:150] for name, array in arrays.items()}
+    parts |= {name.replace("train", "test"): array[150:] for name, array in arrays.items()}
+    assert load_npz(tmp_path, **parts, subjects=recording).n_train == 150
     with pytest.raises(UserError, match="both have samples of 1 of 39 subjects, such as 'r0'"):
-        npz(tmp_path, **parts, subjects=np.where(recording == "r39", "r0", recording))
-    with pytest.raises(UserError, match=r"'subjects' is .* one integer or text for each of the 200 samples"):
-        npz(tmp_path, **arrays, subjects=recording[:7])
+        load_npz(tmp_path, **parts, subjects=np.where(recording == "r39", "r0", recording))
 
 
 def folder(
@@ -288,12 +252,7 @@ def folder(
         for number in range(pictures):
             pixels = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(directory / name.format(patient, number))
-    return folder_of(place, groups=True, **options)
-
-
-def folder_of(place: Path, **options: Any) -> Dataset:
-    data: Dataset = DATASETS.get("image_folder")(data_root=place, download=False, path=str(place), **options)
-    return data
+    return load_from("image_folder", place, groups=True, **options)
 
 
 @pytest.mark.parametrize("expression", ["patient[0-9]+", "(?:ill|well)/patient([0-9]+)_", "^([^/]+)/.*(patient[0-9]+)"])
@@ -301,10 +260,8 @@ def test_pictures_of_a_patient_are_told_by_their_paths(tmp_path: Path, expressio
     data = folder(tmp_path, subject=expression)
     assert data.subjects is not None
     assert np.bincount(data.subjects).tolist() == [3] * 40
-    trained, validated, tested = sides(data, divided(data, clients=2))
-    assert (len(trained | validated), len(tested)) == (30, 10)
-    assert not trained & validated
-    assert not (trained | validated) & tested
+    trained, validated, tested = sides(data, divide(data, clients=2))
+    assert (len(trained | validated), len(tested), len(trained | validated | tested)) == (30, 10, 40)
     assert any("the pictures are of 40 subjects, up to 3 of one" in note for note in data.notes)
     assert not any("if they say of whom" in note for note in data.notes)
 
@@ -314,17 +271,17 @@ def test_a_patient_in_both_parts_or_both_classes_is_one(tmp_path: Path) -> None:
     expression = "^([^/]+)/.*(patient[0-9]+)"
     folder(tmp_path / "train", patients=8)
     folder(tmp_path / "test", patients=8, name="patient9{}_{}.png")
-    data = folder_of(tmp_path, groups=True, subject=expression)
+    data = load_from("image_folder", tmp_path, groups=True, subject=expression)
     assert (data.n_train, len(data.y)) == (24, 48)
     first = tmp_path / "train" / "site0" / "ill" / "patient2_0.png"
     shutil.copy(first, tmp_path / "train" / "site0" / "well" / "patient2_8.png")
     shutil.copy(first, tmp_path / "train" / "site1" / "well" / "patient2_8.png")
-    data = folder_of(tmp_path, groups=True, subject=expression)
+    data = load_from("image_folder", tmp_path, groups=True, subject=expression)
     assert data.subjects is not None
     assert sorted(np.bincount(data.subjects[: data.n_train]).tolist())[-2:] == [3, 4]
     shutil.copy(first, tmp_path / "test" / "site0" / "well" / "patient2_7.png")
     with pytest.raises(UserError, match=r"both have samples of 1 of .* subjects, such as 'site0 patient2'"):
-        folder_of(tmp_path, groups=True, subject=expression)
+        load_from("image_folder", tmp_path, groups=True, subject=expression)
 
 
 def test_an_expression_that_finds_no_patient_is_refused(tmp_path: Path) -> None:
@@ -360,14 +317,3 @@ def test_names_that_may_tell_patients_are_hinted_at(tmp_path: Path, name: str, p
 def test_other_names_are_not(tmp_path: Path, arguments: dict[str, Any]) -> None:
     """A number for each picture, and the few of a camera or a day."""
     assert not any("if they say of whom" in note for note in folder(tmp_path, **arguments).notes)
-
-
-def test_a_grid_names_the_column(tmp_path: Path) -> None:
-    frame().to_csv(tmp_path / "t.csv", index=False)
-    columns = {
-        "path": str(tmp_path / "t.csv"), "label_column": "outcome", "site_column": "site", "subject_column": "patient",
-    }  # fmt: skip
-    cell = Settings(method="local", dataset="csv", dataset_options=columns, partition="natural", clients=3)
-    dataset = load_dataset(cell, tmp_path)
-    trained, validated, tested = sides(dataset, load_partition(cell, dataset))
-    assert len(trained | validated | tested) == 90
