@@ -54,33 +54,48 @@ RULES = [
     ("mix", {"alpha": 0.1, "iid": 0.3}),
     ("balanced_dirichlet", {"alpha": 0.1}),
     ("superclasses", {"k": 1}),
+    ("iid", {}),
+    ("dirichlet", {"alpha": 0.5, "balanced": True}),
+    ("dirichlet", {"alpha": 0.01, "top_up": 4}),
+    ("classes", {"k": 3}),
+    ("classes", {"k": 5, "same_classes": True, "test_share": 0.5}),
 ]
 labels = st.lists(st.integers(0, 5), min_size=40, max_size=90).map(lambda one: [*range(6), *one])
 
 
-@given(labels, labels, st.sampled_from(RULES), st.integers(3, 8), st.integers(0, 3), st.booleans())
-@settings(max_examples=120, deadline=None)
+@given(
+    labels, labels, st.sampled_from(RULES), st.integers(3, 8), st.integers(0, 3),
+    st.sampled_from([None, [0.6, 0.2, 0.2], [[0.1, 0.3, 0.4], 0.1, 0.5]]),
+)  # fmt: skip
+@settings(max_examples=200, deadline=None)
 def test_every_sample_has_one_place(
-    train: list[int], test: list[int], rule: tuple[str, Any], clients: int, seed: int, shares: bool
+    train: list[int], test: list[int], rule: tuple[str, Any], clients: int, seed: int, shares: Any
 ) -> None:
     """All are dealt out, once; the same seed deals them the same way; trials have none that is tested."""
     name, options = rule
     data = labelled(train, test)
-    more = {"shares": [0.6, 0.2, 0.2]} if shares else {}
+    own_tests = shares is not None or name == "classes"
+    more = {"shares": shares} if shares and name != "classes" else {}
     found = make(data, name, clients, seed, **options, **more)
-    everything = np.concatenate(dealt(found, tests=shares))
+    everything = np.concatenate(dealt(found, tests=own_tests))
     assert len(set(everything.tolist())) == len(everything)
-    whole = len(data.y) if shares else data.n_train
+    whole = len(data.y) if more else data.n_train
     assert set(everything.tolist()) <= set(range(whole))
-    if shares:
-        assert len(everything) >= whole - 3 * clients  # rounding of three shares
-    else:
+    assert (len(found.global_test) == 0) == own_tests  # the generic model is then tested on the union
+    if not own_tests:
         assert len(everything) == whole
+    elif shares == [0.6, 0.2, 0.2] and more:
+        assert len(everything) >= whole - 3 * clients  # rounding of three shares
     assert found.hash == make(data, name, clients, seed, **options, **more).hash
     trial = make(data, name, clients, seed + 10, protocol="tuning", **options, **more)
-    seen = np.concatenate([*trial.train, *trial.validation])
-    assert not set(seen.tolist()) & set(np.concatenate([*found.test, found.global_test]).tolist())
-    without_tests(data, trial)
+    trained = np.concatenate([*trial.train, *trial.validation])
+    assert not set(trained.tolist()) & set(np.concatenate([*found.test, found.global_test]).tolist())
+    if not len(trained):
+        return
+    smaller, seen = without_tests(data, trial)
+    assert len(smaller.y) == smaller.n_train == len(trained)
+    for one, other in zip((*trial.train, *trial.validation), (*seen.train, *seen.validation), strict=True):
+        assert np.array_equal(data.y[one], smaller.y[other])
 
 
 def test_shards_hold_at_most_k_stretches_of_the_sorted_labels() -> None:

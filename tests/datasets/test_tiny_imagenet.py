@@ -3,18 +3,12 @@
 import hashlib
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from bench.data import Dataset
 from bench.errors import UserError
-from bench.federation.cell_data import load_public
-from bench.plugin import DATASETS
-from bench.settings import Settings
 from datasets import tiny_imagenet
-from datasets.assemble import assemble
 from tests.datasets.helpers import load, paint
 
 WNIDS = ["n02124075", "n01443537"]  # in no order, as in the archive
@@ -53,20 +47,6 @@ def test_resized_once_and_read_from_the_file(root: Path) -> None:
     assert (root / "tiny-imagenet-200-32.images.npy").stat().st_size > 27 * 3 * 32**2
     assert small.checksum == again.checksum != load("tinyimagenet", root).checksum
     assert isinstance(small.x.base, np.memmap)
-
-
-def test_as_a_public_set_of_cifar_s_size(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def coloured(*, data_root: Path, download: bool) -> Dataset:
-        return assemble("c", np.zeros((9, 3, 32, 32), np.uint8), np.arange(9) % 3, 6, mean=[0] * 3, std=[1] * 3)
-
-    monkeypatch.setitem(DATASETS._items, "coloured", coloured)
-    options: dict[str, Any] = {"method": "comet", "dataset": "coloured"}
-    cell = Settings(**options, public={"name": "tinyimagenet", "resize": 32, "size": 20})
-    public = load_public(cell, root)
-    assert public is not None
-    assert public.x.shape == (20, 3, 32, 32)
-    with pytest.raises(UserError, match=r"'tinyimagenet' has samples of shape \(3, 64, 64\), the clients' data of"):
-        load_public(Settings(**options, public={"name": "tinyimagenet"}), root)
 
 
 def test_what_is_missing_is_named(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.errors import UserError
-from bench.federation.cell_data import load_public
-from bench.settings import Settings
 from datasets import watch
 from datasets.watch import CHECKSUM, Recordings, cut_windows
 from tests.datasets.helpers import load
@@ -44,16 +42,6 @@ def test_a_window_is_of_one_recording_and_overlaps_no_other(lengths: list[int], 
         assert (np.diff(cut.place[cut.people == number]) > 0).all()  # in time
     assert cut.place.min() > 0
     assert cut.place.max() < 1
-
-
-def public(root: Path, **clients: object) -> int:
-    """How many samples the default `part: between` gives to clients with these options."""
-    settings = Settings(
-        method="fedmd", dataset="watch", dataset_options=clients, partition="natural", model="har_cnn", clients=10,
-        public={"name": "watch", "part": "between"},
-    )  # fmt: skip
-    samples = load_public(settings, root)
-    return 0 if samples is None else len(samples.y)
 
 
 needs_recordings = pytest.mark.skipif(watch._packed() is None, reason="the package seglearn is not installed")
@@ -128,10 +116,3 @@ def test_windows_that_leave_no_part_are_refused(tmp_path: Path) -> None:
         load("watch", tmp_path, window=2000)
     with pytest.raises(UserError, match="leave no windows of 64 readings"):
         load("watch", tmp_path, part="between", shares=(0.6, 0.4))
-
-
-@needs_recordings
-def test_windows_between_the_parts_are_public_unless_clients_have_other_shares(tmp_path: Path) -> None:
-    assert public(tmp_path) == len(load("watch", tmp_path, part="between").y)
-    with pytest.raises(UserError, match=r"is the clients' data read in another way: (\d+) of its \1 training samples"):
-        public(tmp_path, shares=[0.5, 0.4])
