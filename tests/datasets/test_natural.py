@@ -1,6 +1,5 @@
 """Clients that are groups of the data: people, hospitals, domains."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from bench.runs.plan import plan, planned_remarks
 from bench.settings import BY_GROUPS, Settings
 from datasets.assemble import assemble
 from tests.datasets.helpers import divide, group_of_each, load_from, load_npz, paint
-from tests.warm import PATIENCE, Start
 
 
 def of_groups(train: list[int], test: list[int]) -> Dataset:
@@ -215,21 +213,3 @@ def test_a_folder_level_of_groups(tmp_path: Path) -> None:
     assert group_of_each(data) == ["cam10" if s <= 4 else "cam9" for s in shades]
     assert [data.classes[y] for y in data.y] == ["dog" if s <= 12 else "cat" for s in shades]
     assert divide(data, clients=2).names == ("cam10", "cam9")
-
-
-@pytest.mark.long
-def test_the_command_runs_natural_clients(start_in: Start, tmp_path: Path) -> None:
-    """With a held-out group, whose scores are those of a new client."""
-    np.savez(tmp_path / "mine.npz", **arrays(np.arange(60) // 15))
-    (tmp_path / "grid.yaml").write_text(
-        "methods: [fedavg, local]\ndatasets: [{name: npz, path: mine.npz}]\npartition: natural\n"
-        "partition_options: {held_out: [2], min_samples: 5, pooled: true}\n"
-        "clients: 3\nnew_clients: 1\nrounds: 2\nmodel: logistic\n"
-    )
-    with start_in(["run", "--grid", "grid.yaml", "--out", "out", "--no-tracking"], tmp_path) as process:
-        _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, err
-    files = list(tmp_path.glob("out/**/partition.json"))
-    assert len(files) == 2
-    assert json.loads(files[0].read_text())["names"][2] == "2"
-    assert all("new0,2,test" in (file.parent / "clients.csv").read_text() for file in files)

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench
-from bench.config.identity import cell_id, declared_checksum
 from bench.data import Array, Dataset
 from bench.engine.device_data import Pool
 from bench.errors import UserError
@@ -452,23 +451,6 @@ def test_oddities_are_noted(kind: str) -> None:
 def test_a_sound_table_has_no_notes() -> None:
     notes = table(frame().dropna(), label="outcome", site="hospital").notes
     assert ["the labels that occur are its classes" in note for note in notes] == [True]
-
-
-def test_ids_depend_on_content_and_options(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    path, copy = write(tmp_path, frame(), "a.csv"), write(tmp_path / "other", frame(), "b.csv")
-    changed_file = write(tmp_path, frame(seed=1), "c.csv")
-
-    def identity(path: Path, **options: Any) -> str:
-        cell = bench.Settings(
-            method="local", dataset="csv", dataset_options={"path": str(path), **OPTIONS, **options},
-            partition="natural", clients=3,
-        )  # fmt: skip
-        return cell_id(cell, declared_checksum(cell))
-
-    assert identity(path) == identity(copy)
-    others = {identity(changed_file), identity(path, leave_out=["age"]), identity(path, categories=["sex"])}
-    assert len({identity(path), identity(path, site_column=""), *others}) == 5
 
 
 def test_a_frame_is_a_data_set_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -92,9 +92,3 @@ def test_the_command_takes_the_column(start_in: Start, tmp_path: Path) -> None:
     rows = frame()
     for site in (0, 1):
         assert f'"test": {((rows["part"] == "test") & (rows["site"] == site)).sum()}' in out
-    rows.assign(part=rows["part"].where(rows["site"] == 0, "test")).to_csv(tmp_path / "t.csv", index=False)
-    with start_in(["data", "t.csv", *columns], tmp_path) as process:
-        out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, err
-    assert "t: 1 client by partition 'natural'" in out
-    assert "site 1 has no row to train on" in out
