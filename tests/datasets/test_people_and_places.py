@@ -1,4 +1,4 @@
-"""Data sets that say of whom their samples are, from small files in the official layout."""
+"""Data sets of people and places, such as LEAF's, from small files in the official layout."""
 
 import json
 from pathlib import Path
@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from bench.data import TokenShape
 from bench.errors import UserError
+from datasets.leaf import ALPHABET
 from tests.datasets.helpers import divide, group_of_each, load, paint
 
 
-def leaf(root: Path, part: str, users: dict[str, tuple[Any, Any]], name: str = "all_data_0.json") -> Path:
-    flat = {user: (x.reshape(len(x), -1).tolist(), y) for user, (x, y) in users.items()}
-    return leaf_file(root / "femnist", part, flat, name)
-
-
 def leaf_file(root: Path, part: str, users: dict[str, tuple[Any, Any]], name: str = "all_data_0.json") -> Path:
+    """A file as LEAF's scripts write it; of each user inputs and labels."""
     folder = root / "data" / part
     folder.mkdir(parents=True, exist_ok=True)
     own = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
@@ -33,9 +31,10 @@ def images(n: int, seed: int) -> Any:
 def test_femnist_in_leaf_s_files(tmp_path: Path) -> None:
     """Two files of writers; each writer's test is the writer's own."""
     x = images(9, 0)
-    leaf(tmp_path, "train", {"f01": (x[:3], [0, 10, 61]), "f02": (x[3:5], [1, 2])})
-    leaf(tmp_path, "train", {"f03": (x[5:6], [4])}, "all_data_1.json")
-    leaf(tmp_path, "test", {"f02": (x[6:7], [3]), "f01": (x[7:9], [5, 6])})
+    flat, folder = x.reshape(9, -1).tolist(), tmp_path / "femnist"
+    leaf_file(folder, "train", {"f01": (flat[:3], [0, 10, 61]), "f02": (flat[3:5], [1, 2])})
+    leaf_file(folder, "train", {"f03": (flat[5:6], [4])}, "all_data_1.json")
+    leaf_file(folder, "test", {"f02": (flat[6:7], [3]), "f01": (flat[7:9], [5, 6])})
     data = load("femnist", tmp_path)
     np.testing.assert_array_equal(data.x[:, 0], np.rint(255 * x))
     assert data.y.tolist() == [0, 10, 61, 1, 2, 4, 3, 5, 6]
@@ -45,7 +44,7 @@ def test_femnist_in_leaf_s_files(tmp_path: Path) -> None:
     assert [one.tolist() for one in found.test] == [[7, 8], [6], []]
 
 
-LINE = "a" * 80
+LINE = "to be, or not to be: that is the question: whether 'tis nobler in the mind to su"
 SAMPLES: dict[str, tuple[Any, Any]] = {  # of one user of each of LEAF's sets: two inputs, two labels
     "femnist": (images(2, 0).reshape(2, -1).tolist(), [3, 61]),
     "shakespeare": ([LINE, LINE], ["b", "c"]),
@@ -80,32 +79,58 @@ def test_users_without_samples_in_a_part(name: str, tmp_path: Path) -> None:
     assert sizes(4, shares=[0.5, 0, 0.5]) == cut
 
 
+def test_shakespeare_in_leaf_s_files(tmp_path: Path) -> None:
+    """A character's number is its place among LEAF's 80; a role's tests are its own."""
+    assert (len(LINE), len(ALPHABET), len(set(ALPHABET))) == (80, 80, 80)
+    users = {"HAMLET": ([LINE, LINE[1:] + "f"], ["f", "f"]), "GHOST": (["}" * 80], ["\n"])}
+    leaf_file(tmp_path / "shakespeare", "train", users)
+    leaf_file(tmp_path / "shakespeare", "test", {"HAMLET": ([LINE[2:] + "ff"], ["e"])})
+    data = load("shakespeare", tmp_path)
+    assert "share 79 of their 80 characters" in data.notes[0]
+    assert (data.shape, data.n_train, data.num_classes) == (TokenShape(80, 80), 3, 80)
+    assert "".join(ALPHABET[token] for token in data.x[3]) == LINE[2:] + "ff"
+    assert [data.classes[label] for label in data.y] == ["f", "f", "\n", "e"]
+    assert (data.x[2].tolist(), ALPHABET[0], ALPHABET[79]) == ([79] * 80, "\n", "}")
+    assert group_of_each(data) == ["HAMLET", "HAMLET", "GHOST", "HAMLET"]
+
+
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_a_part_in_which_nobody_has_samples_is_refused(part: str, tmp_path: Path) -> None:
     for each in ("train", "test"):
         leaf_file(tmp_path / "femnist", each, {"a": ([], []) if each == part else SAMPLES["femnist"]})
     with pytest.raises(UserError, match=f"no user has samples in .*data/{part}; make the files again"):
         load("femnist", tmp_path)
-    leaf_file(tmp_path / "femnist", part, {"a": ([], [1])})
-    with pytest.raises(UserError, match="user a: 0 images, 1 labels"):
-        load("femnist", tmp_path)
-
-
-def test_femnist_refusals(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no JSON files; make them with LEAF"):
-        load("femnist", tmp_path)
-    leaf(tmp_path, "test", {"a": (images(1, 0), [0])})
-    for x, y, message in (
-        (images(2, 0), [0], "user a: 2 images, 1 labels"),
-        (2 + images(1, 0), [0], "outside 0"),
-        (images(1, 0)[:, :5], [0], "not in LEAF's format"),
-    ):
-        leaf(tmp_path, "train", {"a": (x, y)})
-        with pytest.raises(UserError, match=message):
-            load("femnist", tmp_path)
-    leaf(tmp_path, "train", {}).write_text("{}")
+    leaf_file(tmp_path / "femnist", part, {}).write_text("{}")
     with pytest.raises(UserError, match="KeyError: 'users'"):
         load("femnist", tmp_path)
+
+
+PIXELS = [0.5] * 784
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "y", "message"),
+    [
+        ("femnist", [], [1], "user a: 0 images, 1 labels"),
+        ("femnist", [PIXELS, PIXELS], [0], "user a: 2 images, 1 labels"),
+        ("femnist", [[2.5] * 784], [0], "outside 0"),
+        ("femnist", [PIXELS[:140]], [0], "not in LEAF's format"),
+        ("shakespeare", [LINE], ["é"], "user a: 'é' is none of LEAF's 80 characters"),
+        ("shakespeare", [LINE[:-1] + "€"], ["a"], "'€' is none"),
+        ("shakespeare", [LINE[:-1]], ["a"], "has not 80 characters"),
+        ("shakespeare", [LINE], ["a", "b"], "1 texts and 2 characters"),
+        ("shakespeare", [LINE], ["ab"], "not in LEAF's format"),
+        ("sent140", [[0, 0, 0, "u", "x"]], [4], "1 samples, 1 labels, or a label that is neither 0 nor 1"),
+        ("sent140", [["short"]], [1], "not in LEAF's format"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused(name: str, x: Any, y: Any, message: str, tmp_path: Path) -> None:
+    leaf_file(tmp_path / name, "test", {"b": SAMPLES[name]})
+    with pytest.raises(UserError, match="has no JSON files; make them with LEAF"):
+        load(name, tmp_path)
+    leaf_file(tmp_path / name, "train", {"a": (x, y)})
+    with pytest.raises(UserError, match=message):
+        load(name, tmp_path)
 
 
 def emnist_file(root: Path, **changed: Any) -> Path:
@@ -230,12 +255,6 @@ def test_sent140_in_leaf_s_files(tmp_path: Path) -> None:
     data = load("sent140", tmp_path, vocabulary=4, length=4)
     assert data.x.tolist() == [[2, 2, 3, 0], [1, 3, 2, 0], [1, 2, 3, 0]]  # good: 2, day: 3, others unknown
     assert (data.y.tolist(), data.n_train, data.group_names, data.vocabulary) == ([1, 0, 1], 2, ("ann",), 4)
-    leaf_file(tmp_path / "sent140", "test", {"ann": ([row("x")], [4])})
-    with pytest.raises(UserError, match="user ann: 1 samples, 1 labels, or a label that is neither 0 nor 1"):
-        load("sent140", tmp_path)
-    leaf_file(tmp_path / "sent140", "test", {"ann": ([["short"]], [1])})
-    with pytest.raises(UserError, match="not in LEAF's format"):
-        load("sent140", tmp_path)
 
 
 def test_celeba_in_leaf_s_files(tmp_path: Path) -> None:

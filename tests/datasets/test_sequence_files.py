@@ -1,6 +1,5 @@
 """Public data sets of series and texts, from small files in the published layout."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from bench.data import TokenShape
 from bench.errors import UserError
 from datasets.har import SIGNALS
-from datasets.leaf import ALPHABET
 from datasets.pamap2 import CHANNELS
 from tests.datasets.helpers import divide, group_of_each, load
 
@@ -92,52 +90,6 @@ def test_har_refusals(tmp_path: Path) -> None:
     signal.unlink()
     with pytest.raises(UserError, match=r"body_gyro_y_train\.txt cannot be read"):
         load("har", tmp_path)
-
-
-def write_leaf(root: Path, part: str, users: dict[str, tuple[list[str], list[str]]]) -> None:
-    folder = root / "shakespeare" / "data" / part
-    folder.mkdir(parents=True, exist_ok=True)
-    own = {user: {"x": x, "y": y, "raw": ""} for user, (x, y) in users.items()}
-    sizes = [len(y) for _, y in users.values()]
-    (folder / f"all_data_{part}_9.json").write_text(
-        json.dumps({"users": list(users), "num_samples": sizes, "user_data": own, "hierarchies": ["play"] * len(users)})
-    )
-
-
-LINE = "to be, or not to be: that is the question: whether 'tis nobler in the mind to su"
-
-
-def test_shakespeare_in_leaf_s_files(tmp_path: Path) -> None:
-    """A character's number is its place among LEAF's 80; a role's tests are its own."""
-    assert (len(LINE), len(ALPHABET), len(set(ALPHABET))) == (80, 80, 80)
-    write_leaf(tmp_path, "train", {"HAMLET": ([LINE, LINE[1:] + "f"], ["f", "f"]), "GHOST": (["}" * 80], ["\n"])})
-    write_leaf(tmp_path, "test", {"HAMLET": ([LINE[2:] + "ff"], ["e"])})
-    data = load("shakespeare", tmp_path)
-    assert "share 79 of their 80 characters" in data.notes[0]
-    assert (data.shape, data.n_train, data.num_classes) == (TokenShape(80, 80), 3, 80)
-    assert "".join(ALPHABET[token] for token in data.x[3]) == LINE[2:] + "ff"
-    assert [data.classes[label] for label in data.y] == ["f", "f", "\n", "e"]
-    assert (data.x[2].tolist(), ALPHABET[0], ALPHABET[79]) == ([79] * 80, "\n", "}")
-    assert group_of_each(data) == ["HAMLET", "HAMLET", "GHOST", "HAMLET"]
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
-        ([LINE], ["é"], "user A: 'é' is none of LEAF's 80 characters"),
-        ([LINE[:-1] + "€"], ["a"], "'€' is none"),
-        ([LINE[:-1]], ["a"], "has not 80 characters"),
-        ([LINE], ["a", "b"], "1 texts and 2 characters"),
-        ([LINE], ["ab"], "not in LEAF's format"),
-    ],
-)
-def test_shakespeare_refusals(tmp_path: Path, x: list[str], y: list[str], message: str) -> None:
-    write_leaf(tmp_path, "test", {"B": ([LINE], ["a"])})
-    with pytest.raises(UserError, match="has no JSON files; make them with LEAF"):
-        load("shakespeare", tmp_path)
-    write_leaf(tmp_path, "train", {"A": (x, y)})
-    with pytest.raises(UserError, match=message):
-        load("shakespeare", tmp_path)
 
 
 def write_news(root: Path, part: str, text: str) -> None:
