@@ -14,15 +14,11 @@ from bench.config.grid import load_grid
 from bench.data import Dataset, Own, Partition, without_tests
 from bench.errors import UserError
 from bench.federation.cell_data import apply_shifts, load_partition
-from bench.plugin import SHIFTS, load_file
+from bench.plugin import SHIFTS
 from bench.rng import generator
-from bench.runs.cell import run_cell
-from bench.runs.cell_options import Options
 from bench.samples.shifts import apply
 from bench.settings import Settings, ShiftPart
-from bench.store.tables import read_table
 from datasets.assemble import assemble
-from tests.conftest import ROOT
 from tests.datasets.helpers import divide, load
 from tests.warm import PATIENCE, Start
 
@@ -337,37 +333,3 @@ def test_the_command_runs_shifts_and_shows_them(start_in: Start, tmp_path: Path)
     assert [one["client"] for one in json.loads(files[0].read_text())["clients"]] == [0, 1, 2]
     assert list(tmp_path.glob("out/report/figures/samples_*.png"))
     assert "What clients see" in (tmp_path / "out/report/index.html").read_text()
-
-
-def accuracy(method: str, shift: dict[str, Any], hp: dict[str, Any], folder: Path) -> float:
-    """Of the models that clients use, on their local tests, after ten rounds; the mean of four seeds, because FedAvg's
-    with BatchNorm moves by up to 0.25 where products are rounded in another way."""
-    load_file(ROOT / "docs/examples/shifts/norm_mlp.py")
-    found = []
-    for seed in range(4):
-        cell = Settings(
-            method=method, hp=hp, alpha=1, clients=8, rounds=10, eval_every=10, lr=0.05, momentum=0.5, model="norm_mlp",
-            shifts=(shift,), seed=seed,
-        )  # fmt: skip
-        status = run_cell(cell, folder / f"{method}{seed}", Options(device="cpu"))
-        assert status.state == "done", status.reason
-        rows = read_table(folder / f"{method}{seed}", "metrics")
-        chosen = rows[(rows.metric == "pm") & (rows.split == "test") & (rows.quantity == "accuracy")]
-        found.append(float(chosen[chosen["mean"] == "train_size"]["value"].iloc[-1]))
-    return float(np.mean(found))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "hp", "shift"),
-    [
-        ("hypcluster", {"c": 2}, {"name": "concept_shift", "clusters": 2}),
-        ("ifca", {"k": 2}, {"name": "concept_shift", "clusters": 2}),
-        ("fedbn", {}, {"name": "colours", "groups": 4}),
-    ],
-)
-def test_methods_that_are_made_for_a_shift_are_above_fedavg(
-    method: str, hp: dict[str, Any], shift: dict[str, Any], tmp_path: Path
-) -> None:
-    """Slow: eight trainings."""
-    assert accuracy(method, shift, hp, tmp_path) > accuracy("fedavg", shift, {}, tmp_path) + 0.1
