@@ -30,11 +30,6 @@ def of_groups(train: list[int], test: list[int]) -> Dataset:
     return assemble("toy", x, y, len(train), mean=[0], std=[1], classes="ab", groups=raw)
 
 
-def owners(dataset: Dataset, lists: Any) -> list[set[str]]:
-    assert dataset.groups is not None
-    return [{dataset.group_names[g] for g in dataset.groups[one]} for one in lists]
-
-
 TOY = of_groups([0] * 10 + [1] * 20 + [2] * 6 + [3] * 14, [0] * 4 + [1] * 4 + [3] * 2)
 
 
@@ -65,7 +60,8 @@ def test_clients_are_groups(
         assert "in the test part" in str(error)  # noqa: PT017
         return
     parts = [np.concatenate(own) for own in zip(found.train, found.validation, found.test, strict=True)]
-    whose = owners(dataset, parts)
+    names = np.array(group_of_each(dataset))
+    whose = [set(names[own].tolist()) for own in parts]
     assert sum(map(len, whose)) == len(set().union(*whose))
     everything = np.concatenate(parts)
     assert len(set(everything.tolist())) == len(everything)

@@ -22,10 +22,8 @@ from tests.datasets.helpers import divide, load_from, load_npz
 
 
 def frame(seed: int = 0, patients: int = 90, most: int = 6, shared: int = 0) -> pd.DataFrame:
-    """Three sites; every patient has between one row and `most`, which share a fingerprint and an outcome.
-
-    Nothing but the patient tells the outcome. The first `shared` patients have rows at all sites.
-    """
+    """Three sites; every patient has between one row and `most`, alike and of one outcome; the first `shared` patients
+    have rows at all sites."""
     rng = np.random.default_rng(seed)
     of = np.repeat(np.arange(patients), rng.integers(1, most + 1, patients))
     prints, outcome = rng.normal(size=(patients, 4)), rng.integers(0, 2, patients)
@@ -285,13 +283,14 @@ def test_a_patient_in_both_parts_or_both_classes_is_one(tmp_path: Path) -> None:
 
 
 def test_an_expression_that_finds_no_patient_is_refused(tmp_path: Path) -> None:
+    folder(tmp_path)
     for expression, message in (
         ("person[0-9]+", r"'person\[0-9\]\+' finds nothing in 120 of 120 paths, such as 'site0/ill/patient2_0.png'"),
         ("patient(1[0-9]*)?", "finds nothing in 87 of 120 paths"),
         ("patient[", "is not a regular expression"),
     ):
         with pytest.raises(UserError, match=message):
-            folder(tmp_path, subject=expression)
+            load_from("image_folder", tmp_path, groups=True, subject=expression)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +307,7 @@ def test_names_that_may_tell_patients_are_hinted_at(tmp_path: Path, name: str, p
     assert f"the names of 120 pictures have 40 parts such as '{part}':" in hint
     match = re.search("`subject: '(.*)'`", hint)
     assert match is not None
-    data = folder(tmp_path, name=name, subject=match[1])
+    data = load_from("image_folder", tmp_path, groups=True, subject=match[1])
     assert data.subjects is not None
     assert data.subjects.max() == 39
 
