@@ -51,7 +51,7 @@ def cases(draw: st.DrawFn) -> tuple[Dataset, dict[str, Any]]:
 
 
 @given(cases())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_training_sample_has_one_place_and_held_out_parts_keep_proportions(
     case: tuple[Dataset, dict[str, Any]],
 ) -> None:

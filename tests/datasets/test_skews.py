@@ -63,6 +63,7 @@ RULES = [
 labels = st.lists(st.integers(0, 5), min_size=40, max_size=90).map(lambda one: [*range(6), *one])
 
 
+@pytest.mark.long
 @given(
     labels, labels, st.sampled_from(RULES), st.integers(3, 8), st.integers(0, 3),
     st.sampled_from([None, [0.6, 0.2, 0.2], [[0.1, 0.3, 0.4], 0.1, 0.5]]),

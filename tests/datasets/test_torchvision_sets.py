@@ -242,7 +242,8 @@ def test_usps_in_its_text_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert np.abs(data.x[:, 0].astype(int) - x).max() <= 1  # torchvision truncates
     assert data.y.tolist() == list(range(7))
     assert (data.n_train, data.num_classes, data.shape) == (5, 10, (1, 16, 16))
-    (tmp_path / "usps.t.bz2").write_bytes(b"x")
+    with (tmp_path / "usps.t.bz2").open("ab") as file:
+        file.write(bz2.compress(b"\n"))
     with pytest.raises(UserError, match=r"usps\.t\.bz2 has a wrong checksum; delete it"):
         load("usps", tmp_path)
     (tmp_path / "usps.t.bz2").unlink()
