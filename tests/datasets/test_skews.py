@@ -199,14 +199,6 @@ def test_our_rule_gives_the_counts_of_their_code(digits: Dataset, system: str, s
     assert (np.abs(counts(own, digits) - theirs).max() <= 1) == right
 
 
-def test_fl_bench_refuses_what_rounding_lifts_to_its_smallest_size(digits: Dataset) -> None:
-    """Seed 0: after rounding a client of the first draw has exactly 10; theirs truncates and takes the second draw."""
-    draws, kept = streams("flbench", 0), np.zeros(len(digits.y), bool)
-    first, second = (_deal(digits.y, kept, draws, 10, 0.1, False) for _ in range(2))
-    assert min(map(len, first)) == DIALECTS["flbench"]["least"]
-    assert np.abs(counts(second, digits) - DIALECTS["flbench"]["counts"]["0"]).max() <= 1
-
-
 def assert_cut(partition: Partition, share: float) -> None:
     """A share of each client's samples, rounded, is for training and the rest for tests."""
     for train, test in zip(partition.train, partition.test, strict=True):

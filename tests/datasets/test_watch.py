@@ -76,15 +76,14 @@ def test_tests_lie_after_training_in_every_recording(tmp_path: Path, published: 
     """All windows of a recording by their place in time; those between are in neither part, and are the public ones."""
     data, between = load("watch", tmp_path), load("watch", tmp_path, part="between")
     whole = cut_windows(published, 64)
-    places = {window.tobytes(): place for window, place in zip(whole.x, whole.place, strict=True)}
     numbers = [number for number, n in enumerate(np.diff(published.offsets)) for _ in range(n // 64)]
-    of = {window.tobytes(): number for window, number in zip(whole.x, numbers, strict=True)}
-    train, test = data.x[: data.n_train], data.x[data.n_train :]
+    where = {window.tobytes(): at for window, *at in zip(whole.x, numbers, whole.place, strict=True)}
+    kinds = [[window.tobytes() for window in part] for part in (data.x[: data.n_train], data.x[data.n_train :])]
+    trained, tested = (np.array([where[window] for window in part]) for part in kinds)
     for number in range(140):
-        trained, tested = ([places[w.tobytes()] for w in part if of[w.tobytes()] == number] for part in (train, test))
-        assert max(trained) < min(tested)
-    kinds = [{window.tobytes() for window in part} for part in (train, test, between.x)]
-    assert len(set.union(*kinds)) == sum(map(len, kinds)) == len(whole.x)  # none is in two of them
+        assert trained[trained[:, 0] == number, 1].max() < tested[tested[:, 0] == number, 1].min()
+    kinds.append([window.tobytes() for window in between.x])
+    assert len(set().union(*kinds)) == sum(map(len, kinds)) == len(whole.x)  # none is in two of them
     assert between.mean == data.mean  # both normalised as the clients' training windows
     assert between.n_train == len(between.y)
 

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import bench
 from bench.data import Array, Dataset, Partition
@@ -37,39 +35,6 @@ def seen(data: Dataset) -> Array:
     pool = Pool.of(data, torch.device("cpu"), torch.float32)
     values: Array = pool.take(torch.arange(len(data.y)))[0].numpy()
     return values
-
-
-def units(data: Dataset, partition: Partition, scales: list[float], offsets: list[float]) -> tuple[Dataset, Partition]:
-    """The same problem, each client's samples in its own units, with own copies of its tests."""
-    x = [data.x[at] * scale + offset for at, scale, offset in zip(partition.test, scales, offsets, strict=True)]
-    ends = len(data.y) + np.cumsum([len(part) for part in x])
-    whole = data.x.copy()
-    for lists in (partition.train, partition.validation):
-        for at, scale, offset in zip(lists, scales, offsets, strict=True):
-            whole[at] = data.x[at] * scale + offset
-    places = tuple(np.arange(end - len(part), end) for end, part in zip(ends, x, strict=True))
-    y = np.concatenate([data.y, *(data.y[at] for at in partition.test)])
-    moved = replace(data, x=np.concatenate([whole, *x]), y=y)
-    return moved, replace(partition, test=places, global_test=_NONE)
-
-
-@pytest.mark.long
-@given(
-    st.integers(0, 5),
-    st.lists(st.sampled_from([0.25, 1.0, 8.0, 1024.0]), min_size=3, max_size=3),
-    st.lists(st.sampled_from([-4.0, 0.0, 100.0]), min_size=3, max_size=3),
-)
-def test_units_of_a_client_change_nothing(seed: int, scales: list[float], offsets: list[float]) -> None:
-    """Not even where a channel is constant in the client's training samples."""
-    x = np.random.default_rng(seed).normal(size=(36, 4)).astype(np.float32)
-    x[:24, 3] = 2.5
-    data, partition = problem(x)
-    plain, lists = normalising.apply(data, partition, "per_client", range(3))
-    moved, moved_lists = normalising.apply(*units(data, partition, scales, offsets), "per_client", range(3))
-    for name in ("train", "validation", "test"):
-        for at, other in zip(getattr(lists, name), getattr(moved_lists, name), strict=True):
-            np.testing.assert_allclose(seen(plain)[at], seen(moved)[other], atol=2e-3)
-    assert not seen(plain)[np.concatenate(lists.test), 3].any()
 
 
 def test_statistics_of_each_client_by_hand() -> None:
