@@ -1,5 +1,6 @@
 """Rows for a model that was trained on another table: encoded as in training, or refused with row and column."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def frame(seed: int = 0) -> pd.DataFrame:
     )
 
 
-def described(rows: pd.DataFrame) -> dict[str, Any]:
+def described(rows: pd.DataFrame) -> Mapping[str, Any]:
     """What a model keeps of the table that it was trained on."""
     known = table(rows, label="outcome", site="site").table
     assert known is not None
