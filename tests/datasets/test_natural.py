@@ -47,7 +47,7 @@ def test_clients_are_groups(
     assume(clients <= len(train))
     dataset = of_groups(train, test)
     assert dataset.groups is not None
-    options = {"min_samples": least, "pooled": pooled} | ({} if shares is None else {"shares": shares})
+    options: dict[str, Any] = {"min_samples": least, "pooled": pooled} | ({"shares": shares} if shares else {})
     dealt = len(dataset.y) if shares else dataset.n_train
     sizes = np.bincount(dataset.groups[:dealt], minlength=len(dataset.group_names))
     if (sizes >= least).sum() < clients:

@@ -257,7 +257,7 @@ def test_flower_s_pathological_clients(digits: Dataset, k: int, seed: int) -> No
 @settings(max_examples=40, deadline=None)
 def test_classes_that_clients_draw_are_cut_into_equal_parts(clients: int, k: int, seed: int, shares: bool) -> None:
     """Nobody has a sample twice, everybody has k classes, and a class is used whole or not at all."""
-    options = {"shares": [0.75, 0, 0.25]} if shares else {}
+    options: dict[str, Any] = {"shares": [0.75, 0, 0.25]} if shares else {}
     lists = dealt(make(EVEN, "pathological_flower", clients, seed, k=k, **options), tests=shares)
     everything = np.concatenate(lists)
     assert len(np.unique(everything)) == len(everything)

@@ -79,7 +79,8 @@ def test_texts_are_tokens_and_the_rest_is_as_in_a_table(tmp_path: Path) -> None:
 
 def test_files_of_sites_and_shards_of_a_download_have_the_same_texts(tmp_path: Path) -> None:
     table, sites, shards = pd.DataFrame(ROWS), tmp_path / "sites", tmp_path / "reviews"
-    sites.mkdir(), shards.mkdir()
+    sites.mkdir()
+    shards.mkdir()
     for site, rows in table.groupby("site"):
         rows.drop(columns="site").to_parquet(sites / f"{site}.parquet")
     data, parquet = load(tmp_path), load(tmp_path, path=str(sites), site_column="")

@@ -35,27 +35,31 @@ def md5(file: Path) -> str:
     return hashlib.md5(file.read_bytes()).hexdigest()
 
 
-def old_pickle(content: dict[str, Any]) -> bytes:
-    """As the official files were written: dtype flags are the integers 0 and 1, not False and True."""
-    return pickle.dumps(content, protocol=2).replace(b"\x89\x88", b"K\x00K\x01")
+def place_cifar(
+    root: Path, monkeypatch: pytest.MonkeyPatch, factory: Any, batches: dict[str, Any], meta: dict[str, Any]
+) -> Path:
+    """Write batches by their files' names, as old as the official ones: dtype flags are the integers 0 and 1."""
+    folder = root / str(factory.base_folder)
+    folder.mkdir()
+    for name, batch in batches.items():
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=2).replace(b"\x89\x88", b"K\x00K\x01"))
+    (folder / factory.meta["filename"]).write_bytes(pickle.dumps(meta, protocol=2))
+    for part in ("train_list", "test_list"):
+        monkeypatch.setattr(factory, part, [[name, md5(folder / name)] for name, _ in getattr(factory, part)])
+    monkeypatch.setattr(factory, "meta", {**factory.meta, "md5": md5(folder / factory.meta["filename"])})
+    return folder
 
 
 @pytest.fixture
 def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Array, Array]:
     """Five batches of three pictures and a test batch of four: the folder, pictures `[19, 3, 32, 32]` and labels."""
     x, y = draw(19, 3 * 32 * 32), np.arange(19) % 10
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    cuts = [(3 * i, 3 * i + 3) for i in range(5)] + [(15, 19)]
-    names = [name for name, _ in official.CIFAR10.train_list + official.CIFAR10.test_list]
-    for name, (start, stop) in zip(names, cuts, strict=True):
-        batch = {"data": x[start:stop], "labels": y[start:stop].tolist(), "batch_label": name}
-        (folder / name).write_bytes(old_pickle(batch))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [f"class {i}" for i in range(10)]}, protocol=2))
-    monkeypatch.setattr(official.CIFAR10, "train_list", [[name, md5(folder / name)] for name in names[:5]])
-    monkeypatch.setattr(official.CIFAR10, "test_list", [[names[5], md5(folder / names[5])]])
-    monkeypatch.setattr(official.CIFAR10, "meta", {**official.CIFAR10.meta, "md5": md5(folder / "batches.meta")})
-    return folder, x.reshape(19, 3, 32, 32), y
+    batches = {}
+    for number, (name, _) in enumerate(official.CIFAR10.train_list + official.CIFAR10.test_list):
+        rows = slice(3 * number, 3 * number + 3 if number < 5 else 19)
+        batches[name] = {"data": x[rows], "labels": y[rows].tolist(), "batch_label": name}
+    meta = {"label_names": [f"class {i}" for i in range(10)]}
+    return place_cifar(tmp_path, monkeypatch, official.CIFAR10, batches, meta), x.reshape(19, 3, 32, 32), y
 
 
 def test_cifar10(cifar10: tuple[Path, Array, Array]) -> None:
@@ -94,23 +98,17 @@ def test_download_unpacks_an_archive_that_lies_there(
 
 
 def test_cifar100_has_the_fine_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = draw(7, 3 * 32 * 32)
-    folder = tmp_path / "cifar-100-python"
-    folder.mkdir()
-    for name, rows in (("train", slice(0, 5)), ("test", slice(5, 7))):
-        fine = list(range(90, 97))[rows]
-        batch = {"data": x[rows], "fine_labels": fine, "coarse_labels": [label % 2 for label in fine]}
-        (folder / name).write_bytes(old_pickle(batch))
+    x, fine = draw(7, 3 * 32 * 32), list(range(90, 97))
+    batches = {
+        name: {"data": x[rows], "fine_labels": fine[rows], "coarse_labels": [label % 2 for label in fine[rows]]}
+        for name, rows in (("train", slice(0, 5)), ("test", slice(5, 7)))
+    }
     meta = {"fine_label_names": [f"class {i}" for i in range(100)], "coarse_label_names": ["fish", "trees"]}
-    (folder / "meta").write_bytes(pickle.dumps(meta, protocol=2))
-    monkeypatch.setattr(official.CIFAR100, "train_list", [["train", md5(folder / "train")]])
-    monkeypatch.setattr(official.CIFAR100, "test_list", [["test", md5(folder / "test")]])
-    monkeypatch.setattr(official.CIFAR100, "meta", {**official.CIFAR100.meta, "md5": md5(folder / "meta")})
+    place_cifar(tmp_path, monkeypatch, official.CIFAR100, batches, meta)
     data = load("cifar100", tmp_path)
     assert group_of_each(data) == [("fish", "trees")[y % 2] for y in data.y]
     np.testing.assert_array_equal(data.x, x.reshape(7, 3, 32, 32))
-    assert data.y.tolist() == list(range(90, 97))
-    assert (data.n_train, data.num_classes) == (5, 100)
+    assert (data.y.tolist(), data.n_train, data.num_classes) == (fine, 5, 100)
 
 
 def idx(values: Array) -> bytes:
