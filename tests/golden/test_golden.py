@@ -1,11 +1,7 @@
 """A change of numbers, or of who a cell is, is seen: this is red until it is said that it is meant."""
 
-import math
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from bench.runs.cell_federation import last_recordings, recordings_key
@@ -18,7 +14,6 @@ from tests.golden.pins import (
     OPTIONS,
     ROUNDED,
     defaults,
-    digests,
     golden_id,
     grid_ids,
     read,
@@ -89,30 +84,6 @@ def test_a_recorded_cohort_was_recorded(tmp_path: Path) -> None:
     settings = CELLS["recorded cohort"]
     kept = last_recordings(*recordings_key(settings, OPTIONS.device))
     assert any(step._recorded for (_, alone), step in kept.steps.items() if not alone)
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A finished cell's folder."""
-    folder = tmp_path_factory.mktemp("cell")
-    run("synchronous", folder)
-    return folder
-
-
-@pytest.mark.parametrize(("table", "column", "changed"), [
-    ("metrics", "value", "loss value"), ("ledger", "seconds", "ledger seconds"),
-])  # fmt: skip
-def test_one_unit_in_the_last_place_is_seen(
-    tables: Path, tmp_path: Path, table: str, column: str, changed: str
-) -> None:
-    before = digests(tables)
-    shutil.copytree(tables, tmp_path, dirs_exist_ok=True)
-    rows = pd.read_csv(tmp_path / f"{table}.csv", dtype=str, keep_default_na=False)
-    where = rows.index[rows["quantity"] == "loss"][-1] if table == "metrics" else rows.index[-1]
-    rows.loc[where, column] = repr(math.nextafter(float(rows.loc[where, column]), math.inf))
-    rows.to_csv(tmp_path / f"{table}.csv", index=False)
-    after = digests(tmp_path)
-    assert [name for name in before if before[name] != after[name]] == [changed]
 
 
 def test_no_cell_of_a_grid_is_orphaned() -> None:
