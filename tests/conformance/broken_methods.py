@@ -1,7 +1,6 @@
 """Methods that break one promise each, for the conformance suite to find."""
 
 import functools
-import json
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -30,8 +29,6 @@ from bench.method import (
 )  # fmt: skip
 
 INBOX: dict[str, Params] = {}
-OUTBOX: dict[int, Params] = {}
-TEACHER = torch.ones(1, dtype=torch.float64)
 
 
 @METHODS.register("broken_nothing")
@@ -60,18 +57,6 @@ class _Noisy(Sound):
         raise NotImplementedError
 
 
-@METHODS.register("broken_torch_noise")
-class TorchNoise(_Noisy):
-    def noise(self, like: Tensor) -> Tensor:
-        return torch.randn_like(like)
-
-
-@METHODS.register("broken_numpy_noise")
-class NumpyNoise(_Noisy):
-    def noise(self, like: Tensor) -> Tensor:
-        return torch.from_numpy(np.random.randn(len(like)))
-
-
 @METHODS.register("broken_entropy")
 class Entropy(_Noisy):
     def noise(self, like: Tensor) -> Tensor:
@@ -88,20 +73,6 @@ class Seeding(_Noisy):
 
 
 # -- hidden state -----------------------------------------------------------------------------------------------------
-
-
-@METHODS.register("broken_hidden_momentum")
-class HiddenMomentum(Sound):
-    """The server's momentum lies on the method's object."""
-
-    def init(self, server: Server) -> None:
-        super().init(server)
-        self.velocity = torch.zeros_like(server.state["model"].weights)
-
-    def aggregate(self, server: Server, messages: list[Message]) -> None:
-        w, average = server.state["model"], mean(messages, "model")
-        self.velocity = 0.9 * self.velocity + average.weights - w.weights
-        server.state["model"] = average.with_weights(w.weights + self.velocity)
 
 
 @METHODS.register("broken_odd_rounds")
@@ -197,13 +168,11 @@ class InPlaceUpload(Sound):
 # -- uncounted messages -----------------------------------------------------------------------------------------------
 
 
-@METHODS.register("broken_outbox")
-class Outbox(Sound):
-    """Clients hand their models over on the method's object."""
+@METHODS.register("broken_class_outbox")
+class ClassOutbox(Sound):
+    """Clients hand their models over in a class variable."""
 
-    def init(self, server: Server) -> None:
-        super().init(server)
-        self.outbox: dict[int, Params] = {}
+    outbox: dict[int, Params] = {}  # noqa: RUF012  # an instance of the next class has its own
 
     def client_round(self, client: Client, down: State) -> Program:
         trained = yield Train({"w": down["model"]}, loss=cross_entropy)
@@ -215,18 +184,13 @@ class Outbox(Sound):
         server.state["model"] = mean(sent, "model")
 
 
-@METHODS.register("broken_module_outbox")
-class ModuleOutbox(Sound):
-    """Clients hand their models over in a module variable."""
+@METHODS.register("broken_outbox")
+class Outbox(ClassOutbox):
+    """Clients hand their models over on the method's object."""
 
-    def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
-        OUTBOX[client.id] = trained["w"]
-        yield Upload({})
-
-    def aggregate(self, server: Server, messages: list[Message]) -> None:
-        sent = [Message(m.client, {"model": OUTBOX[m.client]}, m.weight, m.version) for m in messages]
-        server.state["model"] = mean(sent, "model")
+    def init(self, server: Server) -> None:
+        super().init(server)
+        self.outbox = {}
 
 
 @METHODS.register("broken_module_inbox")
@@ -239,21 +203,6 @@ class ModuleInbox(Sound):
 
     def client_round(self, client: Client, down: State) -> Program:
         return (yield from super().client_round(client, {"model": INBOX["model"]}))
-
-
-@METHODS.register("broken_reads_server")
-class ReadsServer(Sound):
-    """Clients read the server's state."""
-
-    def init(self, server: Server) -> None:
-        super().init(server)
-        self.server = server
-
-    def broadcast(self, server: Server, client: Client) -> State:
-        return {}
-
-    def client_round(self, client: Client, down: State) -> Program:
-        return (yield from super().client_round(client, {"model": self.server.state["model"]}))
 
 
 @METHODS.register("broken_reads_client")
@@ -269,18 +218,6 @@ class ReadsClient(Sound):
 
     def client_round(self, client: Client, down: State) -> Program:
         client.state["last"] = yield from super().client_round(client, down)
-
-
-@METHODS.register("broken_writes_client")
-class WritesClient(Sound):
-    """The server writes into what a client keeps."""
-
-    def broadcast(self, server: Server, client: Client) -> State:
-        client.state["model"] = server.state["model"]
-        return {}
-
-    def client_round(self, client: Client, down: State) -> Program:
-        return (yield from super().client_round(client, {"model": client.state["model"]}))
 
 
 @METHODS.register("broken_array")
@@ -311,21 +248,6 @@ class Numbers(Sound):
 
     def init_client(self, server: Server, client: Client) -> None:
         client.state["like"] = server.initial_model()
-
-
-@METHODS.register("broken_text")
-class Text(Sound):
-    """Texts are not counted either."""
-
-    def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
-        yield Upload({"model": json.dumps(trained["w"].weights.tolist())})
-
-    def aggregate(self, server: Server, messages: list[Message]) -> None:
-        w = server.state["model"]
-        sent = [w.with_weights(w.weights.new_tensor(json.loads(m["model"]))) for m in messages]
-        read = [replace(m, values={"model": model}) for m, model in zip(messages, sent, strict=True)]
-        server.state["model"] = mean(read, "model")
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------
@@ -362,35 +284,6 @@ def _pull(model: Any, values: Values, batch: Batch, ctx: Any, center: Any) -> An
 class Closure(_Pulled):
     def loss_for(self, received: Tensor) -> Any:
         return lambda model, values, batch, ctx: _pull(model, values, batch, ctx, received)
-
-
-@METHODS.register("broken_default")
-class Default(_Pulled):
-    def loss_for(self, received: Tensor) -> Any:
-        def loss(model: Any, values: Values, batch: Batch, ctx: Any, center: Tensor = received) -> Any:
-            return _pull(model, values, batch, ctx, center)
-
-        return loss
-
-
-@METHODS.register("broken_partial")
-class Partial(_Pulled):
-    def loss_for(self, received: Tensor) -> Any:
-        return functools.partial(_pull, center=received)
-
-
-@METHODS.register("broken_global")
-class Global(_Pulled):
-    def loss_for(self, received: Tensor) -> Any:
-        return taught_loss
-
-
-def taught_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
-    return _taught(model, values, batch, ctx)
-
-
-def _taught(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
-    return _pull(model, values, batch, ctx, TEACHER)
 
 
 @METHODS.register("broken_bound")
@@ -536,15 +429,6 @@ class Outside(Sound):
     """Does not search where its default is."""
 
     Hyper = OutsideHyper
-
-
-@METHODS.register("broken_start")
-class Raises(Sound):
-    """Does not run at all."""
-
-    def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train({"w": down["modell"]}, loss=cross_entropy)
-        yield Upload({"model": trained["w"]})
 
 
 @METHODS.register("broken_favourite")

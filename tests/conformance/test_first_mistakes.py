@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -224,19 +223,3 @@ def test_what_other_executors_say(mistake: str, executor: Executor, mine: Path) 
     with pytest.raises((UserError, TypeError)) as error:
         computed(mine, executor)
     check_message(mistake, None, str(error.value))
-
-
-@pytest.mark.long
-def test_the_command_prints_what_the_cell_says(bench_here: Any, tmp_path: Path) -> None:
-    mistakes = ["personal is not written", "numbers are uploaded", "a part is called otherwise"]
-    files = [tmp_path / f"{mistake.replace(' ', '_')}.py" for mistake in mistakes]
-    for mistake, file in zip(mistakes, files, strict=True):
-        file.write_text(MISTAKES[mistake][0].replace('register("mine")', f'register("{file.stem}")'))
-    grid = tmp_path / "grid.yaml"
-    grid.write_text(
-        f"plugins: [{', '.join(map(str, files))}]\nmethods: [{', '.join(file.stem for file in files)}]\n"
-        "alphas: [1.0]\nseeds: [0]\nclients: 3\nrounds: 1\nepochs: 1\n"
-    )
-    done = bench_here("run", "--grid", grid, "--out", tmp_path / "run", "--no-tracking", code=1)
-    for mistake in mistakes:
-        check_message(mistake, None, done.stdout + done.stderr)
