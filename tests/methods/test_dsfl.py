@@ -2,14 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bench.engine.batches import steps_per_epoch
 from bench.engine.device_data import SERVER
 from bench.method import Feed
-from methods.dsfl import sharpened
 from tests.engine.problems import generic, personal, run, toy
 from tests.methods.reference import (
     PLAIN,
@@ -27,7 +23,6 @@ from tests.methods.reference import (
 
 SIZES = [9, 5]
 HYPER = {"temperature": 0.3, "distil_epochs": 2, "distil_batch": 5}
-ROW = st.lists(st.floats(0.01, 1), min_size=2, max_size=6).map(lambda p: torch.tensor([p]) / sum(p))
 
 
 def distilled(w: Array, target: Array, t: int, owner: int) -> Array:
@@ -53,31 +48,3 @@ def test_follows_the_formulas(aggregation: str) -> None:
     near(generic(federation), server)
     for i, w in enumerate(own):
         near(personal(federation)[i], w)
-
-
-def test_one_architecture_per_client() -> None:
-    """Only predictions travel, so clients may differ in architecture; each one's own comes from the cell."""
-    federation = toy("dsfl", public=PUBLIC, client_models=("test_linear", "test_norm"))
-    run(federation, 2)
-    assert {w.spec.arch for w in federation.evaluator.personal(federation.version).values()} == {
-        federation.server.initial_model(i).spec.arch for i in (0, 1)
-    }
-    matrix = len(PUBLIC.y) * 3 * 8
-    row = federation.ledger[-1]
-    assert (row["up"], row["down_distinct"], row["down_receivers"]) == (5 * matrix, matrix, 5 * matrix)
-
-
-def test_a_certain_row_keeps_a_visible_floor() -> None:
-    """With 100 classes and temperature 0.1 a one-hot row becomes e^10 / (e^10 + 99)."""
-    row = sharpened(torch.eye(100, dtype=torch.float64)[:1], 0.1)
-    assert float(row.max()) == pytest.approx(np.exp(10) / (np.exp(10) + 99), abs=1e-12)
-
-
-@given(ROW)
-def test_sharpening_keeps_order_and_probability(row: torch.Tensor) -> None:
-    """Rows stay on the simplex, ordered as before; uniform rows stay uniform."""
-    sharp = sharpened(row, 0.1)
-    assert float(sharp.sum()) == pytest.approx(1, abs=1e-5)
-    assert (sharp[0][row[0].argsort()].diff() >= -1e-6).all()
-    uniform = torch.full_like(row, 1 / row.shape[1])
-    torch.testing.assert_close(sharpened(uniform, 0.1), uniform)

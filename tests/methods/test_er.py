@@ -14,6 +14,7 @@ from bench.engine.device_data import DeviceData
 from bench.federation.federation import Federation
 from bench.settings import Settings
 from tests.engine.problems import run, toy_data
+from tests.methods.reference import DATA, X, Y, gradient, near
 
 CELL: dict[str, Any] = {
     "dataset": "digits", "partition": "iid", "clients": 4, "rounds": 6, "model": "logistic", "lr": 0.1,
@@ -43,27 +44,23 @@ def test_it_is_fedavg_until_the_data_change_and_without_a_memory() -> None:
 
 def test_one_step_by_hand() -> None:
     """One client, full batches, the whole past in its memory: a step along the mean of both gradients."""
-    data, nothing = toy_data(), np.empty(0, np.int64)
+    nothing = np.empty(0, np.int64)
     past, now = np.arange(8), np.arange(8, 16)
     after = Partition((now,), (nothing,), (nothing,), np.arange(40, 60))
     settings = Settings(
         method="er", clients=1, model="test_linear", dtype="float64", lr=0.1, batch_size=8, epochs=1, rounds=2
     )
     partition = replace(after, train=(past,), changes=(Change(1, after),))
-    federation = Federation(settings, dataset=data, partition=partition, public=None)
+    federation = Federation(settings, dataset=DATA, partition=partition, public=None)
     federation.advance()
-    start = federation.server.state["model"]
-    w = start.weights.clone().requires_grad_(True)
-    parts = torch.split(w, [int(np.prod(entry.shape)) for entry in start.spec.params])
-    tensors = {e.name: part.view(e.shape) for e, part in zip(start.spec.params, parts, strict=True)}
-    x, y = torch.from_numpy(data.x).double(), torch.from_numpy(data.y)
-    losses = [
-        torch.nn.functional.cross_entropy(torch.func.functional_call(start.spec.module, tensors, (x[at],)), y[at])
-        for at in (past, now)
-    ]
-    (gradient,) = torch.autograd.grad(sum(losses) / 2, w)
+    w = weights(federation).numpy()
     federation.advance()
-    torch.testing.assert_close(federation.server.state["model"].weights, w.detach() - 0.1 * gradient)
+    near(weights(federation), w - 0.1 * (gradient(w, X[past], Y[past]) + gradient(w, X[now], Y[now])) / 2)
+
+
+def on_device(partition: Partition, seed: int) -> DeviceData:
+    """The toy data in the parts of one client."""
+    return DeviceData(toy_data(), partition, device=torch.device("cpu"), dtype=torch.float64, seed=seed)
 
 
 @bounds(max_examples=30, deadline=None)
@@ -77,7 +74,7 @@ def test_a_memory_is_a_reservoir(stages: list[list[int]], size: int) -> None:
         return Partition((np.sort(np.array(indices)),), (nothing,), (nothing,), nothing, changes=changes)
 
     later = [Change(k, partition(indices)) for k, indices in enumerate(stages[1:], start=1)]
-    data = DeviceData(toy_data(), partition(stages[0], *later), device=torch.device("cpu"), dtype=torch.float64, seed=0)
+    data, again = (on_device(partition(stages[0], *later), seed=0) for _ in range(2))
     held: list[set[int]] = []
     for number, indices in enumerate(stages):
         data.enter(number)
@@ -88,9 +85,6 @@ def test_a_memory_is_a_reservoir(stages: list[list[int]], size: int) -> None:
         assert data.n_earlier(0) == len(past)
         assert set(data.positions(0, "earlier").tolist()) == past
         held.append(memory)
-    again = DeviceData(
-        toy_data(), partition(stages[0], *later), device=torch.device("cpu"), dtype=torch.float64, seed=0
-    )
     again.enter(len(stages) - 1)
     assert set(again.positions(0, "earlier", size).tolist()) == held[-1]
 
@@ -103,7 +97,7 @@ def test_every_sample_is_as_likely_to_be_kept() -> None:
     )
     partition = replace(first, changes=(Change(1, second), Change(2, last)))
     for seed in range(400):
-        data = DeviceData(toy_data(), partition, device=torch.device("cpu"), dtype=torch.float64, seed=seed)
+        data = on_device(partition, seed)
         data.enter(2)
         counts[data.positions(0, "earlier", 5)] += 1
     assert abs(counts - 200).max() < 40

@@ -1,7 +1,6 @@
-"""FedDyn against the paper's form of it, its invariant, and what each evaluated model is."""
+"""FedDyn against the paper's form where some clients are absent, and what each evaluated model is."""
 
 import numpy as np
-import pytest
 import torch
 
 from tests.engine.problems import generic, run, toy
@@ -10,10 +9,9 @@ from tests.methods.reference import LR, PLAIN, gradient, initial, local_batches,
 SIZES, ALPHA = [9, 5, 7], 0.4
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.67])
-def test_follows_algorithm_1(participation: float) -> None:
-    """Three clients, three rounds, in the paper's form with g_i and h."""
-    federation = toy("feddyn", sizes=SIZES, hp={"alpha": ALPHA}, participation=participation, **PLAIN)
+def test_follows_algorithm_1() -> None:
+    """Two of three clients in each of three rounds, in the paper's form with g_i and h; h is the mean of all g_i."""
+    federation = toy("feddyn", sizes=SIZES, hp={"alpha": ALPHA}, participation=0.67, **PLAIN)
     theta, h, g = initial(federation), np.zeros(21), [np.zeros(21)] * 3
     for t in range(3):
         run(federation, 1)
@@ -27,37 +25,8 @@ def test_follows_algorithm_1(participation: float) -> None:
         h = h - ALPHA * sum(one - theta for one in sent) / 3
         theta = np.mean(sent, axis=0) - h / ALPHA
         np.testing.assert_allclose(h, np.mean(g, axis=0), atol=1e-12)
-    assert len(sent) == (3 if participation == 1 else 2)
+    assert len(sent) == 2
     near(generic(federation), theta)
-
-
-def test_drift_is_the_mean_of_all_clients_drifts() -> None:
-    """After every round of partial participation (h is the mean of all g_i)."""
-    federation = toy("feddyn", participation=0.5)
-    for _ in range(4):
-        run(federation, 1)
-        drifts = [federation.clients[i].state["drift"] for i in federation.clients.ids]
-        torch.testing.assert_close(federation.server.state["drift"], torch.stack(drifts).mean(0))
-    assert any(d.abs().sum() > 0 for d in drifts)
-
-
-def test_first_round_goes_twice_as_far_as_fedprox() -> None:
-    """theta^1 = theta^0 + 2 (mean theta_i - theta^0), with theta_i of FedProx for mu = alpha."""
-    federation, fedprox = toy("feddyn", hp={"alpha": ALPHA}), toy("fedprox", hp={"mu": ALPHA})
-    run(federation, 1)
-    run(fedprox, 1)
-    start = federation.server.initial_model().weights
-    average = torch.stack([w.weights for w in fedprox.local_models.values()]).mean(0)
-    torch.testing.assert_close(generic(federation), start + 2 * (average - start))
-
-
-def test_small_alpha_is_not_fedavg() -> None:
-    """The server goes on adding the mean drift."""
-    federation, fedavg = toy("feddyn", sizes=[7, 7], hp={"alpha": 1e-12}), toy("fedavg", sizes=[7, 7])
-    run(federation, 1)
-    run(fedavg, 1)
-    start = fedavg.server.initial_model().weights
-    torch.testing.assert_close(generic(federation) - start, 2 * (generic(fedavg) - start))
 
 
 def test_evaluated_models() -> None:

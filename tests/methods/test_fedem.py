@@ -1,14 +1,9 @@
 """FedEM against EM written out sample by sample, and FedAvg where there is one component."""
 
-from dataclasses import replace
-
 import numpy as np
-import pytest
 import torch
 
-from bench.federation.federation import Federation
-from bench.settings import Settings
-from tests.engine.problems import generic, personal, run, toy, toy_data, toy_partition
+from tests.engine.problems import generic, personal, run, toy, toy_data
 from tests.methods.by_autograd import logits
 from tests.methods.reference import LR, PLAIN, Array, initial, local_batches, local_data, near
 
@@ -56,19 +51,29 @@ def test_follows_the_algorithm() -> None:
         near(w, np.concatenate([shares[i], *components]))
 
 
-def test_a_client_is_tested_by_its_mixture() -> None:
-    """Its loss is that of sum_m pi_m p_m, computed without the composed model."""
-    federation = toy("fedem", sizes=SIZES, hp={"components": M}, **PLAIN)
-    scores = run(federation, 3)
+def test_clients_are_tested_by_mixtures_and_new_ones_learn_their_shares_alone() -> None:
+    """Losses are those of sum_m pi_m p_m, computed without the composed model; new shares come by EM."""
+    hp = {"components": M}
+    federation = toy("fedem", sizes=SIZES, hp=hp, new_clients=1, new_client_epochs=[0, 4], rounds=2, **PLAIN)
+    metrics = run(federation, 2).metrics
     components = [federation.server.state[f"component{m}"].weights.numpy() for m in range(M)]
-    data, partition = toy_data(), federation.device_data.partition
-    losses = []
-    for i in range(3):
-        at = partition.test[i]
+    data, partition, new = toy_data(), federation.device_data.partition, federation.new[0]
+
+    def loss(client: int, shares: Array) -> float:
+        at = partition.test[client]
         p = likelihoods(components, data.x[at].astype(float), np.eye(3)[data.y[at]])
-        losses.append(-np.log(p @ federation.clients[i].state["shares"].numpy()).mean())
-    row = next(r for r in scores.metrics if (r["metric"], r["mean"], r["quantity"]) == ("pm", "equal", "loss"))
-    np.testing.assert_allclose(row["value"], np.mean(losses), rtol=1e-10)
+        return float(-np.log(p @ shares).mean())
+
+    own = {i: federation.clients[i].state["shares"].numpy() for i in federation.clients.ids}
+    expected = {"pm": np.mean([loss(i, shares) for i, shares in own.items()])}
+    pi = np.full(M, 1 / M)
+    for epochs in range(5):
+        expected[f"new{epochs}"] = loss(new, pi)
+        pi = responsibilities(pi, components, *local_data(SIZES, new)).mean(0)
+    for name in ("pm", "new0", "new4"):
+        of = (name, "equal", "loss", "test")
+        (found,) = [r["value"] for r in metrics if (r["metric"], r["mean"], r["quantity"], r["split"]) == of]
+        np.testing.assert_allclose(found, expected[name], rtol=1e-10)
 
 
 def test_one_component_is_fedavg() -> None:
@@ -81,42 +86,3 @@ def test_one_component_is_fedavg() -> None:
         w = federation.server.state["component0"]
         assert torch.equal(w.weights, generic(fedavg)) == (components == 1)
         assert torch.equal(w.buffers, fedavg.server.state["model"].buffers) == (components == 1)
-
-
-@pytest.mark.long
-def test_clients_of_two_distributions_find_theirs() -> None:
-    """Two of four clients have labels turned around: each pair comes to prefer a component of its own."""
-    data = toy_data()
-    y = data.y.copy()
-    y[20:40] = (y[20:40] + 1) % 3
-    turned = replace(data, y=y)
-    settings = Settings(
-        method="fedem", hp={"components": 2}, model="test_linear", dtype="float64", lr=0.3, momentum=0.5, batch_size=5,
-        epochs=2, clients=4, seed=3,
-    )  # fmt: skip
-    federation = Federation(settings, dataset=turned, partition=toy_partition(turned, [10, 10, 10, 10]), public=None)
-    run(federation, 25)
-    a, b, c, d = (int(federation.clients[i].state["shares"].argmax()) for i in range(4))
-    assert a == b != c == d
-
-
-def test_a_new_client_learns_its_shares_alone() -> None:
-    """By EM on the trained components."""
-    federation = toy("fedem", sizes=SIZES, hp={"components": M}, new_clients=1, new_client_epochs=[0, 4], rounds=2)
-    scores = run(federation, 2)
-    new = federation.new[0]
-    components = [federation.server.state[f"component{m}"].weights.numpy() for m in range(M)]
-    x, y = local_data(SIZES, new)
-    data, partition = toy_data(), federation.device_data.partition
-    at = partition.test[new]
-    for epochs in (0, 4):
-        pi = np.full(M, 1 / M)
-        for _ in range(epochs):
-            pi = responsibilities(pi, components, x, y).mean(0)
-        p = likelihoods(components, data.x[at].astype(float), np.eye(3)[data.y[at]]) @ pi
-        row = next(
-            r
-            for r in scores.metrics
-            if (r["metric"], r["mean"], r["quantity"], r["split"]) == (f"new{epochs}", "equal", "loss", "test")
-        )
-        np.testing.assert_allclose(row["value"], -np.log(p).mean(), rtol=1e-10)

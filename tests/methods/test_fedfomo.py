@@ -9,10 +9,10 @@ from torch import Tensor
 
 from bench.data import Partition
 from bench.federation.federation import Federation
-from bench.method import METHODS, Client, Evaluate, Feed, Method, Params, Program, Server, State, Train, cross_entropy
+from bench.method import Client, Evaluate, Feed, Params
 from bench.rng import generator
 from methods.fedfomo import FedFomo, Hyper
-from tests.engine.problems import everything, generic, personal, run, toy
+from tests.engine.problems import generic, personal, run, toy
 from tests.methods import reference
 from tests.methods.reference import PLAIN, SEED, Array, descend, initial, local_data, near
 
@@ -78,81 +78,6 @@ def test_follows_the_formulas(settings: dict[str, Any]) -> None:
     assert len(ranks) > 1 + ("participation" not in settings)  # not always the first others
     near(generic(federation), np.average(thetas, axis=0, weights=SIZES))
     near(federation.method.relations(federation.server)["affinity"], affinity)
-
-
-class Alone(Method):
-    """Local on the remainder."""
-
-    trains = "pm"
-    holdout = 0.2
-
-    def init_client(self, server: Server, client: Client) -> None:
-        client.state["personal"] = server.initial_model()
-
-    def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train({"w": client.state["personal"]}, loss=cross_entropy, feed=Feed(samples="remainder"))
-        client.state["personal"] = trained["w"]
-
-    def personal(self, server: Server, client: Client, down: State) -> Params:
-        w: Params = client.state["personal"]
-        return w
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name under which `Alone` is known to this test."""
-    monkeypatch.setattr(METHODS, "_items", {**METHODS._items, "alone": Alone})
-    return "alone"
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param({}, marks=pytest.mark.long),
-        {"model": "test_norm"},
-        pytest.param({"participation": 0.5}, marks=pytest.mark.long),
-    ],
-)
-def test_without_models_it_is_local_where_training_helps(alone: str, settings: dict[str, Any]) -> None:
-    """On the remainder, at a learning rate at which every epoch helps on the hold-out split; with models it is not."""
-    settings = {"lr": 0.01, "momentum": 0.0, **settings}
-    federation, other = toy("fedfomo", hp={"models": 0}, **settings), toy(alone, **settings)
-    run(federation, 6)
-    run(other, 6)
-    helped = [i for i in federation.clients.ids if went_on(federation, i)]
-    assert helped
-    for i in helped:
-        torch.testing.assert_close(personal(federation)[i], personal(other)[i])
-    with_models = toy("fedfomo", **settings)
-    run(with_models, 6)
-    assert not torch.equal(generic(with_models), generic(federation))
-
-
-def went_on(federation: Federation, client: int) -> bool:
-    """Whether the client's last training began with another model than the common initial one."""
-    before: Params = federation.clients[client].state["before"]
-    return not torch.equal(before.weights, federation.server.initial_model().weights)
-
-
-@pytest.mark.long
-def test_worse_models_move_nothing_but_the_affinity(alone: str) -> None:
-    """Their weights are negative: clipped for the model, not for the affinity."""
-    federation, other = toy("fedfomo", hp=GREEDY, epochs=30), toy(alone, epochs=30)
-    run(federation, 1)
-    state = federation.server.state
-    opposite = torch.tensor([1.0] * 12 + [-60.0] * 9, dtype=torch.float64)  # the head's scores of all classes reversed
-    state["models"] = {n: w.with_weights(opposite * w.weights) for n, w in state["models"].items()}
-    run(federation, 1)
-    run(other, 2)
-    helped = [i for i in federation.clients.ids if went_on(federation, i)]
-    assert helped
-    for i in helped:
-        torch.testing.assert_close(personal(federation)[i], personal(other)[i])
-    affinity = federation.server.state["affinity"]
-    assert (affinity.diagonal() == 1).all()
-    with_samples = [federation.clients.ids.index(i) for i in (0, 1, 4, 5)]
-    for row in affinity[with_samples]:
-        assert (row < 0).sum() == len(row) - 1
 
 
 def combination(models: list[Params], losses: list[float]) -> tuple[Params, Tensor]:
@@ -222,85 +147,51 @@ def test_a_small_client_is_judged_by_its_validation_samples() -> None:
     assert len(data.positions(1, "holdout")) == 1
 
 
-def test_a_client_with_nothing_to_judge_by_trains_alone(alone: str) -> None:
+def test_a_client_with_nothing_to_judge_by_trains_alone() -> None:
     """It has neither a hold-out split nor validation samples: no model is better than its own."""
-    sizes = [4, 9, 12]
-    federation, other = toy("fedfomo", sizes=sizes, hp=GREEDY), toy(alone, sizes=sizes)
+    settings: dict[str, Any] = {"sizes": [4, 12, 15], **PLAIN, "lr": FAST}
+    federation, alone = (toy("fedfomo", hp={"models": models, **GREEDY}, **settings) for models in (5, 0))
     run(federation, 3)
-    run(other, 3)
+    run(alone, 3)
     affinity = federation.server.state["affinity"]
     assert affinity[0].tolist() == [1.0, 0.0, 0.0]
     assert (affinity[1:] != 0).any(1).all()
-    found, expected = personal(federation), personal(other)
-    assert torch.equal(found[0], expected[0])
-    assert not torch.equal(found[1], expected[1])
+    assert torch.equal(personal(federation)[0], personal(alone)[0])
+    assert not torch.equal(personal(federation)[1], personal(alone)[1])
 
 
-def choices(federation: Federation, rounds: int) -> list[dict[int, list[int]]]:
-    """After each round, whose models each client would receive."""
-    found = []
-    for _ in range(rounds):
-        federation.advance()
-        found.append({i: list(federation.clients.down(i)["models"]) for i in federation.clients.ids})
-    return found
+def choices(federation: Federation) -> dict[int, list[int]]:
+    """Whose models each client would receive now."""
+    return {i: list(federation.clients.down(i)["models"]) for i in federation.clients.ids}
 
 
-def test_exploration_has_an_address() -> None:
-    """Others are sent than by affinity alone, the same in a second run, and looking changes nothing."""
-    hp = {"models": 2, "explore": 0.7, "explore_decay": 0.0}
-    first, second = toy("fedfomo", hp=hp), toy("fedfomo", hp=hp)
-    found = choices(first, 4)
-    before = {name: tensor.clone() for name, tensor in everything(first).items()}
-    assert choices(second, 4) == found
-    again = {i: list(first.clients.down(i)["models"]) for i in first.clients.ids}
-    assert again == found[-1]
-    assert all(torch.equal(tensor, before[name]) for name, tensor in everything(first).items())
-    for sent in found:
-        assert all(len(set(models) - {i}) == 2 for i, models in sent.items())
-    assert len({str(sent) for sent in found}) == 4
-    assert found[0] != choices(toy("fedfomo", hp={"models": 2, **GREEDY}), 1)[0]
+def best(federation: Federation, models: int) -> dict[int, list[int]]:
+    """Of largest affinity, each client's others."""
+    ids, affinity = federation.clients.ids, federation.server.state["affinity"].tolist()
+    rows = {i: dict(zip(ids, row, strict=True)) for i, row in zip(ids, affinity, strict=True)}
+    return {i: sorted((n for n in ids if n != i), key=lambda n: -row[n])[:models] for i, row in rows.items()}
 
 
-def test_exploration_dies_down() -> None:
-    """By 0.5 in every round from 1: from the third round on none is left."""
-    explore = {"models": 2, "explore": 1.0}
-    fading, still = (toy("fedfomo", hp={**explore, "explore_decay": decay}) for decay in (0.5, 0.0))
-    for round, greedy in ((1, False), (2, True)):
-        for federation in (fading, still):
+def test_exploration_has_an_address_and_dies_down() -> None:
+    """By 0.5 a round from 1: the third round is greedy. A second run and a second look say the same."""
+    hp = {"models": 2, "explore": 1.0, "explore_decay": 0.5}
+    fading, again, still = (toy("fedfomo", hp=hp | more) for more in ({}, {}, {"explore_decay": 0.0}))
+    for round in (1, 2):
+        for federation in (fading, again, still):
             federation.advance()
             federation.server.round = round
-        server, best = fading.server, {}
-        ids = fading.clients.ids
-        for row, i in enumerate(ids):
-            others = [n for n in ids if n != i]
-            best[i] = sorted(others, key=lambda n: -float(server.state["affinity"][row, ids.index(n)]))[:2]
-        assert ({i: list(fading.clients.down(i)["models"]) for i in ids} == best) == greedy
-        assert {i: list(still.clients.down(i)["models"]) for i in ids} != best
-
-
-def test_traffic() -> None:
-    """Nothing down in the first round, then M models of that round, each counted once or per receiver. Up: the model
-    and M weights."""
-    federation = toy("fedfomo", hp={"models": 2, **GREEDY}, participation=0.8)  # four of five clients
-    run(federation, 1)
-    uploads = sorted(federation.server.state["models"])
-    assert uploads == federation.server.selected
-    run(federation, 1)
-    sent = {n for i in federation.server.selected for n in [n for n in uploads if n != i][:2]}
-    size = 8 * len(next(iter(personal(federation).values())))
-    first, second = federation.ledger
-    assert (first["up"], first["down_distinct"], first["down_receivers"]) == (4 * size, 0, 0)
-    assert (second["up"], second["down_receivers"]) == (4 * (size + 2 * 8), 4 * 2 * size)
-    assert second["down_distinct"] == len(sent) * size
+        found = choices(fading)
+        assert choices(fading) == choices(again) == found
+        assert all(len(set(models) - {i}) == 2 for i, models in found.items())
+        assert (found == best(fading, 2)) == (round == 2)
+        assert choices(still) != best(still, 2)
 
 
 def test_new_clients_combine_and_then_train() -> None:
     """They start from the common initial model; what they receive does not depend on the round."""
     federation = toy("fedfomo", hp={"models": 2}, new_clients=2, new_client_epochs=(0, 2), rounds=3)
-    scores = run(federation, 3)
-    assert {row["metric"] for row in scores.metrics} >= {"new0", "new2"}
+    run(federation, 3)
     newcomer = federation.new[0]
-    assert newcomer not in federation.server.sizes
     down = federation.clients.down(newcomer)
     models = list(down["models"].values())
     assert list(down["models"]) == federation.clients.ids[:2]
@@ -310,9 +201,3 @@ def test_new_clients_combine_and_then_train() -> None:
     assert (request.epochs, request.feed.samples) == (2, "remainder")
     torch.testing.assert_close(request.values["w"].weights, models[0].weights)
     program.close()
-
-
-def test_no_models_is_announced() -> None:
-    """Some are not."""
-    assert "Local" in Hyper(models=0).degenerate()[0]
-    assert Hyper().degenerate() == []

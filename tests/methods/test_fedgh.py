@@ -1,4 +1,4 @@
-"""FedGH against its algorithm in plain torch, in the first round Local's, and with two architectures."""
+"""FedGH against its algorithm in plain torch."""
 
 import numpy as np
 import pytest
@@ -32,36 +32,3 @@ def test_follows_the_algorithm(server_lr: float | None) -> None:
     near(federation.server.state["head"].weights, head.ravel())
     for i, w in personal(federation).items():
         near(w, np.concatenate([bodies[i], head.ravel()]))
-
-
-def test_bodies_of_the_first_round_are_locals() -> None:
-    """With BatchNorm; from the second round on they are not: the head is another."""
-    for rounds in (1, 2):
-        local, federation = toy("local", model="test_norm"), toy("fedgh", model="test_norm")
-        run(local, rounds)
-        run(federation, rounds)
-        same = []
-        for i, w in local.evaluator.personal(rounds).items():
-            body = w.without("head")
-            same.append(torch.equal(federation.clients[i].state["body"].weights, body.weights))
-        assert all(same) == (rounds == 1)
-
-
-def test_the_head_stays_with_learning_rate_zero() -> None:
-    federation = toy("fedgh", hp={"server_lr": 0.0})
-    run(federation, 2)
-    assert torch.equal(federation.server.state["head"].weights, federation.server.initial_model().part("head").weights)
-
-
-def test_two_architectures_share_the_head() -> None:
-    """A linear model and one with as wide features; means and head travel. Other widths are refused."""
-    federation = toy("fedgh", sizes=SIZES, model="mlp", model_options={"hidden": 6}, client_models=["mlp", "test_norm"])
-    run(federation, 2)
-    models = list(federation.evaluator.personal(2).values())
-    assert len({w.spec.arch for w in models}) == 2
-    assert torch.equal(models[0].part("head").weights, models[1].part("head").weights)
-    assert not torch.equal(models[0].part("head").weights, federation.server.initial_model().part("head").weights)
-    row = federation.ledger[-1]
-    assert (row["up"], row["down_receivers"]) == (2 * 8 * (3 * 6 + 3), 2 * 8 * (3 * 6 + 3))
-    with pytest.raises(ValueError, match=r"FedGH needs features of one width: test_norm.* has 6, the cell's 3"):
-        toy("fedgh", sizes=SIZES, client_models=["test_linear", "test_norm"]).advance()

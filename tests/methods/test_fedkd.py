@@ -1,13 +1,10 @@
-"""FedKD against its formulas in plain torch and numpy's SVD, and what factors of low rank keep."""
+"""FedKD against its formulas in plain torch and numpy's SVD, and what its factors keep."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.federation.federation import Federation
-from bench.params import Params
 from methods.low_rank import compressed, restored
 from tests.engine.problems import generic, personal, run, toy
 from tests.methods.by_autograd import features, logits, plain
@@ -71,61 +68,11 @@ def test_follows_the_formulas() -> None:
         near(federation.clients[i].state["map"], maps[i])
 
 
-def value(federation: Federation, seed: int, rank: int | None = None) -> Params:
-    """The cell's model, moved at random; each matrix by one of some rank."""
-    start = federation.server.initial_model()
-    rng, moved = np.random.default_rng(seed), []
-    for entry in start.spec.params:
-        rows, columns = entry.shape[0], entry.size // entry.shape[0]
-        k = min(rows, columns) if rank is None else rank
-        moved.append(torch.tensor(rng.normal(size=(rows, k)) @ rng.normal(size=(k, columns))).flatten())
-    return start.with_weights(start.weights + torch.cat(moved))
-
-
 @given(seed=st.integers(0, 1000), energy=st.floats(0.05, 1.0))
 def test_no_more_is_lost_than_the_energy_allows(seed: int, energy: float) -> None:
-    federation = toy("fedkd")
-    old = federation.server.initial_model()
-    new = value(federation, seed)
+    old = toy("fedkd").server.initial_model()
+    new = old.with_weights(old.weights + torch.from_numpy(np.random.default_rng(seed).normal(size=21)))
     update = compressed(old, new, energy)
     lost = (restored(old, update).weights - new.weights).square().sum()
     assert lost <= (1 - energy) * (new.weights - old.weights).square().sum() + 1e-20
     assert sum(f.numel() for factors in update for f in factors) <= old.spec.d
-
-
-def test_energy_one_sends_what_restores_exactly() -> None:
-    """Up to the rounding of a difference and a sum."""
-    federation = toy("fedkd", model="test_norm")
-    old, new = federation.server.initial_model(), value(federation, 0)
-    torch.testing.assert_close(restored(old, compressed(old, new, 1.0)).weights, new.weights, rtol=1e-15, atol=1e-15)
-    assert not torch.allclose(restored(old, compressed(old, new, 0.5)).weights, new.weights)
-
-
-def test_an_update_of_rank_one_is_two_vectors() -> None:
-    """However much energy is asked for; the ledger counts the factors."""
-    federation = toy("fedkd")
-    old, new = federation.server.initial_model(), value(federation, 1, rank=1)
-    update = compressed(old, new, 0.999999)
-    assert [[tuple(f.shape) for f in factors] for factors in update] == [[(3, 1), (1, 4)], [(3, 1), (1, 3)]]
-    torch.testing.assert_close(restored(old, update).weights, new.weights)
-
-
-@pytest.mark.parametrize(("energy", "scalars"), [(0.01, 7 + 6), (1.0, 21)])
-def test_traffic_is_the_factors(energy: float, scalars: int) -> None:
-    """Rank one of both matrices, or whole matrices; nothing comes down in the first round."""
-    federation = toy("fedkd", sizes=SIZES, hp={"start": energy, "end": energy})
-    run(federation, 2)
-    first, second = federation.ledger[-2:]
-    assert (first["up"], first["down_receivers"]) == (2 * 8 * scalars, 0)
-    assert (second["up"], second["down_receivers"]) == (2 * 8 * scalars, 2 * 8 * scalars)
-
-
-def test_students_follow_the_server_and_teachers_may_be_of_any_architecture() -> None:
-    """All clients take part, whatever the participation; a copy goes from the server's model of the round before."""
-    federation = toy("fedkd", client_models=["test_norm", "test_linear"], participation=0.5)
-    run(federation, 2)
-    before = federation.server.state["model"].weights
-    run(federation, 1)
-    for i in federation.clients.ids:
-        torch.testing.assert_close(federation.clients[i].state["student"].weights, before, rtol=1e-12, atol=1e-14)
-    assert len({w.spec.arch for w in federation.evaluator.personal(3).values()}) == 2

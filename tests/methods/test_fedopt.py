@@ -1,12 +1,9 @@
 """FedOpt and server momentum, the rules that keep something from round to round, against their formulas."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
-from bench.errors import UserError
 from tests.engine.problems import generic, personal, remarks, run, toy
 from tests.methods.reference import PLAIN, descend, initial, local_batches, near
 
@@ -47,14 +44,6 @@ def test_by_default_adagrad_alone_has_no_momentum(kind: str, momentum: float) ->
     assert torch.equal(generic(default), generic(explicit))
 
 
-def test_a_large_tau_is_fedavg() -> None:
-    """sqrt(v) stays at its start tau, so that eta = 2 tau without first moments makes the step the mean update."""
-    federation, fedavg = toy("fedopt", hp={"eta": 2e9, "tau": 1e9, "beta1": 0.0, "kind": "adagrad"}), toy("fedavg")
-    run(federation, 3)
-    run(fedavg, 3)
-    torch.testing.assert_close(generic(federation), generic(fedavg), rtol=1e-6, atol=1e-8)
-
-
 def test_the_rule_under_fedavg_is_the_method() -> None:
     """Bit for bit, running statistics included; momentum as a rule is FedAvgM."""
     for rule, method in (("fedopt", "fedopt"), ("momentum", "fedavgm")):
@@ -78,12 +67,6 @@ def test_every_entry_has_its_own_moments() -> None:
     run(body, 2)
     run(plain, 2)
     assert all(not torch.equal(personal(body)[i], personal(plain)[i]) for i in personal(body))
-
-
-def test_a_method_without_a_mean_takes_no_rule() -> None:
-    settings: dict[str, Any] = {"server": {"name": "fedopt"}}
-    with pytest.raises(UserError, match="does not aggregate by a mean"):
-        toy("scaffold", **settings)
 
 
 def test_degenerate_momentum_is_announced_and_is_fedavg() -> None:

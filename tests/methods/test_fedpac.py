@@ -1,20 +1,15 @@
-"""FedPAC against its algorithm in plain torch, its mixtures against all supports and scipy, and as FedRep."""
+"""FedPAC against its algorithm in plain torch, and its mixtures against all supports."""
 
 import itertools
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 
-from bench.data import Partition
-from bench.federation.federation import Federation
 from bench.rng import generator
-from bench.settings import Settings
 from methods.fedpac import DROPPED, collaboration, least, variance
-from tests.engine.problems import BOTH_MODELS, personal, run, toy, toy_data, toy_partition
+from tests.engine.problems import personal, run, toy
 from tests.methods.by_autograd import descend_on, features, logits, plain
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data
 
@@ -99,15 +94,11 @@ def test_follows_the_algorithm() -> None:
 @given(st.integers(2, 6), st.integers(0, 10**6))
 @settings(max_examples=40)
 def test_the_mixture_is_the_best_distribution(n: int, draw: int) -> None:
-    """Against every support, and against a solver that knows nothing of it."""
+    """Against the optima on all supports."""
     rng = generator("tests", "fedpac", draw)
     root = rng.normal(size=(n, n))
     q = root @ root.T + np.diag(rng.uniform(0.01, 1, n))
-    found = least(q)
-    np.testing.assert_allclose(found, best(q), atol=1e-6)
-    constraint = {"type": "eq", "fun": lambda a: a.sum() - 1}
-    other = minimize(lambda a: a @ q @ a, np.full(n, 1 / n), bounds=[(0, 1)] * n, constraints=[constraint]).x
-    assert found @ q @ found <= other @ q @ other + 1e-2 * DROPPED * np.trace(q) * n + 1e-6
+    np.testing.assert_allclose(least(q), best(q), atol=1e-6)
 
 
 @given(st.integers(0, 10**6))
@@ -119,27 +110,3 @@ def test_a_client_with_a_single_sample_has_a_mixture(draw: int) -> None:
     assert all(v.item() >= 0 for v in variances)
     weights = collaboration(variances, list(z[:, None]))
     np.testing.assert_allclose(weights, np.eye(6), atol=1e-3)
-
-
-def test_equal_clients_have_equal_heads_and_unlike_ones_their_own() -> None:
-    """Full batches of the same samples; and with features of no variance but other classes, each keeps to itself."""
-    data = toy_data()
-    part = toy_partition(data, [8])
-    alike = Partition(part.train[:1] * 3, part.validation[:1] * 3, part.test[:1] * 3, part.global_test)
-    cell = Settings(method="fedpac", clients=3, model="test_linear", batch_size=8, lr=0.1, dtype="float64")
-    federation = Federation(cell, dataset=data, partition=alike, public=None)
-    run(federation, 2)
-    first, *others = personal(federation).values()
-    assert all(torch.allclose(first, w, atol=1e-6) for w in others)
-    assert least(np.diag([1.0, 1.0, 1.0])) == pytest.approx([1 / 3] * 3)
-    assert least(np.diag([0.0, 1.0, 1.0])) == pytest.approx([1, 0, 0])
-
-
-@pytest.mark.parametrize("model", BOTH_MODELS)
-def test_without_its_two_ideas_it_is_fedrep(model: str) -> None:
-    fedrep = toy("fedrep", model=model, hp={"head_epochs": 1})
-    fedpac = toy("fedpac", model=model, hp={"lam": 0.0, "collaborate": False})
-    for one in (fedrep, fedpac):
-        run(one, 3)
-    for i, w in personal(fedrep).items():
-        torch.testing.assert_close(personal(fedpac)[i], w, rtol=1e-9, atol=1e-9)

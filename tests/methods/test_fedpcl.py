@@ -73,13 +73,3 @@ def test_the_most_similar_own_prototype_is_chosen() -> None:
         expected = [max(has, key=lambda c: float(row @ state["own"][c])) for row in z]
         assert Forward()(w, x, stats="frozen").argmax(1).tolist() == expected
         assert len(set(expected)) > 1
-
-
-def test_two_architectures() -> None:
-    federation = toy(
-        "fedpcl", sizes=[9, 5], model="mlp", model_options={"hidden": 6}, client_models=["mlp", "test_norm"]
-    )
-    run(federation, 2)
-    assert len({w.spec.arch for w in federation.evaluator.personal(2).values()}) == 2
-    row = federation.ledger[-1]
-    assert (row["up"], row["down_receivers"]) == (2 * 8 * (3 * 6 + 3), 2 * 8 * 3 * (3 * 6 + 3))

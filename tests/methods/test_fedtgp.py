@@ -96,35 +96,3 @@ def test_clients_do_what_fedprotos_do() -> None:
     proto.server.state.update({k: fresh.server.state[k] for k in ("prototypes", "known")})
     run(proto, 1)
     assert_same_personal(tgp, proto)
-
-
-@pytest.mark.long
-def test_the_server_keeps_prototypes_apart() -> None:
-    """How much nearer a mean is to its own prototype than to the next, in the mean; without the margin it is less."""
-    room = {}
-    for steps, tau in ((0, 100.0), (1000, 100.0), (1000, 0.0)):
-        hp = {"server_steps": steps, "tau": tau, "predict": "head"}
-        federation = toy("fedtgp", sizes=SIZES, hp=hp, **PLAIN)
-        sent: Sent = []
-        combine = federation.method.aggregate
-
-        def spy(server, messages, combine=combine, sent=sent):  # type: ignore[no-untyped-def]
-            sent += [(m["means"][c], c) for m in messages for c in range(3) if m["count"][c]]
-            return combine(server, messages)
-
-        federation.method.aggregate = spy  # type: ignore[method-assign]
-        run(federation, 1)
-        found = []
-        for z, c in sent:
-            distance = (z - federation.server.state["prototypes"]).norm(dim=1).tolist()
-            found.append(min(d for k, d in enumerate(distance) if k != c) - distance[c])
-        room[steps, tau] = sum(found) / len(found)
-    assert room[1000, 100.0] > 1.05 * room[1000, 0.0] > 10 * room[0, 100.0]
-
-
-def test_two_architectures() -> None:
-    federation = toy(
-        "fedtgp", sizes=SIZES, model="mlp", model_options={"hidden": 6}, client_models=["mlp", "test_norm"]
-    )
-    run(federation, 2)
-    assert len({w.spec.arch for w in federation.evaluator.personal(2).values()}) == 2

@@ -2,17 +2,16 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from bench.engine.batches import DrawAddress, draw_values
-from bench.federation.federation import Federation
 from bench.method import Normal
-from bench.settings import Settings
 from methods.subregions import Basis, drawn_point, place
-from tests.engine.problems import generic, personal, run, toy, toy_data, toy_partition
+from tests.engine.problems import generic, personal, run, toy, toy_data
 from tests.methods.by_autograd import plain
 from tests.methods.reference import BATCH, LR, PLAIN, SEED, Array, initial, local_batches, near
 
@@ -99,15 +98,9 @@ def test_clients_of_a_kind_get_points_near_each_other() -> None:
     data = toy_data()
     y = data.y.copy()
     y[:20] = (y[:20] + 1) % 3
-    settings = Settings(
-        method="floco", hp={"endpoints": 3, "tau": 2}, model="test_linear", dtype="float64", lr=0.1, batch_size=10,
-        epochs=5, clients=4, seed=3,
-    )  # fmt: skip
-    federation = Federation(
-        settings, dataset=replace(data, y=y), partition=toy_partition(data, [10, 10, 10, 10]), public=None
-    )
-    for _ in range(2):
-        federation.advance()
+    settings: dict[str, Any] = {"sizes": [10] * 4, "batch_size": 10, "epochs": 5}
+    federation = toy("floco", data=replace(data, y=y), hp={"endpoints": 3, "tau": 2}, **settings)
+    run(federation, 2)
     points = torch.stack([federation.server.state["points"][i] for i in range(4)])
     torch.testing.assert_close(points.sum(1), torch.ones(4, dtype=torch.float64))
     distance = torch.cdist(points, points)

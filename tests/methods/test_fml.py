@@ -40,13 +40,3 @@ def test_follows_the_formulas() -> None:
     near(generic(federation), meme)
     for i, found in personal(federation).items():
         near(found, own[i])
-
-
-def test_models_may_be_of_any_architecture() -> None:
-    """The meme is the cell's own; only it travels."""
-    federation = toy("fml", sizes=[9, 5], client_models=["test_norm", "test_linear"])
-    run(federation, 2)
-    archs = {w.spec.arch for w in federation.evaluator.personal(2).values()}
-    assert len(archs) == 2
-    row = federation.ledger[-1]
-    assert row["up"] == row["down_receivers"] == 2 * 8 * 21
