@@ -37,18 +37,16 @@ def test_a_table_of_some_tasks_has_no_columns_of_others(store):
     assert _row(table, "scd") == _row(whole, "scd")[2:]
 
 
-def test_what_is_not_done_is_shown(store):
+def test_what_is_derived_or_not_done_is_shown(store):
     table = accuracy.main_table(store)
+    assert [entry.derived for entry in _row(table, "fedavg")] == [False, True, False, True]
+    assert [entry.derived for entry in _row(table, "local")] == [True, False, True, False]
+    ranks = {label: entries[0].value for label, entries in accuracy.aggregate_table(store).rows}
+    assert ranks == {"local": None, "fedavg": ranks["fedavg"], "ditto": 3 - ranks["fedavg"]}
     assert [entry.note for entry in _row(table, "fedper")[2:]] == ["3 failed", "3 failed"]
     assert _row(table, "ditto")[0].note == "(1 diverged)"
     assert _row(table, "scd")[2].note == "(n=2; 1 missing)"
     assert _row(table, "fedavg")[0].note == ""
-
-
-def test_derived_figures_are_bracketed(store):
-    table = accuracy.main_table(store)
-    assert [entry.derived for entry in _row(table, "fedavg")] == [False, True, False, True]
-    assert [entry.derived for entry in _row(table, "local")] == [True, False, True, False]
 
 
 def test_one_best_a_column_and_it_has_the_highest_mean_of_what_was_trained_everywhere(store):
@@ -123,12 +121,14 @@ def test_equal_methods_are_both_best(store_writer, tmp_path):
     assert _row(table, "scd")[1].note == "(= ditto)"
 
 
-def test_caption_says_which_figure_it_is(store):
-    table = accuracy.main_table(store)
-    caption = f"{table.caption} {table.how}"
+def test_the_caption_and_the_protocol_say_which_round_is_reported(store, store_writer, tmp_path):
+    paper = load([store_writer(tmp_path / "paper", seeds=1, methods=("local",), protocol="paper")])
+    unvalidated = replace(store, figures=store.figures[store.figures["selection"] == "last"])
+    chosen = [one.chosen for one in (store, paper, unvalidated, replace(store, choice="tail"))]
+    assert chosen == ["validation", "best", "last", "tail"]
+    table, equal = accuracy.main_table(store), accuracy.main_table(replace(store, choice="last"), (PM_EQUAL,))
     for words in ("over 3 seeds", "weighted by training size", "Protocol: honest", "chosen on validation data"):
-        assert words in caption
-    equal = accuracy.main_table(replace(store, choice="last"), (PM_EQUAL,))
+        assert words in f"{table.caption} {table.how}"
     assert "every client counting the same" in equal.caption
     assert "the last round" in equal.how
 
@@ -142,22 +142,6 @@ def test_comparisons_are_paired_by_seed(store):
     assert (label, entries[0].note) == ("scd", task)
     assert [entry.value for entry in entries[3:6]] == [expected.difference, expected.low, expected.high]
     assert "fedavg" not in [label for label, _ in table.rows]
-
-
-def test_aggregates_leave_out_methods_with_gaps(store):
-    table = accuracy.aggregate_table(store)
-    assert [label for label, _ in table.rows] == ["fedavg", "local", "ditto"]
-    ranks = {label: entries[0].value for label, entries in table.rows}
-    assert ranks["local"] is None  # its generic model is derived
-    assert ranks["fedavg"] + ranks["ditto"] == 1 + 2
-
-
-def test_the_protocol_says_which_round_is_reported(store, store_writer, tmp_path):
-    paper = load([store_writer(tmp_path / "paper", seeds=1, methods=("local",), protocol="paper")])
-    assert (store.chosen, paper.chosen) == ("validation", "best")
-    assert replace(store, choice="tail").chosen == "tail"
-    unvalidated = replace(store, figures=store.figures[store.figures["selection"] == "last"])
-    assert unvalidated.chosen == "last"
 
 
 def _row(table, label):

@@ -25,19 +25,6 @@ def test_two_methods_are_compared_by_the_paired_t_test_of_their_logits():
     assert (one.verdict, other.verdict) == ("better", "worse")
 
 
-def test_tasks_with_unequal_units_keep_their_own_variances():
-    """Three noisy seeds and thirty quiet ones: a variance pooled by freedom would be the quiet ones'."""
-    rng = generator("unequal units")
-    differences = [rng.normal(0, 1, 3), rng.normal(0, 0.1, 30)]
-    scores = [np.array([one, np.zeros(len(one))]) for one in differences]
-    parts = np.array([one.var(ddof=1) / len(one) / 4 for one in differences])
-    freedom = parts.sum() ** 2 / (parts[0] ** 2 / 2 + parts[1] ** 2 / 29)
-    half = stats.t.ppf(0.975, freedom) * np.sqrt(parts.sum())
-    mean = np.mean([one.mean() for one in differences])
-    lows, highs = best.intervals(scores)
-    assert (lows[0], highs[0]) == pytest.approx((min(0, mean - half), max(0, mean + half)))
-
-
 def test_the_seeds_for_a_point_do_not_depend_on_how_many_were_run():
     """Four times the units with the same variance: about as many are needed."""
     noise = generator("seeds needed").normal(0, 0.05, (2, 6, 400))

@@ -15,6 +15,7 @@ from reports.page.page import _summary
 from reports.pictures import cases as maps
 from reports.pictures import trends
 from reports.reading.load import PM, load
+from reports.statistics import inference
 from reports.tables import accuracy, cases
 from reports.tables.standings import standings_table
 from tests.reports.conftest import CASE_METHODS, write_cases, write_store
@@ -57,19 +58,17 @@ def test_methods_are_compared_within_each_case(store):
     assert {entries[0].note for _, entries in compared} == set(NAMES)
 
 
-def test_a_verdict_is_that_of_the_corrected_p_and_of_the_margin():
-    def verdict(difference, low, high, p):
-        return accuracy._verdict(replace(SOME, difference=difference, low=low, high=high), p, margin=0.5)
-
-    assert verdict(2, 1, 3, 0.01) == "better"
-    assert verdict(-2, -3, -1, 0.01) == "worse"
-    assert verdict(2, 0.1, 4, 0.08) == "undecided"
-    assert verdict(0.1, -0.2, 0.4, 0.4) == "equivalent"
-    assert verdict(0.1, -0.2, 0.6, 0.4) == "undecided"
-    assert verdict(2, np.nan, np.nan, np.nan) == "–"
-
-
-SOME = accuracy.inference.paired({"0": 1.0, "1": 3.0}, {"0": 0.0, "1": 1.0})
+@pytest.mark.parametrize(
+    ("mean", "interval", "p", "verdict"),
+    [
+        (2, (1, 3), 0.01, "better"), (-2, (-3, -1), 0.01, "worse"), (2, (0.1, 4), 0.08, "undecided"),
+        (0.1, (-0.2, 0.4), 0.4, "equivalent"), (0.1, (-0.2, 0.6), 0.4, "undecided"), (2, (np.nan, np.nan), np.nan, "–"),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_that_of_the_corrected_p_and_of_the_margin(mean, interval, p, verdict):
+    some = inference.paired({"0": 1.0, "1": 3.0}, {"0": 0.0, "1": 1.0})
+    compared = replace(some, difference=mean, low=interval[0], high=interval[1])
+    assert accuracy._verdict(compared, p, margin=0.5) == verdict
 
 
 def test_a_case_is_compared_with_the_reference_and_with_the_case_that_it_adds_to(store, tmp_path):
@@ -78,52 +77,20 @@ def test_a_case_is_compared_with_the_reference_and_with_the_case_that_it_adds_to
     assert cases.pairs_of_cases(chosen) == [("plain", "attacked"), ("robust", "attacked")]
 
 
-def test_what_a_case_costs_is_student_s_interval_of_the_differences_by_seed(store):
-    found = {(e.row, e.case, e.against): e.difference for e in cases.effects(store, PM)}
-    for (row, case, against), difference in found.items():
-        of_case, reference = (store.by_seed(row, name, PM) for name in (case, against))
-        differences = np.array([of_case[seed] - reference[seed] for seed in sorted(of_case)])
+def test_what_a_case_costs_is_student_s_interval_of_the_seeds_mean_differences(two_tasks):
+    effects = cases.effects(two_tasks, PM)
+    assert len(effects) == 9
+    for effect in effects:
+        of_case, reference = (
+            [two_tasks.by_seed(effect.row, f"digits, α={alpha}, {case}", PM) for alpha in ("1", "0.1")]
+            for case in (effect.case, effect.against)
+        )
+        pairs = list(zip(of_case, reference, strict=True))
+        differences = np.array([np.mean([one[seed] - other[seed] for one, other in pairs]) for seed in "0123"])
         low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
-        assert (difference.n, difference.mean) == (4, pytest.approx(differences.mean()))
-        assert (difference.low, difference.high) == (pytest.approx(low), pytest.approx(high))
-    assert len(found) == 9
-
-
-def test_over_several_tasks_it_is_that_of_the_seeds_mean_differences(two_tasks):
-    effect = next(e for e in cases.effects(two_tasks, PM) if (e.row, e.case) == ("ditto", "attacked"))
-    by_task = [
-        [two_tasks.by_seed("ditto", f"digits, α={alpha}, {case}", PM)[str(seed)] for seed in range(4)]
-        for alpha in ("1", "0.1")
-        for case in ("attacked", "plain")
-    ]
-    scores = np.array(by_task)
-    differences = (scores[0] - scores[1] + scores[2] - scores[3]) / 2
-    low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
-    assert effect.difference.mean == pytest.approx(differences.mean())
-    assert (effect.difference.low, effect.difference.high) == (pytest.approx(low), pytest.approx(high))
-
-
-def test_a_known_cost_is_found_with_its_sign_under_skewed_and_heavy_noise(store):
-    """An attack costs Ditto three points and FedPer nothing; seeds vary by skewed, heavy-tailed noise, unequally."""
-    rng = np.random.default_rng(7)
-    figures = PM.of(store.figures[store.figures["row"] != "fedavg"])
-    figures = figures[(figures["selection"] == "validation") & (figures["task"] != "robust")]
-    part = replace(store, cells=tuple(cell for cell in store.cells if cell.row != "fedavg" and cell.case != "robust"))
-    ditto, attacked = (figures["row"] == "ditto").to_numpy(), (figures["task"] == "attacked").to_numpy()
-    seeds, rows = figures["seed"].astype(int).to_numpy(), len(figures)
-    sound, covered, times = 0, {"ditto": 0, "fedper": 0}, 150
-    for _ in range(times):
-        shared = 0.85 + 0.03 * (rng.exponential(size=(4, 2)) - 1)[seeds, ditto.astype(int)]
-        noise = np.where(ditto, 0.004, 0.012) * (rng.exponential(size=rows) - 1 + 0.3 * rng.standard_t(4, size=rows))
-        changed = replace(part, figures=figures.assign(value=shared - 0.03 * (ditto & attacked) + noise))
-        found = {
-            e.row: e.difference for e in cases.effects(changed, PM) if (e.case, e.against) == ("attacked", "plain")
-        }
-        sound += found["ditto"].high < 0
-        covered["ditto"] += found["ditto"].low <= -3 <= found["ditto"].high
-        covered["fedper"] += found["fedper"].low <= 0 <= found["fedper"].high
-    assert sound >= 0.9 * times
-    assert min(covered.values()) >= 0.9 * times
+        assert effect.difference.n == 4
+        expected = pytest.approx((differences.mean(), low, high))
+        assert (effect.difference.mean, effect.difference.low, effect.difference.high) == expected
 
 
 def test_cases_with_other_clients_are_other_tasks_by_their_names(tmp_path):

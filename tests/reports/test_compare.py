@@ -27,13 +27,6 @@ def test_what_changed_is_shown_the_largest_first(store_writer, tmp_path):
     assert [entry.number for entry in changed[8:12:3]] == ["+1.000", "0.000"]
 
 
-def test_a_cell_in_one_run_only(store_writer, tmp_path):
-    runs = [store_writer(tmp_path / str(seeds), seeds=seeds, methods=("scd",), alphas=(1.0,)) for seeds in (1, 2)]
-    ((label, entries),) = compare_runs(*runs).rows
-    assert (label, entries[4].note, entries[5].note) == ("scd", "not in the grid", "done")
-    assert entries[7].value == pytest.approx(86, abs=3)
-
-
 def test_runs_of_different_sizes_match_by_their_cells(store_writer, tmp_path):
     """With one alpha a task is called by its data set alone; its cells are the same all the same."""
     both = store_writer(tmp_path / "both", seeds=2, methods=("scd",), alphas=(1.0, 0.1))
@@ -42,6 +35,9 @@ def test_runs_of_different_sizes_match_by_their_cells(store_writer, tmp_path):
     assert table.caption.startswith("4 cells, 2 the same in both runs, 2 that differ")
     assert {entries[5].note for _, entries in table.rows} == {"not in the grid"}
     assert {entries[0].note for _, entries in table.rows} == {"digits, α=0.1"}
+    added = compare_runs(one, both).rows
+    assert {(entries[4].note, entries[5].note) for _, entries in added} == {("not in the grid", "done")}
+    assert added[0][1][7].value == pytest.approx(74, abs=3)
 
 
 def test_settings_that_changed_are_named(store_writer, tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.data import Floats, Indices
-from reports.statistics.crossed import crossed_mean, more_samples, more_seeds
+from reports.statistics.crossed import CrossedMean, crossed_mean, more_samples, more_seeds
 
 
 def test_of_many_equal_seeds_it_is_that_of_the_samples() -> None:
@@ -51,25 +51,27 @@ def draws(rng: np.random.Generator, samples: int, seeds: int, spread: float) -> 
     return np.clip(np.where(rng.random(shape) < np.abs(effect), np.sign(effect), values), -1, 1) * 100
 
 
+def missed(means: list[CrossedMean], truth: float) -> int:
+    """How many intervals do not hold the truth."""
+    return sum(not mean.low <= truth <= mean.high for mean in means)
+
+
+def most(level: float, repeats: int) -> float:
+    """How many of so many intervals may miss it, three standard deviations above their level."""
+    return level * repeats + 3 * math.sqrt(level * repeats)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("samples", "seeds", "spread"), [(12, 3, 0.0), (60, 5, 0.01), (400, 3, 0.03), (400, 10, 0.01)])
 def test_it_covers_what_it_claims(samples: int, seeds: int, spread: float) -> None:
     """Over samples and seeds drawn anew, at 95 % and 99.9 %; a normal interval of the samples alone does not."""
     rng = np.random.default_rng(samples + seeds)
     truth = float(np.mean([draws(rng, 2000, 20, spread).mean() for _ in range(300)]))
-    repeats = 1500
-    misses = {0.05: 0, 0.001: 0}
-    naive = 0
-    for _ in range(repeats):
-        values = draws(rng, samples, seeds, spread)
-        for level in misses:
-            mean = crossed_mean(values, level)
-            misses[level] += not mean.low <= truth <= mean.high
-        half = 1.96 * values.std() / math.sqrt(values.size)
-        naive += abs(values.mean() - truth) > half
-    assert misses[0.05] <= 0.05 * repeats + 3 * math.sqrt(0.05 * repeats)
-    assert misses[0.001] <= 0.001 * repeats + 3 * math.sqrt(0.001 * repeats)
-    assert naive > 0.08 * repeats
+    drawn = [draws(rng, samples, seeds, spread) for _ in range(1500)]
+    for level in (0.05, 0.001):
+        assert missed([crossed_mean(values, level) for values in drawn], truth) <= most(level, 1500)
+    naive = [abs(values.mean() - truth) > 1.96 * values.std() / math.sqrt(values.size) for values in drawn]
+    assert np.mean(naive) > 0.08
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(2, 5), st.floats(0.001, 0.2))
@@ -106,17 +108,10 @@ def test_it_covers_what_it_claims_of_subjects(subjects: int, seeds: int, spread:
     rng = np.random.default_rng(subjects + seeds)
     large = [draws_of_subjects(rng, 2000, 20, spread)[0] for _ in range(200)]
     truth = sum(values.mean(axis=1).sum() for values in large) / sum(map(len, large))
-    repeats, misses, of_rows = 1500, {0.05: 0, 0.001: 0}, 0
-    for _ in range(repeats):
-        values, of = draws_of_subjects(rng, subjects, seeds, spread)
-        for level in misses:
-            mean = crossed_mean(values, level, of)
-            misses[level] += not mean.low <= truth <= mean.high
-        by_row = crossed_mean(values, 0.05)
-        of_rows += not by_row.low <= truth <= by_row.high
-    assert misses[0.05] <= 0.05 * repeats
-    assert misses[0.001] <= 0.001 * repeats + 3 * math.sqrt(0.001 * repeats)
-    assert of_rows > 0.1 * repeats or seeds < 20
+    drawn = [draws_of_subjects(rng, subjects, seeds, spread) for _ in range(1500)]
+    assert missed([crossed_mean(values, 0.05, of) for values, of in drawn], truth) <= 0.05 * 1500
+    assert missed([crossed_mean(values, 0.001, of) for values, of in drawn], truth) <= most(0.001, 1500)
+    assert seeds < 20 or missed([crossed_mean(values, 0.05) for values, _ in drawn], truth) > 0.1 * 1500
 
 
 @given(st.integers(2, 6), st.integers(1, 30), st.floats(0.001, 0.2))
@@ -181,8 +176,6 @@ def test_it_covers_what_it_claims_of_sites_that_count_alike(sizes: tuple[int, ..
     truth = float((10.0 * number if skewed else 100 * (0.02 + 0.05 * number - 0.05)).mean())
     site = np.repeat(number, sizes)
     weights = np.repeat(1 / np.array(sizes) / len(sizes), sizes)
-    repeats, missed = 400, 0
-    for _ in range(repeats):
-        mean = crossed_mean(draws_of_sites(rng, sizes, 3, skewed), 0.05, weights=weights, strata=site)
-        missed += not mean.low <= truth <= mean.high
-    assert missed <= 0.05 * repeats + 3 * math.sqrt(0.05 * repeats)
+    drawn = [draws_of_sites(rng, sizes, 3, skewed) for _ in range(400)]
+    means = [crossed_mean(values, 0.05, weights=weights, strata=site) for values in drawn]
+    assert missed(means, truth) <= most(0.05, 400)

@@ -11,6 +11,7 @@ import pytest
 from bench.data import Floats, Indices
 from reports.decision.baselines import POOLED
 from reports.decision.evidence import Baseline, Candidate, Evidence
+from reports.decision.page import Course, as_json, reach
 from reports.decision.scores import SCORES, held_out, row_values
 from reports.decision.sentences import headline, sentences
 from reports.decision.verdict import ConsortiumVerdict, answer, decide
@@ -19,6 +20,10 @@ from reports.statistics.crossed import CrossedMean, crossed_mean
 SITES = ("north", "south", "tiny")
 ROWS = (900, 900, 120)
 SEEDS = 4
+BASIC = ("local", "fedavg", "finetune", "ditto")
+EQUAL = dict.fromkeys(BASIC, 80.0)
+"""Validation accuracies."""
+NO_CHANGE: Mapping[str, float] = {}
 
 
 def correct(rates: tuple[float, float, float]) -> Floats:
@@ -34,23 +39,20 @@ def correct(rates: tuple[float, float, float]) -> Floats:
     return np.array(columns).T
 
 
-def evidence(
-    rates: Mapping[str, tuple[float, float, float]], validation: Mapping[str, float] | None = None
-) -> Evidence:
-    """Evidence in which each method is right on the given share of each site's samples."""
-    candidates = {
+def of(values: Mapping[str, Floats], validation: Mapping[str, float]) -> dict[str, Candidate]:
+    """Candidates with these values of samples; FedAvg and FedProx have one common model."""
+    return {
         name: Candidate(
             name=name,
             settings={"lr": 0.1},
             personal=name not in ("fedavg", "fedprox"),
-            validation=(validation or {}).get(name, 100 * sum(site_rates) / 3),
-            values=correct(site_rates),
+            validation=validation[name],
+            values=values[name],
             megabytes=0.0 if name == "local" else 1.5,
             seconds=2.0,
         )
-        for name, site_rates in rates.items()
+        for name in values
     }
-    return seen(candidates, np.repeat(np.arange(3), ROWS), SITES)
 
 
 def seen(candidates: Mapping[str, Candidate], site: Indices, names: tuple[str, ...]) -> Evidence:
@@ -59,6 +61,13 @@ def seen(candidates: Mapping[str, Candidate], site: Indices, names: tuple[str, .
     sizes = tuple(np.bincount(site, minlength=len(names)).tolist())
     seeds = tuple(range(next(iter(candidates.values())).values.shape[1]))
     return Evidence(names, sizes, rows, "accuracy", ("a", "b"), seeds, dict(candidates), {}, np.zeros((len(site), 1)))
+
+
+def evidence(rates: Mapping[str, tuple[float, float, float]], validation: Mapping[str, float] = NO_CHANGE) -> Evidence:
+    """Evidence in which each method is right on the given share of each site's samples."""
+    means = {name: 100 * sum(of_sites) / 3 for name, of_sites in rates.items()}
+    values = {name: correct(of_sites) for name, of_sites in rates.items()}
+    return seen(of(values, means | dict(validation)), np.repeat(np.arange(3), ROWS), SITES)
 
 
 ALIKE = (0.80, 0.80, 0.80)
@@ -138,24 +147,6 @@ def test_nobody_gains_more_than_others_without_a_gain() -> None:
     assert "north gains more than every other site with held-out rows." in sentences(verdict, more)
 
 
-def test_the_advice_is_more_seeds_than_there_are() -> None:
-    rng = np.random.default_rng(5)
-    advised = 0
-    for _ in range(300):
-        rows = int(rng.integers(20, 80))
-        candidates = {}
-        for name in ("local", "fedavg", "finetune", "ditto"):
-            values = 100.0 * (rng.random((rows, 1)) + 0.3 * rng.normal(size=(rows, 3)) < rng.uniform(0.5, 0.9))
-            candidates[name] = Candidate(name, {}, name != "fedavg", float(rng.random()), values, 0.0, 1.0)
-        known = seen(candidates, np.zeros(rows, np.int64), ("all",))
-        verdict = decide(known, margin=1.0, level=0.05)
-        for question in (verdict.together, verdict.personal, verdict.beyond):
-            if question is not None and question.seeds is not None:
-                advised += 1
-                assert question.seeds > 3
-    assert advised > 20
-
-
 def test_a_choice_is_made_on_validation_and_judged_on_tests() -> None:
     """A method that is lucky on tests is not chosen for that."""
     rates = {"local": ALIKE, "fedavg": (0.5, 0.5, 0.5), "finetune": ALIKE, "ditto": ALIKE, "apfl": (0.9, 0.9, 0.9)}
@@ -195,18 +186,30 @@ def test_what_is_undecided_is_said_with_what_would_decide_it() -> None:
     assert f"in all {verdict.together.samples:,} rows in place of 1,920" in advice
 
 
-def test_a_gain_within_the_margin_of_every_group_is_none_that_counts() -> None:
-    def gain(low: float, high: float) -> CrossedMean:
-        return CrossedMean((low + high) / 2, low, high, 10, 3, 1.0, 1.0, 9.0, 0.05)
+def gain_of(low: float, high: float) -> CrossedMean:
+    return CrossedMean((low + high) / 2, low, high, 10, 3, 1.0, 1.0, 9.0, 0.05)
 
-    for low, high, said in [
-        (0.1, 0.9, "no"), (0.1, 1.1, "yes"), (-0.1, 1.1, "undecided"), (-3.0, -1.0, "no"),
-        (math.nan, math.nan, "undecided"),
-    ]:  # fmt: skip
-        assert answer(gain(low, high), [gain(low, high)], 1.0) == said
-    small, large = gain(-2.0, 9.0), gain(-0.5, 0.5)
-    assert answer(gain(-0.9, 0.9), [small, large], 1.0) == "undecided"  # the mean leaves no room, a group does
-    assert answer(gain(-0.9, 0.9), [gain(2.0, 9.0), large], 1.0) == "yes"
+
+@pytest.mark.parametrize(
+    ("interval", "groups", "said"),
+    [
+        ((0.1, 0.9), [(0.1, 0.9)], "no"), ((0.1, 1.1), [(0.1, 1.1)], "yes"), ((-0.1, 1.1), [(-0.1, 1.1)], "undecided"),
+        ((-3.0, -1.0), [(-3.0, -1.0)], "no"), ((math.nan, math.nan), [(math.nan, math.nan)], "undecided"),
+        ((-0.9, 0.9), [(-2.0, 9.0), (-0.5, 0.5)], "undecided"),  # the mean leaves no room, a group does
+        ((-0.9, 0.9), [(2.0, 9.0), (-0.5, 0.5)], "yes"),
+    ],
+)  # fmt: skip
+def test_a_gain_within_the_margin_of_every_group_is_none_that_counts(
+    interval: tuple[float, float], groups: list[tuple[float, float]], said: str
+) -> None:
+    assert answer(gain_of(*interval), [gain_of(*group) for group in groups], 1.0) == said
+
+
+def test_a_site_of_which_nothing_is_known_does_not_squeeze_the_picture() -> None:
+    """The axis ends where most intervals do; every mean is inside."""
+    narrow = [gain_of(-2.0, 4.0), gain_of(0.0, 5.0), gain_of(-1.0, 5.0)]
+    assert reach(narrow, 1.0) < 15
+    assert 11.5 < reach([*narrow, gain_of(-57.0, 80.0)], 1.0) < 20
 
 
 def test_without_a_basic_method_or_with_one_seed_nothing_is_said() -> None:
@@ -225,14 +228,13 @@ def test_equal_methods_are_seldom_told_apart(truth: float) -> None:
     wrong = 0
     for _ in range(400):
         alone = 100.0 * (rng.random((300, 1)) < 0.8) * np.ones((1, 3))
-        names = ["fedavg", "finetune", *(f"other{k}" for k in range(5))]
-        candidates = {"local": Candidate("local", {}, True, 80.0, alone, 0.0, 1.0)}
-        for name in names:
+        values, validation = {"local": alone}, {"local": 80.0}
+        for name in ("fedavg", "finetune", *(f"other{k}" for k in range(5))):
             flipped = rng.random((300, 3))
             share = (0.05 + truth / 100) / 0.2, 0.05 / 0.8
-            values = np.where(alone > 0, 100.0 * (flipped >= share[1]), 100.0 * (flipped < share[0]))
-            candidates[name] = Candidate(name, {}, name != "fedavg", float(rng.random()), values, 0.0, 1.0)
-        judged = decide(seen(candidates, np.zeros(300, np.int64), ("all",)), margin=1.0, level=0.1)
+            values[name] = np.where(alone > 0, 100.0 * (flipped >= share[1]), 100.0 * (flipped < share[0]))
+            validation[name] = float(rng.random())
+        judged = decide(seen(of(values, validation), np.zeros(300, np.int64), ("all",)), margin=1.0, level=0.1)
         assert judged.together is not None
         wrong += judged.together.answer == ("yes" if truth == 0 else "no")
     assert wrong <= 0.05 * 400 + 3 * math.sqrt(0.05 * 400)
@@ -240,8 +242,6 @@ def test_equal_methods_are_seldom_told_apart(truth: float) -> None:
 
 def test_a_verdict_is_plain_values() -> None:
     """`decision.json` has no number that JSON has not."""
-    from reports.decision.page import Course, as_json
-
     known = evidence({"local": ALIKE, "fedavg": ALIKE, "finetune": ALIKE, "ditto": ALIKE})
     empty = replace(known, sites=(*SITES, "empty"), sizes=(*known.sizes, 0))
     verdict = decide(empty, margin=1.0, level=0.05)
@@ -258,8 +258,7 @@ def test_copies_of_a_subject_s_rows_make_nothing_surer() -> None:
         for name, candidate in single.candidates.items()
     }
     rows = replace(seen(copied, np.repeat(single.rows.site, 3), SITES), sizes=single.sizes)
-    of_subjects = replace(rows.rows, subject=np.repeat(np.arange(len(single.rows.site)), 3))
-    subjects = replace(rows, rows=of_subjects)
+    subjects = replace(rows, rows=replace(rows.rows, subject=np.repeat(np.arange(len(single.rows.site)), 3)))
     alone, by_row, by_subject = (gains(decide(each, 1.0, 0.05)) for each in (single, rows, subjects))
     np.testing.assert_allclose(by_subject, alone, atol=1e-9)
     widths = [high - low for low, high in by_row]
@@ -277,18 +276,23 @@ LARGE, SMALL = 600, 10
 UNEQUAL = np.repeat(np.arange(6), [LARGE, *[SMALL] * 5])
 
 
+def at_unequal_sites(values: Mapping[str, Floats], validation: Mapping[str, float]) -> Evidence:
+    """A site of many rows and five of few."""
+    found = seen(of(values, validation), UNEQUAL, ("big", *(f"small {k}" for k in range(1, 6))))
+    return replace(found, sizes=(2400, *[40] * 5))
+
+
 def unequal(rng: np.random.Generator, small: float, large: float, seeds: int = 3) -> Evidence:
-    """A site of many rows and five of few, which gain so many points: rows differ in difficulty, seeds have heavy
-    tails."""
+    """The small sites and the large one gain so many points: rows differ in difficulty, seeds have heavy tails."""
     gain = np.where(UNEQUAL == 0, large, small)[:, None] / 100
     hard = rng.beta(0.4, 0.1, len(UNEQUAL))[:, None] * 0.8
-    candidates = {}
-    for name in ("local", "fedavg", "finetune", "ditto"):
+    values: dict[str, Floats] = {}
+    validation: dict[str, float] = {}
+    for name in BASIC:
         chance = hard + (gain if name != "local" else 0) + 0.01 * rng.standard_t(3, (1, seeds))
-        values = 100.0 * (0.7 * rng.random((len(UNEQUAL), 1)) + 0.3 * rng.random((len(UNEQUAL), seeds)) < chance)
-        candidates[name] = Candidate(name, {"lr": 0.1}, name != "fedavg", 80 + rng.random(), values, 1.0, 1.0)
-    found = seen(candidates, UNEQUAL, ("big", *(f"small {k}" for k in range(1, 6))))
-    return replace(found, sizes=(2400, *[40] * 5))
+        right = 0.7 * rng.random((len(UNEQUAL), 1)) + 0.3 * rng.random((len(UNEQUAL), seeds)) < chance
+        values[name], validation[name] = 100.0 * right, 80 + rng.random()
+    return at_unequal_sites(values, validation)
 
 
 @pytest.mark.long
@@ -307,12 +311,12 @@ def test_small_sites_are_never_told_what_is_wrong_for_them(small: float, large: 
 
 def test_where_groups_of_sites_differ_there_is_no_answer_for_all() -> None:
     """Five small sites gain 40 points, and the large one nothing: weighted by rows that is nothing either."""
-    candidates = {}
-    for name in ("local", "fedavg", "finetune", "ditto"):
-        right = np.where(UNEQUAL == 0, np.arange(len(UNEQUAL)) % 10 < 9, (name != "local") | (np.arange(650) % 10 < 4))
-        values = np.repeat(100.0 * right[:, None], 3, axis=1)
-        candidates[name] = Candidate(name, {"lr": 0.1}, name != "fedavg", 80.0, values, 1.0, 1.0)
-    found = replace(seen(candidates, UNEQUAL, ("big", *(f"small {k}" for k in range(1, 6)))), sizes=(2400, *[40] * 5))
+    row = np.arange(len(UNEQUAL)) % 10
+    values = {
+        name: np.repeat(100.0 * np.where(UNEQUAL == 0, row < 9, (name != "local") | (row < 4))[:, None], 3, axis=1)
+        for name in BASIC
+    }
+    found = at_unequal_sites(values, EQUAL)
     verdict = decide(found, margin=1.0, level=0.05)
     assert [group.advice for group in verdict.groups] == ["together", "alone"]
     assert verdict.helpful == "fedavg"
@@ -320,13 +324,24 @@ def test_where_groups_of_sites_differ_there_is_no_answer_for_all() -> None:
     assert headline(verdict) == said
     assert verdict.average is not None
     assert verdict.by_rows is not None
-    assert verdict.average.mean == pytest.approx(50.0)
-    assert verdict.by_rows.mean == pytest.approx(60 * 50 / 650)
+    assert (verdict.average.mean, verdict.by_rows.mean) == pytest.approx((50.0, 60 * 50 / 650))
     texts = sentences(verdict, found)
     assert any("each counting the same" in text and "Weighted by rows" in text for text in texts)
-    assert any(
-        text.startswith("By size of the sites, with `fedavg`: the 5 sites below 100 rows 60.0") for text in texts
-    )
+    start = "By size of the sites, with `fedavg`: the 5 sites below 100 rows 60.0"
+    assert any(text.startswith(start) for text in texts)
+
+
+def test_what_a_site_has_too_little_of_is_said() -> None:
+    """Rows on which seeds agree are short of rows; many rows on which seeds differ are short of seeds."""
+    rng = np.random.default_rng(1)
+    site = np.repeat([0, 1], [900, 120])
+    together = np.zeros((len(site), 3))
+    together[site == 0] = 100.0 * (rng.random((900, 3)) < 0.5 + np.array([0.01, 0.06, 0.11]))
+    together[site == 1] = 100.0 * (rng.random((120, 1)) < 0.5)
+    local = np.where(site == 0, 100.0 * (rng.random(len(site)) < 0.5), 50.0)[:, None] * np.ones((1, 3))
+    values = {name: local if name == "local" else together for name in BASIC}
+    verdict = decide(seen(of(values, EQUAL), site, ("noisy", "small")), margin=1.0, level=0.05)
+    assert [one.short for one in verdict.sites] == ["seeds", "held-out rows"]
 
 
 def test_a_site_that_loses_where_the_others_gain_is_in_the_headline() -> None:
@@ -345,10 +360,7 @@ def test_models_that_say_the_same_of_everybody_decide_nothing() -> None:
     for score in SCORES:
         rows = held_out(score, labels, site)
         values = row_values(score, rows, logits)
-        candidates = {
-            name: Candidate(name, {}, name != "fedavg", 97.0, values, 1.0, 1.0)
-            for name in ("local", "fedavg", "finetune", "ditto")
-        }
+        candidates = of(dict.fromkeys(BASIC, values), EQUAL)
         guess = row_values(score, rows, np.tile(np.log([0.97, 0.03]), (len(site), 1, 1)))
         found = Evidence(tuple("abcdef"), (500,) * 6, rows, score, ("well", "ill"), (0, 1, 2), candidates, {}, guess)
         verdict = decide(found, margin=1.0, level=0.05)
@@ -357,35 +369,6 @@ def test_models_that_say_the_same_of_everybody_decide_nothing() -> None:
         texts = sentences(verdict, found)
         assert texts[0].startswith("No model is shown to score higher than always saying what is most frequent")
         assert any(text.startswith("Meanwhile, train alone (`local`): each site. It sends nothing") for text in texts)
-
-
-def test_what_a_site_has_too_little_of_is_said() -> None:
-    """Rows on which seeds agree are short of rows; many rows on which seeds differ are short of seeds."""
-    rng = np.random.default_rng(1)
-    site = np.repeat([0, 1], [900, 120])
-    values = np.zeros((len(site), 3))
-    values[site == 0] = 100.0 * (rng.random((900, 3)) < 0.5 + np.array([0.01, 0.06, 0.11]))
-    values[site == 1] = 100.0 * (rng.random((120, 1)) < 0.5)
-    local = np.where(site == 0, 100.0 * (rng.random(len(site)) < 0.5), 50.0)[:, None] * np.ones((1, 3))
-    candidates = {
-        name: Candidate(name, {}, name != "fedavg", 60.0, local if name == "local" else values, 1.0, 1.0)
-        for name in ("local", "fedavg", "finetune", "ditto")
-    }
-    found = seen(candidates, site, ("noisy", "small"))
-    verdict = decide(found, margin=1.0, level=0.05)
-    assert [one.short for one in verdict.sites] == ["seeds", "held-out rows"]
-
-
-def test_a_site_of_which_nothing_is_known_does_not_squeeze_the_picture() -> None:
-    """The axis ends where most intervals do; every mean is inside."""
-    from reports.decision.page import reach
-
-    def gain(low: float, high: float) -> CrossedMean:
-        return CrossedMean((low + high) / 2, low, high, 10, 3, 1.0, 1.0, 9.0, 0.05)
-
-    narrow = [gain(-2.0, 4.0), gain(0.0, 5.0), gain(-1.0, 5.0)]
-    assert reach(narrow, 1.0) < 15
-    assert 11.5 < reach([*narrow, gain(-57.0, 80.0)], 1.0) < 20
 
 
 @pytest.mark.parametrize(("rate", "better"), [(0.95, True), (0.72, False), (0.6, False)])

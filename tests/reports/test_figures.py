@@ -2,14 +2,12 @@
 
 import base64
 import re
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from reports.page import further_tests, method_portraits
 from reports.pictures import canvas, figures, headline, profiles, tradeoff, trends
 from reports.reading.load import HEADLINE, PM, load
 from reports.tables import cost
@@ -38,39 +36,22 @@ def test_methods_are_told_apart_by_colour_and_style():
     assert len(set(styles)) == 28
 
 
-@pytest.mark.long
 def test_sensitivity_is_drawn_for_settings_with_three_values(store_writer, tmp_path, drawn):
-    two = load([store_writer(tmp_path / "two", seeds=1, methods=("scd",))])
-    three = load([store_writer(tmp_path / "three", seeds=1, methods=("scd",), alphas=(1.0, 0.5, 0.1))])
-    assert list(trends.sensitivity(two)) == []
-    [picture] = trends.sensitivity(three)
-    assert picture.name == "sensitivity_alpha"
-    curves = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in drawn[0].axes[1].lines]
-    means = [three.scores("scd", f"digits, α={alpha}", PM)["0"] for alpha in ("0.1", "0.5", "1")]
-    assert curves == [([0.1, 0.5, 1.0], means)]
-
-
-def test_sensitivity_counts_the_clients_of_a_setting_by_client(store_writer, tmp_path, drawn):
-    """Figure 2 of the SPFL paper: accuracy against the number of stragglers."""
+    """Of stragglers, who are given by client, their number: Figure 2 of the SPFL paper."""
     common = {"seeds": 1, "alphas": (1.0,), "methods": ("scd",)}
     runs = [
         store_writer(tmp_path / case, stragglers=late, case=case, prefix=case, **common)
         for case, late in (("a", {}), ("b", {0: 1, 3: 2}), ("c", {0: 1, 3: 2, 4: 3}))
     ]
+    assert list(trends.sensitivity(load(runs[:2]))) == []
     store = load(runs)
-    assert len(list(trends.sensitivity(store))) == 1
-    axis = drawn[0].axes[0]
-    assert (axis.get_title(), axis.get_xlabel()) == ("digits, α=1", "stragglers")
-    assert [line.get_xdata().tolist() for line in axis.lines] == [[0, 2, 3]]
-
-
-@pytest.mark.long
-def test_rounds_of_a_method_are_whole_numbers(store, drawn):
-    list(method_portraits.portraits(store))
-    rounds = [axis for canvas in drawn for axis in canvas.axes if axis.get_xlabel() == "rounds"]
-    ticks = [axis.get_xticks() for axis in rounds]
-    assert rounds
-    assert all(np.all(at == at.round()) for at in ticks)
+    [picture] = trends.sensitivity(store)
+    assert picture.name == "sensitivity_stragglers"
+    generic, personal = drawn[0].axes[:2]
+    assert (generic.get_title(), generic.get_xlabel()) == ("digits, α=1", "stragglers")
+    (line,) = personal.lines
+    assert line.get_xdata().tolist() == [0, 2, 3]
+    assert line.get_ydata().tolist() == [store.scores(cell.row, cell.task, PM)["0"] for cell in store.cells]
 
 
 def test_curves_that_coincide_are_found_and_said(store, curves, drawn):
@@ -127,16 +108,6 @@ def test_points_of_one_colour_differ_otherwise(thirty, drawn):
     assert len(set(markers)) == len(markers) == canvas.MOST_COLOURED
 
 
-def test_equal_accuracies_of_all_seeds_have_a_point_without_a_bar(store, drawn):
-    """Its interval was one bit above the mean, and a bar of negative length is refused."""
-    columns = ["row", "task", "unit", "metric", "test", "value"]
-    values = {"own": 60.0, "global": 100 / 449}
-    lines = [("scd", "digits, α=1", seed, "pm", test, value) for test, value in values.items() for seed in "01"]
-    further_tests.price(store, pd.DataFrame(lines, columns=columns))
-    (point,) = (line for line in drawn[0].axes[0].lines if len(line.get_xdata()) == 1)
-    assert (point.get_xdata()[0], point.get_ydata()[0]) == (60.0, 100 / 449)
-
-
 def test_with_one_seed_the_headline_shows_all_trained_models(store_writer, tmp_path, drawn):
     """A standard deviation of one seed is nan: the axis ended at 100 and began there, and every dot was an arrow."""
     store = load([store_writer(tmp_path, seeds=1, alphas=(1.0,))])
@@ -167,16 +138,6 @@ def test_the_profile_is_the_share_of_runs_above():
     assert share == pytest.approx([1, 3 / 4, 1 / 3, 0])
     assert np.all(low <= share)
     assert np.all(share <= high)
-
-
-@pytest.mark.long
-def test_a_phone_has_fewer_panels_side_by_side_and_no_wider_picture(store, curves):
-    picture = figures.convergence(store, curves)
-    width, narrow = (
-        float(ElementTree.fromstring(svg).get("viewBox").split()[2]) for svg in (picture.svg, picture.narrow)
-    )
-    assert narrow <= 4.0 * 72
-    assert width > 2 * narrow
 
 
 def test_bytes_and_steps_have_a_point_per_method(store_writer, tmp_path, drawn):

@@ -1,41 +1,62 @@
-"""The first answers of a league's page: what beats fine-tuning, and what tuning is worth, from made-up leagues."""
+"""A league's page from made-up leagues: what beats fine-tuning, what tuning is worth, and draws of tuning as units."""
 
-import csv
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from reports.league.answers import _Compared, _what_it_rests_on, answers
+from reports.league.answers import _Compared, _compared, _what_it_rests_on, answers
 from reports.league.findings import _gains
-from reports.league.gain import Gains, TaskMeasure, gains
-from reports.league.page import write_league
-from reports.league.rule import by_case
+from reports.league.gain import Gains, TaskMeasure, gain_section, gains
+from reports.league.page import _clients, write_league
+from reports.league.rule import _family, by_case, data_families, ranked, task_weights
+from reports.pictures.trends import sensitivity
 from reports.reading.load import PM, Store, load
-from reports.statistics.inference import Summary
+from reports.statistics.inference import LEVEL, Summary
+from reports.statistics.reference import differences
+from reports.tables.accuracy import main_table
+from reports.tables.fairness import client_accuracies
 from reports.tables.standings import Family
 from reports.tables.table import Table
+from sweeps.study_reader import load_study
 from tests.reports import conftest
 from tests.reports.conftest import cell_id, cells_of, change_run, change_status, name_cases, write_store
 
 METHODS = ("finetune", "ditto", "scd", "fedavg")
 DRAWS = [[0, 1], [2, 3], [4, 5], [6, 7]]
+RATES = ("0.05", "0.1", "0.2", "0.4")
+"""Each draw chose another learning rate."""
+
+
+@pytest.fixture(autouse=True)
+def fine_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(conftest.LEVELS, "finetune", conftest.LEVELS["fedavg"])
 
 
 def write(folder: Path, methods: tuple[str, ...] = METHODS, draws: list[list[int]] | None = None) -> Path:
-    run = write_store(folder, seeds=8, methods=methods, alphas=(1.0, 0.1))
+    run = write_store(folder, seeds=8, methods=methods)
     name_cases(run)
-    return change_run(run, **({"draws": draws} if draws else {}))
+    if draws is None:
+        return run
+    (run / "tuning.csv").write_text("row,column,value,note\n", encoding="utf-8")
+    return change_run(run, lambda cell: {"lr": float(RATES[cell["settings"]["seed"] // 2])}, draws=draws)
 
 
 @pytest.fixture
-def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(conftest.LEVELS, "finetune", conftest.LEVELS["fedavg"])
+def tuned(tmp_path: Path) -> Path:
     return write(tmp_path / "tuned", draws=DRAWS)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """With training alone, beside which gains are measured."""
+    return write(tmp_path / "whole", (*METHODS, "local"), DRAWS)
 
 
 def table(section_of: Store, name: str, defaults: Store | None = None) -> Table:
@@ -96,18 +117,10 @@ def test_who_leads_on_a_task_is_shown_with_its_distance(tuned: Path) -> None:
 
 
 def test_tuning_is_worth_nothing_where_it_changed_nothing(tuned: Path, tmp_path: Path) -> None:
-    """The default division has the same numbers, of some of the seeds; then two points less."""
-    defaults = write(tmp_path / "default")
-    store = by_case(load([tuned]))
-    same = table(store, "worth", by_case(load([defaults])))
-    assert {row for row, _ in same.rows} == set(METHODS)
-    assert all(values(same, row)[0] == pytest.approx(0.0, abs=1e-9) for row in METHODS)
-
-
-@pytest.mark.long
-def test_only_methods_of_both_divisions_are_compared(tuned: Path, tmp_path: Path) -> None:
-    defaults = by_case(load([write(tmp_path / "default", methods=("ditto", "fedavg"))]))
-    assert {row for row, _ in table(by_case(load([tuned])), "worth", defaults).rows} == {"ditto", "fedavg"}
+    """The default division has the same numbers, of some of the methods: others are not compared."""
+    same = table(by_case(load([tuned])), "worth", by_case(load([write(tmp_path / "default", ("ditto", "fedavg"))])))
+    assert {row for row, _ in same.rows} == {"ditto", "fedavg"}
+    assert all(values(same, row)[0] == pytest.approx(0.0, abs=1e-9) for row, _ in same.rows)
 
 
 def test_a_generic_model_under_several_names_counts_once(tuned: Path) -> None:
@@ -141,9 +154,8 @@ def test_who_answers_with_the_generic_model_is_no_personalized_one(tuned: Path) 
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_fine_tuning_under_another_name_is_fine_tuning(tuned: Path, first: bool) -> None:
+def test_fine_tuning_under_another_name_is_fine_tuning(whole: Path, first: bool) -> None:
     """Whichever of the two entries is read first."""
-    whole = write(tuned.with_name("whole"), methods=(*METHODS, "local"), draws=DRAWS)
     before, runs = by_case(load([whole])), [whole, clone(whole, "finetune", "apfl")]
     store = by_case(load(runs[::-1] if first else runs))
     for name in ("beats", "for_which"):
@@ -173,18 +185,23 @@ def test_tuning_is_worth_what_it_brings_methods(tuned: Path, tmp_path: Path, mon
 
 
 @pytest.mark.long
-def test_the_page_of_a_league_of_draws_says_what_its_units_are(tuned: Path, tmp_path: Path) -> None:
-    page = write_league([tuned], tmp_path / "page", "test", None, [write(tmp_path / "default")])
+def test_the_page_of_a_league_of_draws_says_what_its_units_are(whole: Path, tmp_path: Path) -> None:
+    """And it shows the setting of each draw; a league without draws says nothing of tuning."""
+    defaults = write(tmp_path / "default")
+    page = write_league([whole], tmp_path / "page", "test", None, [defaults])
     text = page.read_text(encoding="utf-8")
     assert text.find('<section id="short"') < text.find('<section id="answers"') < text.find('id="standing_pm"')
-    assert "over draws of tuning, each with its own seeds" in text
-    with open(page.parent / "tables" / "worth.csv", encoding="utf-8") as file:
-        assert {row["row"] for row in csv.DictReader(file)} == set(METHODS)
-    plain = write_league([write(tmp_path / "plain")], tmp_path / "other", "test").read_text(encoding="utf-8")
-    assert 'id="answers"' not in plain
+    for words in ("over draws of tuning, each with its own seeds", "Who beats fine-tuning?", "What is tuning worth?"):
+        assert words in text
+    assert "every method with the same budget of tuning." in text
+    assert "untuned" not in text
+    assert set(pd.read_csv(page.parent / "tables" / "worth.csv")["row"]) == set(METHODS)
+    settings = (page.parent / "tables" / "settings.csv").read_text(encoding="utf-8").splitlines()
+    rates = [line.rpartition(",")[2] for line in settings if line.startswith("ditto,,lr,")]
+    assert rates == [*RATES] * 2
+    plain = write_league([defaults], tmp_path / "other", "test").read_text(encoding="utf-8")
     assert "every method with its defaults and one learning rate, untuned." in plain
-    assert "budget of tuning" not in plain
-    assert "draws of tuning" not in plain
+    assert not any(words in plain for words in ('id="answers"', "budget of tuning", "draws of tuning"))
 
 
 def test_a_task_without_a_case_has_the_name_of_its_data(tmp_path: Path) -> None:
@@ -226,3 +243,141 @@ def test_a_sure_sentence_names_the_tasks_that_carry_it_and_what_the_method_s_own
     assert one.endswith(f"corrected alike, is [{low:.2f}, {high:.2f}] and {'agrees' if low > 0 else 'does not agree'}.")
     assert "not sure" not in all_three
     assert all_three.endswith("and agrees.")
+
+
+def test_the_settings_of_all_draws_are_one_row(whole: Path) -> None:
+    """And ranks are those of equal settings in all draws, as the numbers are the same."""
+    store = by_case(load([whole]))
+    assert store.rows == [*METHODS, "local"]
+    assert {cell.unit for cell in store.cells} == {"draw 1", "draw 2", "draw 3", "draw 4"}
+    compared, places = ranked(store, PM)
+    assert set(places) == {"finetune", "ditto", "scd", "local"}
+    assert {len(units) for tasks in compared.scores.values() for units in tasks} == {4}
+    assert list(sensitivity(load([whole]))) == []  # no curve over settings that are of one row
+
+
+def test_two_settings_within_a_draw_are_two_rows(whole: Path) -> None:
+    change_run(whole, lambda cell: {"lr": 0.7} if cell["settings"]["seed"] == 3 else {})
+    assert "ditto, lr=0.7" in load([whole]).rows
+
+
+def test_who_loses_counts_the_clients_of_diverged_cells(tmp_path: Path) -> None:
+    """By hand: they have 10 %, and lose where training alone gets more right; a method does not gain by diverging."""
+    states = {("ditto", 0.1, seed): "diverged" for seed in range(3)}
+    run = write_store(tmp_path / "run", seeds=4, methods=("ditto", "local"), states=states)
+    name_cases(run)
+    store = by_case(load([run]))
+    clients = client_accuracies(store).query("task == 'case 0.1'").set_index(["row", "seed", "client"])
+    alone = clients["accuracy"]["local"]
+    losing = [
+        clients["accuracy"]["ditto", "3", client] < accuracy if seed == "3" else accuracy > 10
+        for (seed, client), accuracy in alone.items()
+    ]
+    [section] = _clients(store)
+    [(row, entries)] = section.tables[0].rows
+    at = [column.name for column in section.tables[0].columns].index("case 0.1")
+    assert row == "ditto"
+    assert entries[at].value == pytest.approx(100 * sum(losing) / len(losing))
+
+
+def test_a_method_that_diverges_in_a_draw_widens_no_other_interval(whole: Path) -> None:
+    """Of differences from fine-tuning and of gains: as if it had no entry, but for corrections."""
+    change_status(whole / cell_id("scd-0.1-3"), state="diverged")
+    with_it = by_case(load([whole]))
+    without = by_case(load([change_run(whole, cells=cells_of(whole, without="scd"))]))
+    errors = []
+    for store in (with_it, without):
+        compared = _compared(store)
+        assert compared is not None
+        at = compared.rows.index("ditto")
+        errors.append([compared.on().error[at], *(compared.on(task).error[at] for task in (0, 1))])
+    assert errors[0] == pytest.approx(errors[1])
+    assert ranked(with_it, PM)[0].erratic == {"scd"}
+    comparison = gains(with_it)
+    assert comparison is not None
+    above = {row: with_it.units(row, PM) for row in ("ditto", "finetune", "local")}
+    best = {task: max(("local", "finetune"), key=lambda row: above[row][task].mean()) for task in with_it.tasks}
+    tables = [(above["ditto"][task] - above[best[task]][task]).to_numpy()[None] for task in with_it.tasks]
+    alone = differences(tables, [np.zeros(4) for _ in tables], task_weights(with_it, with_it.tasks))
+    assert comparison.gain.means["ditto"].high - alone.mean[0] == pytest.approx(alone.half(LEVEL)[0])
+
+
+@pytest.mark.long
+def test_nothing_is_said_of_gains_without_both_references(whole: Path) -> None:
+    """Above FedAvg with fine-tuning alone a method may gain that training alone would beat."""
+    assert gains(by_case(load([whole]))) is not None
+    cells = cells_of(whole)
+    for missing in ("local", "finetune"):
+        change_run(whole, cells=cells)
+        store = by_case(load([change_run(whole, cells=cells_of(whole, without=missing))]))
+        assert gains(store) is None
+
+
+def test_what_is_said_of_gains_is_what_was_done(whole: Path) -> None:
+    """A row in brackets has Student's interval, and a division without tables of tuning no budget."""
+    store = by_case(load([whole]))
+    comparison = gains(store)
+    assert comparison is not None
+    assert "4 draws of tuning, each the mean of up to" in main_table(store).caption
+    weights = task_weights(store, store.tasks)
+    units = {row: store.units(row, PM) for row in ("fedavg", "local", "finetune")}
+    best = {task: max(("local", "finetune"), key=lambda row: units[row][task].mean()) for task in store.tasks}
+    above = sum(w * (units["fedavg"][t] - units[best[t]][t]) for t, w in zip(store.tasks, weights, strict=True))
+    expected = stats.ttest_1samp(above, 0).confidence_interval()
+    measured = comparison.gain.means["fedavg"]
+    assert (measured.low, measured.high) == pytest.approx((expected.low, expected.high))
+    assert "fedavg" not in comparison.gain.corrected
+    [table] = gain_section(store, comparison).tables
+    assert "all methods with a corrected interval determine together; of other rows Student's" in table.how
+    assert "each with the same budget of tuning." in table.how
+    (whole / "tuning.csv").unlink()
+    [table] = gain_section(store, comparison).tables
+    assert "each with its defaults and one learning rate, untuned." in table.how
+
+
+def test_without_room_below_the_bound_a_sentence_stands_for_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`centralized` is first worse than training alone on both tasks, then better."""
+    for level, tables in ((0.8, ["gain"]), (0.97, ["gain", "score"])):
+        monkeypatch.setitem(conftest.LEVELS, "centralized", (level, level))
+        run = write_store(tmp_path / str(level), methods=(*METHODS, "local", "centralized"))
+        name_cases(run)
+        store = by_case(load([run]))
+        section = gain_section(store, gains(store))
+        assert [table.id for table in section.tables] == tables
+        assert ("no personalization score" in section.text) == ("score" not in tables)
+
+
+def test_families_are_named_as_data_are(whole: Path) -> None:
+    """Two files of arrays are two families, though both are data sets `npz`."""
+
+    def of_a_file(cell: dict[str, Any]) -> dict[str, Any]:
+        name = "photographs" if cell["settings"]["dataset"] == "digits" else "writing"
+        return {"dataset": "npz", "dataset_options": {"name": name, "path": "x.npz"}}
+
+    store = by_case(load([change_run(whole, of_a_file)]))
+    assert sorted(data_families(store, store.tasks)) == ["photographs", "writing"]
+
+
+@pytest.mark.parametrize(("league", "families"), [
+    ("league_1_small", {"digits": 10, "synthetic": 2}),
+    ("league_2_small", {"digits": 6, "synthetic": 1, "watch": 1}),
+    ("league_2_photos", {"mnist": 1, "cifar10-jpeg": 2}),
+])  # fmt: skip
+def test_each_league_has_its_families(league: str, families: dict[str, int]) -> None:
+    arms = [arm for arm in load_study(league, ["methods=[fedavg]"]).arms if arm.draw <= 1]
+    assert Counter(_family(arm.cells[0]) for arm in arms) == families
+
+
+def test_the_answers_do_not_call_another_one_highest_where_fine_tuning_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(conftest.LEVELS, "finetune", (0.86, 0.97))
+    run = write_store(tmp_path / "run", seeds=4, methods=METHODS)
+    name_cases(run)
+    store = by_case(load([run]))
+    section = answers(store)
+    assert "The highest mean of them has" in section.points[0]
+    caption = next(table.caption for table in section.tables if table.id == "for_which")
+    assert "below 0, fine-tuning leads" in caption

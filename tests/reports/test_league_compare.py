@@ -82,11 +82,6 @@ def test_ranks_are_among_the_methods_that_have_one_in_both(tmp_path: Path) -> No
     }  # fmt: skip
 
 
-def test_a_league_agrees_with_itself(tmp_path: Path) -> None:
-    entries = write_entries(tmp_path, OLD)
-    assert correlations(compare_leagues(entries, entries)[0]) == [1, 1]
-
-
 def test_one_method_in_common_is_not_enough(tmp_path: Path) -> None:
     old, new = write_entries(tmp_path / "old", OLD), write_entries(tmp_path / "new", {"scd": 0.9, "fedavg": 0.9})
     with pytest.raises(UserError, match="the two have 1 methods in common"):

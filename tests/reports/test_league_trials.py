@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.results.cell_names import task_name
+from bench.results.cell_names import drawn, task_name
 from bench.results.results import load_run
 from reports.league.rule import by_case
 from reports.league.trials import best_by_trials, trials_picture, trials_table
 from reports.reading.load import Store, load
-from tests.reports.conftest import name_cases, write_store
+from tests.reports.conftest import change_run, name_cases, write_store
 
 Trials = Sequence[float | None]
 LOCAL: dict[float, Trials] = {1.0: (50, 40, 60), 0.5: (None, 70, 80), 0.1: (90, None, 70)}
@@ -20,15 +20,18 @@ LOCAL: dict[float, Trials] = {1.0: (50, 40, 60), 0.5: (None, 70, 80), 0.1: (90, 
 FEDAVG: dict[float, Trials] = dict.fromkeys(LOCAL, (10, 20, 30))
 
 
-def write_tables(run: Path, found: dict[float, Trials]) -> None:
-    """The tables as a sweep's report writes them, with numbers of two digits or more among the trials."""
+def write_tables(run: Path, found: dict[float, Trials], draws: Sequence[int] = (0,)) -> None:
+    """The tables as a sweep's report writes them, with numbers of two digits or more among the trials; those of each
+    further draw find ten points more."""
     names = {cell.settings.alpha: task_name(cell.settings) for cell in load_run(run).cells}
+    columns = [(drawn(names[alpha], draw), found[alpha], 10 * at) for alpha in found for at, draw in enumerate(draws)]
     head = ["row", "group", "column", "value", "spread", "mark", "derived", "note"]
-    tables = {"tuning": [["mine", "", "task", "", "", "", "", names[alpha]] for alpha in found]}
-    for at, trials in enumerate(found.values()):
+    tables = {"tuning": [["mine", "", "task", "", "", "", "", name] for name, *_ in columns]}
+    for at, (_, trials, more) in enumerate(columns):
         tables[f"trials_{at}"] = rows = []
         for number, value in enumerate(trials):
-            rows += [[number, "", "GM", 99, "", "", "", ""], [number, "", "PM", value or "", "", "", "", ""]]
+            best = value + more if value else ""
+            rows += [[number, "", "GM", 99, "", "", "", ""], [number, "", "PM", best, "", "", "", ""]]
     for name, rows in tables.items():
         with open(run / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([head, *rows])
@@ -59,21 +62,16 @@ def test_the_best_so_far_is_averaged_by_families(league: Store) -> None:
     assert all(entry.derived for entry in table["fedavg"])
 
 
-def test_trials_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    """The tenth comes after the second."""
-    run = write_store(tmp_path, methods=("local",), alphas=(1.0,), seeds=1)
-    write_tables(run, {1.0: [*range(50, 61), 40]})
-    assert best_by_trials(load([run])).loc["local"].tolist() == [*range(50, 61), 60]
+def test_the_best_so_far_of_each_draw_is_averaged_in_the_order_of_the_trials_numbers(tmp_path: Path) -> None:
+    """The tenth comes after the second; without tables there is nothing."""
+    run = change_run(write_store(tmp_path, methods=("local",), alphas=(1.0,), seeds=4), draws=[[0, 1], [2, 3]])
+    assert best_by_trials(load([run])).empty
+    write_tables(run, {1.0: [*range(50, 61), 40]}, draws=(1, 2))
+    assert best_by_trials(load([run])).loc["local"].tolist() == [*range(55, 66), 65]
 
 
 def test_the_caption_counts_the_entries_without_tables(league: Store) -> None:
     picture = trials_picture(league, best_by_trials(league))
     assert "of the 2 entries with tables of their trials (1 without them are left out)" in picture.caption
     text = picture.svg.decode()
-    assert ">[fedavg]<" in text
-    assert ">local<" in text
-    assert "ditto" not in text
-
-
-def test_without_tables_there_is_nothing(tmp_path: Path) -> None:
-    assert best_by_trials(load([write_store(tmp_path, methods=("local",), seeds=1)])).empty
+    assert [name in text for name in (">[fedavg]<", ">local<", "ditto")] == [True, True, False]

@@ -77,13 +77,6 @@ def test_differences_that_are_all_alike_have_a_p_value_where_the_samples_are_kno
     assert p_value(np.zeros(3), HALF) == 1
 
 
-def test_one_sample_changes_a_mean_over_clients_by_its_share_of_all_samples_on_average() -> None:
-    rng = np.random.default_rng(3)
-    samples, weights = rng.integers(1, 60, 20), rng.dirichlet(np.ones(20))
-    by_one_more = 100 * np.repeat(weights / samples, samples)
-    assert by_one_more.mean() / 2 == pytest.approx(least_deviation(int(samples.sum())))
-
-
 def test_methods_one_sample_apart_in_all_seeds_are_not_sure_to_be_apart() -> None:
     """Three methods with 30, 29 and 28 of 40 samples right in each of three seeds; without a floor all is sure."""
     tasks, least = [np.repeat([[75.0], [72.5], [70.0]], 3, axis=1)], [least_deviation(40)]

@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 
+from bench.store.store import COLUMNS
 from reports.published.comparison import PublishedTable, comparison
 from reports.published.measures import MEASURES, Place, measured
 from reports.reading.load import PM_EQUAL, load
@@ -30,20 +31,17 @@ def cells(store_writer, tmp_path):
     run = store_writer(tmp_path, seeds=2, alphas=(1.0,), methods=tuple(CURVES), protocol="paper", epochs=3)
     for method, by_seed in CURVES.items():
         for seed, curve in enumerate(by_seed):
-            folder = run / cell_id(f"{method}-1-{seed}")
-            metrics = [
-                f"{k},pm,local,{mean},test,accuracy,{value}"
-                for k, value in zip((2, 4, 6), curve, strict=True)
-                for mean in ("equal", "train_size")
-            ]
-            (folder / "metrics.csv").write_text(
-                "\n".join(["round,metric,on,mean,split,quantity,value", *metrics]) + "\n"
-            )
-            clients = [f"{k},pm,{i},test,{right},10" for k in (2, 4, 6) for i, right in enumerate(CLIENTS[method])]
-            (folder / "clients.csv").write_text(
-                "\n".join(["round,metric,client,split,correct,samples", *clients]) + "\n"
-            )
+            means = {k: {"equal": one, "train_size": one} for k, one in zip((2, 4, 6), curve, strict=True)}
+            write_tables(run / cell_id(f"{method}-1-{seed}"), means, dict.fromkeys(means, CLIENTS[method]))
     return read(run)
+
+
+def write_tables(folder, means, right):
+    """Accuracies of personalized models by round and mean; right answers of clients, of ten each, by round."""
+    rows = [(k, "pm", "local", mean, "test", "accuracy", one) for k, by in means.items() for mean, one in by.items()]
+    pd.DataFrame(rows, columns=list(COLUMNS["metrics"])).to_csv(folder / "metrics.csv", index=False)
+    rows = [(k, "pm", client, "test", one, 10) for k, of in right.items() for client, one in enumerate(of)]
+    pd.DataFrame(rows, columns=list(COLUMNS["clients"])).to_csv(folder / "clients.csv", index=False)
 
 
 def read(run):
@@ -81,7 +79,8 @@ def test_gain_is_over_training_alone_and_spreads_over_clients(cells):
 
 
 def test_a_client_by_its_number(cells):
-    assert ask(cells, "client", "ditto", client_id="c2").value == pytest.approx(70)
+    by_number = [ask(cells, "client", "ditto", client_id=name).value for name in ("c1", "c2")]
+    assert by_number == pytest.approx([50, 70])
     assert ask(cells, "client", "ditto", client_id="mean").value == pytest.approx(80)
     assert ask(cells, "client", "ditto", client_id="c9").note == "–"
 
@@ -139,16 +138,9 @@ def test_speed_counts_the_clients_that_a_round_takes(store_writer, tmp_path):
 def test_clients_are_those_of_the_round_that_the_accuracies_are_of(cells):
     """Here the equal mean is best in round 4 and the weighted one in round 6."""
     store, by_method = cells
+    means = {4: {"equal": 0.9, "train_size": 0.7}, 6: {"equal": 0.8, "train_size": 0.9}}
     for cell in by_method["ditto"]:
-        header = "round,metric,on,mean,split,quantity,value"
-        means = {4: {"equal": 0.9, "train_size": 0.7}, 6: {"equal": 0.8, "train_size": 0.9}}
-        rows = [f"{k},pm,local,{mean},test,accuracy,{value}" for k, by in means.items() for mean, value in by.items()]
-        (cell.view.folder / "metrics.csv").write_text("\n".join([header, *rows]) + "\n")
-        right = {4: (10, 8), 6: (9, 7)}
-        rows = [f"{k},pm,{i},test,{one},10" for k, both in right.items() for i, one in enumerate(both)]
-        (cell.view.folder / "clients.csv").write_text(
-            "\n".join(["round,metric,client,split,correct,samples", *rows]) + "\n"
-        )
+        write_tables(cell.view.folder, means, {4: (10, 8), 6: (9, 7)})
     again = read(store.cells[0].view.folder.parent)
     assert ask(again, "acc", "ditto").value == pytest.approx(90)
     assert ask(again, "client", "ditto", client_id="c1").value == pytest.approx(100)
@@ -157,16 +149,13 @@ def test_clients_are_those_of_the_round_that_the_accuracies_are_of(cells):
 
 def test_traffic_in_scalars_counts_a_broadcast_once(cells):
     assert ask(cells, "comcost", "fedavg").value == 12 * (4e5 + 2e4) / 4
+    assert measured(None, "comcost", Place({}, [], [], [])).note == "missing"
 
 
-def test_what_clients_have(cells):
+def test_samples_are_a_mean_over_clients(cells):
     partition = cells[1]["fedavg"][0].json("partition")
     entry = ask((cells[0], {**cells[1], "fedavg": cells[1]["fedavg"][:1]}), "train_samples", "fedavg")
     assert entry.value == pytest.approx(sum(partition["n_train"]) / 20)
-
-
-def test_nothing_is_measured_where_no_cell_is_done():
-    assert measured(None, "acc", Place({}, [], [], [])).note == "missing"
 
 
 def table(rows, **fields):

@@ -1,18 +1,11 @@
 """Differences of many methods from one reference, and the coverage of what a league of draws prints."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import special, stats
 
-from reports.league.gain import gains
-from reports.league.rule import by_case
-from reports.reading.load import load
 from reports.statistics.best import pairs_of
 from reports.statistics.reference import differences
-from tests.reports import conftest
-from tests.reports.conftest import change_run, name_cases, write_store
 from tests.reports.parts import parts
 from tools.simulation.components import components
 from tools.simulation.coverage import coverage, equal, resampled, with_guests
@@ -75,27 +68,6 @@ def test_rows_that_do_not_differ_have_no_width() -> None:
     together = differences([np.vstack([same, same])], [same[0]], np.ones(1))
     assert together.half(0.05).tolist() == [0.0, 0.0]
     assert together.p_values() == [1.0, 1.0]
-
-
-@pytest.mark.long
-def test_a_league_of_draws_corrects_the_leader_s_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With draws the units are four, and a corrected interval is wider than one by itself, around the same mean."""
-    monkeypatch.setitem(conftest.LEVELS, "finetune", conftest.LEVELS["fedavg"])
-    run = write_store(tmp_path / "run", seeds=8, methods=("local", "finetune", "ditto", "scd"), alphas=(1.0, 0.1))
-    name_cases(run)
-    plain = load([run])
-    store = by_case(load([change_run(run, draws=[[0, 1], [2, 3], [4, 5], [6, 7]])]))
-    measured = gains(store)
-    seeds = gains(by_case(plain))
-    assert measured is not None
-    assert seeds is not None
-    for row, corrected in measured.gain.corrected.items():
-        alone = measured.gain.means[row]
-        assert alone.n == 4
-        assert corrected.low < alone.low < alone.mean < alone.high < corrected.high
-        assert alone.mean == pytest.approx(corrected.mean)
-        assert seeds.gain.means[row].n == 8
-        assert alone.mean == pytest.approx(seeds.gain.means[row].mean)
 
 
 @pytest.mark.long

@@ -10,15 +10,11 @@ from scipy import stats
 
 from bench.rng import generator
 from reports.statistics import inference as ours
-from tools.simulation import simulate
 
 
 def paired(x, y):
     """Comparison of two lists of scores that share their seeds."""
     return ours.paired({str(k): v for k, v in enumerate(x)}, {str(k): v for k, v in enumerate(y)})
-
-
-probabilities = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
 
 def test_summary_is_scipys_t_interval():
@@ -28,20 +24,9 @@ def test_summary_is_scipys_t_interval():
     assert (summary.n, summary.mean) == (5, pytest.approx(0.722))
     assert summary.std == pytest.approx(math.sqrt(0.00228 / 4))
     assert (summary.low, summary.high) == pytest.approx((interval.low, interval.high))
-
-
-def test_one_run_has_a_mean_and_nothing_else():
-    summary = ours.summarise([0.5])
-    assert (summary.n, summary.mean) == (1, 0.5)
-    assert math.isnan(summary.std)
-    assert math.isnan(summary.low)
-    assert math.isnan(ours.summarise([]).mean)
-
-
-def test_the_best_of_66_equal_methods_needs_the_corrected_interval():
-    by_itself, corrected = simulate.winners(66, 5, 1500)
-    assert by_itself > 0.15
-    assert corrected < 0.05
+    one = ours.summarise([0.5])
+    assert (one.n, one.mean) == (1, 0.5)
+    assert np.isnan([one.std, one.low, ours.summarise([]).mean]).all()
 
 
 def test_paired_comparison_is_scipys_paired_t_test():
@@ -62,12 +47,6 @@ def test_the_effect_interval_inverts_the_noncentral_t_distribution():
     assert stats.nct.cdf(t, 4, result.effect_high * math.sqrt(5)) == pytest.approx(0.025, abs=1e-4)
 
 
-def test_equal_methods_differ_by_nothing_and_a_gap_without_spread_is_not_tested():
-    same = paired([0.5, 0.6], [0.5, 0.6])
-    assert (same.difference, same.p) == (0.0, 1.0)
-    assert math.isnan(paired([0.75, 1.0], [0.5, 0.75]).p)
-
-
 def test_rounding_is_no_spread():
     """One test sample of 447 more in each of three seeds: the differences in percent are equal but for rounding."""
     x, y = ([100 * k / 447 for k in right] for right in ((420, 425, 430), (419, 424, 429)))
@@ -84,14 +63,6 @@ def test_holm_by_hand():
     adjusted = ours.holm([0.02, math.nan, 0.01])
     assert (adjusted[0], adjusted[2]) == pytest.approx((0.02, 0.02))
     assert math.isnan(adjusted[1])
-
-
-@given(probabilities)
-def test_holm_lies_between_no_correction_and_bonferroni_and_keeps_the_order(p_values):
-    adjusted = ours.holm(p_values)
-    assert all(p <= q <= min(1, p * len(p_values)) or q == p for p, q in zip(p_values, adjusted, strict=True))
-    by_p = [q for _, q in sorted(zip(p_values, adjusted, strict=True))]
-    assert by_p == sorted(by_p)
 
 
 def test_rounding_breaks_no_tie():
@@ -145,10 +116,6 @@ def test_pairs_are_tested_together_as_they_are_one_by_one(whole):
     expected = [list(pair) for pair, p in zip(pairs, p_values, strict=True) if p < 0.05]
     assert 0 < len(expected) < len(pairs)
     assert np.argwhere(np.triu(ours._different_pairs(scores, 0.05))).tolist() == expected
-
-
-def test_iqm_is_the_mean_of_the_middle_half():
-    assert ours.iqm([np.array([0.0, 0.3]), np.array([1.0, 0.2])]) == pytest.approx(0.25)
 
 
 def test_probability_of_improvement_is_paired():
@@ -205,17 +172,12 @@ def test_bootstrap_repeats_itself_and_covers_the_aggregate(seeds):
 
 def test_freedom_of_the_bootstrap_is_that_of_the_tasks_an_aggregate_rests_on():
     """Of tasks far apart the interquartile mean takes the middle two: 2 x (n - 1), not 4 x (n - 1)."""
+    assert ours.iqm([np.array([0.0, 0.3]), np.array([1.0, 0.2])]) == pytest.approx(0.25)  # the mean of the middle half
     rng = np.random.default_rng(0)
     drawn = [rng.normal(level, 1, (4000, 5)) for level in (20, 40, 60, 80)]
     for aggregate, freedom in ((ours.iqm, 8), (_mean_of_tasks, 16)):
         parts = np.array([ours._part(units, aggregate(drawn)) for units in drawn])
         assert ours.satterthwaite(parts, np.full(4, 4.0)) == pytest.approx(freedom, rel=0.05)
-
-
-def test_bootstrap_is_stratified():
-    """Runs are drawn within a task: with no spread inside tasks the interval has no width."""
-    estimate = ours.bootstrap([np.full(3, 20.0), np.full(3, 80.0)], ours.iqm, repeats=50)
-    assert (estimate.low, estimate.high) == pytest.approx((estimate.value, estimate.value))
 
 
 @given(st.floats(0.5, 99.5), st.floats(0, 60))
@@ -228,16 +190,12 @@ def test_intervals_of_percentages_stay_within_0_and_100_and_have_the_value_insid
         assert low == high
 
 
-def _mean_of_tasks(tasks):
-    return np.mean([runs.mean(axis=-1) for runs in tasks], axis=0)
-
-
 def test_an_interval_of_unpaired_means_by_hand():
     """Variances of the means 1/3 and 4/5; t of 2 and 4 degrees of freedom are 4.302653 and 2.776445."""
     half = (4.302653 / 3 + 2.776445 * 4 / 5) / (1 / 3 + 4 / 5) * np.sqrt(1 / 3 + 4 / 5)
     assert ours.unpaired((5, 1, 3), (2, 2, 5)) == pytest.approx((3 - half, 3 + half))
+    assert np.isnan([ours.unpaired((5, 1, 1), (2, 1, 3)), ours.unpaired((5, 0, 3), (2, 0, 3))]).all()
 
 
-def test_unpaired_means_need_two_runs_each_and_a_spread():
-    assert np.isnan(ours.unpaired((5, 1, 1), (2, 1, 3))).all()
-    assert np.isnan(ours.unpaired((5, 0, 3), (2, 0, 3))).all()
+def _mean_of_tasks(tasks):
+    return np.mean([runs.mean(axis=-1) for runs in tasks], axis=0)

@@ -12,7 +12,6 @@ import pytest
 import bench
 from bench.results.remarks import fallbacks, unused_fallbacks
 from bench.results.results import CellView
-from bench.runs.plan import plan, planned_remarks
 from bench.settings import Settings
 from bench.store.store import Status
 from tests.broken_torchscript import break_in_commands
@@ -97,16 +96,6 @@ def test_an_ordinary_run_says_nothing(bench_here: Bench, grid: Grid) -> None:
     assert notes(bench_here(*command).stderr) == []
     said = notes(bench_here(*command, "--allow-fallback", "grapf").stderr)
     assert said == ["--allow-fallback grapf: nothing of that name failed on a GPU; leave it out"]
-
-
-def test_a_note_on_data_is_one_for_all_cells_and_comes_first(cell: Callable[..., Settings], tmp_path: Path) -> None:
-    np.savez(tmp_path / "own.npz", train_images=np.eye(30), train_labels=np.arange(30) % 2 * 2)
-    data = {"dataset": "npz", "dataset_options": {"path": str(tmp_path / "own.npz")}, "public": None}
-    cells = [cell(**data, seed=seed, alpha=1e-3, clients=6) for seed in (0, 1)]
-    first, *others = planned_remarks(plan(cells, tmp_path, download=False))
-    assert first == "own: the labels that occur are its classes, numbered 0 to 1 in this order: 0, 2"
-    assert others
-    assert all("clients have no training samples" in text for text in others)
 
 
 def test_several_reasons_are_one_line(cell: Callable[..., Settings], tmp_path: Path) -> None:
