@@ -40,13 +40,6 @@ def test_pictures_of_the_method_that_has_matrices(related):
 
 
 @pytest.mark.long
-def test_with_equal_sizes_matrices_stand_side_by_side(related):
-    (related / cell_id("scd-0.1-0") / "relations.json").unlink()
-    means = relations(load([related])).pictures[1].svg.decode()
-    assert "training samples of a client" not in means
-
-
-@pytest.mark.long
 def test_nine_matrices_have_nine_looks(related, monkeypatch):
     """SPFL's are layer by layer: more than there are colours, and in three lines on a page, five on a phone, where
     their colour bars left the panels no room."""
@@ -56,12 +49,9 @@ def test_nine_matrices_have_nine_looks(related, monkeypatch):
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"matrices": {f"layer {k}": MATRIX for k in range(9)}}))
     (related / cell_id("scd-0.1-0") / "relations.json").unlink()
-    relations(load([related]))
+    means = relations(load([related])).pictures[1].svg.decode()
+    assert "training samples of a client" not in means, "with equal sizes matrices stand side by side"
     assert len({(style["color"], style["marker"]) for style in drawn[0].values()}) == len(drawn[0]) == 9
-
-
-def test_no_matrices_no_part(store):
-    assert relations(store) is None
 
 
 @pytest.mark.slow

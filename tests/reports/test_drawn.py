@@ -4,7 +4,7 @@ import itertools
 import json
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -51,25 +51,28 @@ def _ranks(store: Store) -> object:
     return figures.critical_difference(inference.critical_difference(store.rows, scores), PM)
 
 
+def frame(columns: str, rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows), columns=columns.split())
+
+
 def _newcomers(store: Store) -> object:
-    columns = ["row", "task", "seed", "epochs", "accuracy"]
-    lines = [
-        (row, task, seed, epochs, 60.0 + epochs)
-        for row, task, seed, epochs in itertools.product(store.rows, store.tasks, "01", (0, 1, 5, 10))
-    ]
-    return new_clients.newcomer_bars(store, pd.DataFrame(lines, columns=columns))
+    bars = itertools.product(store.rows, store.tasks, "01", (0, 1, 5, 10))
+    return new_clients.newcomer_bars(
+        store, frame("row task seed epochs accuracy", ((*bar, 60.0 + bar[-1]) for bar in bars))
+    )
 
 
 def _further(store: Store) -> object:
-    columns = ["row", "task", "unit", "metric", "test", "value"]
-    tests = ("own", "global", "others", "corrupted 3")
-    lines = [
-        (row, store.tasks[0], seed, "pm", test, 50 + k + at)
-        for k, row in enumerate(store.rows)
-        for seed in "01"
-        for at, test in enumerate(tests)
-    ]
-    return further_tests.price(store, pd.DataFrame(lines, columns=columns))
+    tests = enumerate(("own", "global", "others", "corrupted 3"))
+    points = itertools.product(enumerate(store.rows), "01", tests)
+    rows = ((row, store.tasks[0], seed, "pm", test, 50 + k + at) for (k, row), seed, (at, test) in points)
+    return further_tests.price(store, frame("row task unit metric test value", rows))
+
+
+def _changing(store: Store) -> object:
+    points = itertools.product(store.rows, store.tasks, "01", ((1, 0), (4, 0), (4, 1), (9, 0)))
+    rows = ((*place, at, after, 10.0 * at + after) for *place, (at, after) in points)
+    return changes.change_curves(store, frame("row task seed round after accuracy", rows))
 
 
 def _as_tasks(store: Store) -> Store:
@@ -100,20 +103,9 @@ def _related(store: Store) -> object:
     return client_relations._means(0, "ditto", [(store.cells[0], unequal)])
 
 
-def _changing(store: Store) -> object:
-    lines = [
-        (row, task, seed, round_, after, 10.0 * round_ + after)
-        for row, task, seed, (round_, after) in itertools.product(
-            store.rows, store.tasks, "01", ((1, 0), (4, 0), (4, 1), (9, 0))
-        )
-    ]
-    columns = ["row", "task", "seed", "round", "after", "accuracy"]
-    return changes.change_curves(store, pd.DataFrame(lines, columns=columns))
-
-
 def _trends(store: Store) -> object:
-    lines = [(task, row, x, row, task) for row in store.rows for task in store.tasks for x in (0.7, 3.0, 80.0, np.inf)]
-    points = pd.DataFrame(lines, columns=["panel", "curve", "x", "row", "task"])
+    places = itertools.product(store.rows, store.tasks, (0.7, 3.0, 80.0, np.inf))
+    points = frame("panel curve x row task", ((task, row, x, row, task) for row, task, x in places))
     measures = {
         f"{figure.name} accuracy (%)": (lambda row, task, of=figure: store.scores(row, task, of)) for figure in HEADLINE
     }
@@ -160,39 +152,25 @@ def _decision(store: Store) -> object:
 
 def _study(store: Store) -> object:
     """Pictures of a study of the rows, in which two settings were searched."""
+    from optuna.distributions import CategoricalDistribution
     from optuna.trial import create_trial
 
     lists = (Dimension("lr", (0.01, 0.1, 1.0)), Dimension("ditto.lam_of_the_method", ("small", "a longer word")))
-    ended = [
-        create_trial(
-            value=0.5, user_attrs={"gm": 0.1 * k, "pm": 0.9 - 0.1 * k}, params={d.key: d.choices[k % 2] for d in lists},
-            distributions={d.key: _distribution(d) for d in lists},
-        )
-        for k in range(4)
-    ]  # fmt: skip
-    choices = [
-        Chosen(
-            Arm(row, row, "digits alpha=0.1", (store.cells[0].view.settings,), lists, (), 4, (), ()),
-            tuple(ended),
-            None,
-            {},
-        )
-        for row in store.rows
-    ]
+    distributions = {d.key: CategoricalDistribution(d.choices) for d in lists}
+    ended = []
+    for k in range(4):
+        attrs, params = {"gm": 0.1 * k, "pm": 0.9 - 0.1 * k}, {d.key: d.choices[k % 2] for d in lists}
+        ended.append(create_trial(value=0.5, user_attrs=attrs, params=params, distributions=distributions))
+    settings = (store.cells[0].view.settings,)
+    arms = [Arm(row, row, "digits alpha=0.1", settings, lists, (), 4, (), ()) for row in store.rows]
+    choices = [Chosen(arm, tuple(ended), None, {}) for arm in arms]
     study: Any = SimpleNamespace(metrics=("pm", "gm"))
     studies.history(study, choices)
     studies.slices(choices[0], "slices")
     studies.parallel_coordinates(study, choices[0], "parallel")
-    one = [replace(choice, arm=replace(choice.arm, dimensions=lists[:1])) for choice in choices]
-    studies.curves(one)
+    studies.curves([replace(choice, arm=replace(choice.arm, dimensions=lists[:1])) for choice in choices])
     studies.heat_map(choices[0], "map")
     return studies.front(choices[0], "front")
-
-
-def _distribution(dimension: Dimension) -> Any:
-    from optuna.distributions import CategoricalDistribution
-
-    return CategoricalDistribution(dimension.choices)
 
 
 def _sites(store: Store) -> object:
@@ -218,7 +196,6 @@ def _in_cases(store: Store) -> Store:
 FIGURES: dict[str, Callable[[Store], object]] = {
     "headline": lambda store: headline.headline(store),
     "convergence": lambda store: figures.convergence(store, cost.curves(store)),
-    "megabytes": lambda store: figures.convergence(store, cost.curves(store), "megabytes"),
     "tradeoff": lambda store: tradeoff.tradeoff(store),
     "profiles": lambda store: profiles.performance_profiles(store),
     "map of cases": lambda store: list(cases.heat_maps(_in_cases(store), {})),
@@ -229,7 +206,6 @@ FIGURES: dict[str, Callable[[Store], object]] = {
     "further tests": _further,
     "data page": _sites,
     "convergence of tasks": lambda store: figures.convergence(_as_tasks(store), cost.curves(_as_tasks(store))),
-    "headline of tasks": lambda store: headline.headline(_as_tasks(store)),
     "partitions of tasks": lambda store: figures.partitions(_as_tasks(store)),
     "timeline": timeline.timelines,
     "portraits": _portraits,
@@ -271,7 +247,7 @@ def drawn(monkeypatch):
 
 PANELS = ("convergence of tasks", "partitions of tasks", "timeline", "relations")
 """Figures with a panel for each name: ten fill several lines of all widths."""
-QUICK = [("headline", 10, True), ("tradeoff", 10, True), ("megabytes", 2, False), ("decision", 2, True)]
+QUICK = [("headline", 10, True), ("tradeoff", 10, True), ("convergence", 2, False), ("decision", 2, True)]
 ALL = [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.long)
     for case in itertools.product(FIGURES, (2, 10, 40), (False, True))

@@ -1,7 +1,5 @@
 """What pictures draw."""
 
-import base64
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -29,11 +27,6 @@ def test_the_band_is_mean_and_standard_deviation_where_all_seeds_were_evaluated(
     assert line.get_xydata().tolist() == [[1, 55], [2, 80]]
     edges = {(x, round(y, 3)) for x, y in band.get_paths()[0].vertices}
     assert {(1, 47.929), (1, 62.071), (2, 65.858), (2, 94.142)} <= edges
-
-
-def test_methods_are_told_apart_by_colour_and_style():
-    styles = [tuple(canvas.style_of(k).values()) for k in range(28)]
-    assert len(set(styles)) == 28
 
 
 def test_sensitivity_is_drawn_for_settings_with_three_values(store_writer, tmp_path, drawn):
@@ -65,15 +58,6 @@ def test_curves_that_coincide_are_found_and_said(store, curves, drawn):
     own = [line for line in drawn[0].axes[2].lines if line._unscaled_dash_pattern[1] is not None]
     offsets = [line._unscaled_dash_pattern for line in own[:2]]
     assert offsets[0] != offsets[1], "one curve hides the other"
-
-
-def test_tasks_that_differ_in_alpha_only_are_shades_of_one_map(store_writer, tmp_path):
-    alphas = (10.0, 5.0, 2.0, 1.0, 0.5, 0.3, 0.1, 0.05)
-    store = load([store_writer(tmp_path, seeds=1, methods=("scd",), alphas=alphas)])
-    colours = canvas.task_colours(store)
-    light = [sum(int(colour[k : k + 2], 16) for k in (1, 3, 5)) for colour in colours.values()]
-    assert len(set(colours.values())) == 8
-    assert light == sorted(light, reverse=True)
 
 
 def test_of_more_kinds_of_tasks_than_maps_each_task_has_a_colour(store):
@@ -189,20 +173,3 @@ def test_a_logarithmic_axis_has_plain_numbers(store):
         assert [label.get_text() for label in wide.get_xticklabels()][1:-1] == ["0.01", "0.1", "1", "10"]
         assert {"0.02", "0.03", "0.04"} <= {label.get_text() for label in narrow.get_xticklabels()}
     assert b"$" not in figures.partitions(store).svg
-
-
-def test_images_are_the_same_bytes_every_time_whatever_classes_are_called():
-    image = base64.b64encode(bytes(range(48))).decode()
-    labels = ["$^$", "a class whose name is long", "a class whose name is longer"]
-    content = {"shape": [1, 4, 4], "clients": [{"client": 0, "labels": labels, "images": image}]}
-    first, second = (figures._sample_picture("digits", 0, content) for _ in range(2))
-    assert first.svg == second.svg
-    assert first.svg.decode().count(">$^$<") == 1
-
-
-def test_a_panel_without_points_is_not_there(store, curves):
-    """A task whose cells all failed had an empty panel."""
-    lacking = {name: curve[curve["task"] != store.tasks[0]] for name, curve in curves.items()}
-    picture = figures.convergence(store, lacking | {"GM": curves["GM"]})
-    labels = [text for text in re.findall(r">([^<]+)</text>", picture.svg.decode()) if text in store.tasks]
-    assert sorted(labels) == sorted([store.tasks[0], store.tasks[1], store.tasks[1]])

@@ -12,17 +12,13 @@ from reports.reading.load import PM, load
 from tests.reports.conftest import write_cases, write_store
 
 
-def said(store, tuned=()):
-    return answers(store, tuned)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     return load([write_store(tmp_path_factory.mktemp("whole"))])
 
 
 def test_each_question_has_one_sentence_in_this_order(whole):
-    who, sure, gains, cost_of, unsaid = said(whole)
+    who, sure, gains, cost_of, unsaid = answers(whole, ())
     assert who.startswith("Best personalized models: `")
     assert "shown to be" in sure
     assert "in points: against FedAvg" in gains
@@ -35,7 +31,7 @@ def test_each_question_has_one_sentence_in_this_order(whole):
 
 
 def test_the_best_is_the_row_with_the_highest_mean_and_its_gain_is_student_s_interval_over_seeds(whole):
-    who, _, gains = said(whole)[:3]
+    who, _, gains, *_ = answers(whole, ())
     means = {row: np.mean([list(whole.scores(row, task, PM).values()) for task in whole.tasks]) for row in whole.rows}
     leader = max(means, key=means.get)
     assert f"`{leader}`" in who
@@ -49,15 +45,14 @@ def test_the_best_is_the_row_with_the_highest_mean_and_its_gain_is_student_s_int
 
 
 def test_one_seed_and_cells_that_are_not_done_are_said(store_writer, tmp_path):
-    one = said(load([store_writer(tmp_path / "one", seeds=1, states={("scd", 0.1, 0): "failed"})]))
+    one = answers(load([store_writer(tmp_path / "one", seeds=1, states={("scd", 0.1, 0): "failed"})]), ())
     assert any("one seed shows no spread" in sentence for sentence in one)
     assert re.search(r"the luck of its one seed, .* the 1 of 10 cells that are not done would show or how", one[-1])
-    assert "tuning" not in said(load([tmp_path / "one"]), tuned=["pm"])[-1]
+    assert "tuning" not in answers(load([tmp_path / "one"]), ["pm"])[-1]
 
 
 def test_cases_are_answered_one_by_one(tmp_path):
-    store = load(write_cases(tmp_path, seeds=3))
-    who, sure, gains, changes, *_, unsaid = said(store)
+    who, sure, gains, changes, *_, unsaid = answers(load(write_cases(tmp_path, seeds=3)), ())
     assert "`ditto` in all 3 cases" in who
     assert "in " in sure
     assert re.search(r'against FedAvg \+\S+ \[\S+ \S+\] in "plain", \+\S+ \[\S+ \S+\] in "attacked"', gains)
@@ -68,10 +63,10 @@ def test_cases_are_answered_one_by_one(tmp_path):
 def test_a_run_in_which_no_method_has_a_figure_on_every_task_names_nobody_best(store_writer, tmp_path):
     states = {(method, alpha, 0): "failed" for method, alpha in (("scd", 0.1), ("ditto", 1.0))}
     store = load([store_writer(tmp_path / "one", seeds=1, methods=("scd", "ditto"), states=states)])
-    assert said(store) == ("No method has a figure on every task, so that none can be called best.",)
+    assert answers(store, ()) == ("No method has a figure on every task, so that none can be called best.",)
 
 
 def test_a_method_without_rivals_is_not_called_best(store_writer, tmp_path):
     run = store_writer(tmp_path, seeds=1, alphas=(1.0,), methods=("scd",))
-    assert said(load([run]))[0] == "There is one method, `scd`, and none to compare it with."
+    assert answers(load([run]), ())[0] == "There is one method, `scd`, and none to compare it with."
     assert "Performance profiles" not in write_report([run]).read_text()

@@ -4,7 +4,6 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ from reports.league.answers import _Compared, _compared, _what_it_rests_on, answ
 from reports.league.findings import _gains
 from reports.league.gain import Gains, TaskMeasure, gain_section, gains
 from reports.league.page import _clients, write_league
-from reports.league.rule import _family, by_case, data_families, ranked, task_weights
+from reports.league.rule import _family, by_case, ranked, task_weights
 from reports.pictures.trends import sensitivity
 from reports.reading.load import PM, Store, load
 from reports.statistics.inference import LEVEL, Summary
@@ -347,17 +346,6 @@ def test_without_room_below_the_bound_a_sentence_stands_for_the_table(
         section = gain_section(store, gains(store))
         assert [table.id for table in section.tables] == tables
         assert ("no personalization score" in section.text) == ("score" not in tables)
-
-
-def test_families_are_named_as_data_are(whole: Path) -> None:
-    """Two files of arrays are two families, though both are data sets `npz`."""
-
-    def of_a_file(cell: dict[str, Any]) -> dict[str, Any]:
-        name = "photographs" if cell["settings"]["dataset"] == "digits" else "writing"
-        return {"dataset": "npz", "dataset_options": {"name": name, "path": "x.npz"}}
-
-    store = by_case(load([change_run(whole, of_a_file)]))
-    assert sorted(data_families(store, store.tasks)) == ["photographs", "writing"]
 
 
 @pytest.mark.parametrize(("league", "families"), [

@@ -12,28 +12,39 @@ from reports.reading.load import GM, load, remembered
 from tests.reports.conftest import cell_id, cells_of, change_run, write_store
 
 
-def test_settings_that_vary_within_a_method_and_task_make_rows(run, tmp_path):
-    store = load([_changed(run, tmp_path / "a", _with_hp(tau=lambda one: 0.1 * one["seed"]))])
-    assert "scd, tau=0.1" in store.rows
-    assert store.tasks == ["digits, α=1", "digits, α=0.1"]
+def _of_scd(**hp):
+    """The change of SCD's hyperparameters by these functions of its settings."""
+
+    def change(cell):
+        settings = cell["settings"]
+        own = settings["hp"] | {name: of(settings) for name, of in hp.items()}
+        return {"hp": own} if settings["method"] == "scd" else {}
+
+    return change
 
 
-def test_settings_that_belong_to_the_task_make_columns_and_no_rows(run, tmp_path):
-    harder = {"clients": 50, "lr": 0.003}
-    store = load([_changed(run, tmp_path / "a", lambda cell: harder if cell["settings"]["alpha"] < 0.5 else {})])
-    assert store.tasks == ["digits, α=1, clients=20", "digits, α=0.1, clients=50"]
-    assert store.rows == ["fedavg", "local", "fedper", "ditto", "scd"]
+METHODS = ["fedavg", "local", "fedper", "ditto", "scd"]
+TASKS = ["digits, α=1", "digits, α=0.1"]
+NAMED = {"dataset": "npz", "dataset_options": {"path": "data/some.npz", "name": "cifar10-jpeg"}}
 
 
-def test_data_go_by_the_name_they_were_given(run, tmp_path):
-    named = {"dataset": "npz", "dataset_options": {"path": "data/some.npz", "name": "cifar10-jpeg"}}
-    assert load([_changed(run, tmp_path / "a", lambda _: named)]).tasks == ["cifar10-jpeg, α=1", "cifar10-jpeg, α=0.1"]
-
-
-def test_a_method_s_own_alpha_is_not_the_partition_s(run, tmp_path):
-    store = load([_changed(run, tmp_path / "a", _with_hp(alpha=lambda one: 0.1 + one["seed"]))])
-    assert "scd, alpha=1.1" in store.rows
-    assert store.tasks == ["digits, α=1", "digits, α=0.1"]
+@pytest.mark.parametrize(
+    ("change", "rows", "tasks"),
+    [
+        (_of_scd(tau=lambda one: 0.1 * one["seed"]), [f"scd, tau={tau}" for tau in (0, 0.1, 0.2)], TASKS),
+        (_of_scd(alpha=lambda one: 0.1 + one["seed"]), [f"scd, alpha={alpha}" for alpha in (0.1, 1.1, 2.1)], TASKS),
+        (
+            lambda cell: {"clients": 50, "lr": 0.003} if cell["settings"]["alpha"] < 0.5 else {},
+            METHODS[4:],
+            ["digits, α=1, clients=20", "digits, α=0.1, clients=50"],
+        ),
+        (lambda _: NAMED, METHODS[4:], ["cifar10-jpeg, α=1", "cifar10-jpeg, α=0.1"]),
+    ],
+    ids=["of a method", "a method's own alpha", "of a task", "the name that data were given"],
+)
+def test_settings_of_a_method_make_rows_and_those_of_a_task_make_columns(run, tmp_path, change, rows, tasks):
+    store = load([_changed(run, tmp_path / "a", change)])
+    assert (store.rows, store.tasks) == (METHODS[:4] + rows, tasks)
 
 
 @pytest.mark.long
@@ -84,17 +95,6 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 def _changed(run, copy, *change, **info):
     """A copy of a run with settings changed."""
     return change_run(shutil.copytree(run, copy, ignore=shutil.ignore_patterns("report")), *change, **info)
-
-
-def _with_hp(**hp):
-    """The change of SCD's hyperparameters by these functions of its settings."""
-
-    def change(cell):
-        settings, method = cell["settings"], cell["settings"]["method"]
-        own = settings["hp"] | {name: of(settings) for name, of in hp.items()}
-        return {"hp": own} if method == "scd" else {}
-
-    return change
 
 
 def test_tasks_are_called_by_the_options_in_which_cells_of_a_data_set_differ(store_writer, tmp_path):

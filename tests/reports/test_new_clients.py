@@ -55,7 +55,3 @@ def test_bars_of_one_colour_differ_in_their_hatches(held_out, drawn):
     looks = [[(bar.get_facecolor(), bar.get_hatch()) for bar in drawn[0].axes[0].patches[at::2]] for at in (0, 1)]
     assert looks[0] == looks[1] == [(bar.get_facecolor(), bar.get_hatch()) for bar in drawn[0].legends[0].get_patches()]
     assert len(set(looks[0])) == 12
-
-
-def test_a_run_without_newcomers_has_no_such_part(store):
-    assert newcomers(store).empty

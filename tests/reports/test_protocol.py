@@ -106,30 +106,26 @@ def test_cells_with_the_protocol_s_settings_stand_beside_its_number(store_writer
 
 
 @pytest.mark.parametrize(
-    ("changes", "text"),
+    ("row", "changes", "text"),
     [
-        ({"rounds": 5}, "not comparable: rounds 5 (protocol: 2000)"),
-        ({"protocol": "honest"}, "not comparable: protocol honest (protocol: paper)"),
-        ({"partition_seed": 0, "lr": 0.1}, "not comparable: partition_seed 0 (protocol: 1), lr 0.1 (protocol: 0.005)"),
+        ("FedAvg", {"rounds": 5}, "rounds 5 (protocol: 2000)"),
+        ("FedAvg", {"protocol": "honest"}, "protocol honest (protocol: paper)"),
+        ("FedAvg", {"partition_seed": 0, "lr": 0.1}, "partition_seed 0 (protocol: 1), lr 0.1 (protocol: 0.005)"),
+        ("Ditto", {"hp": {"lam": 0.5, "personal_epochs": None, "personal_lr": None}}, "lam 0.5 (protocol: 1.0)"),
         (
+            "FedAvg",
             {"lr": 0.1, "epochs": 2, "momentum": 0.9, "precision": "bf16", "eval_every": 5},
-            "not comparable: precision bf16 (protocol: fp32), epochs 2 (protocol: 1), lr 0.1 (protocol: 0.005) "
-            "and 2 more",
+            "precision bf16 (protocol: fp32), epochs 2 (protocol: 1), lr 0.1 (protocol: 0.005) and 2 more",
         ),
     ],
 )
-def test_another_setting_is_named_in_place_of_a_number(store_writer, tmp_path: Path, changes, text: str) -> None:
-    beside = entries_of(run_of(tmp_path / "run", store_writer, **changes), "FedAvg")
-    assert beside["paper"].value == 31.89
-    assert (beside["ours"].value, beside["ours"].note) == (None, text)
+def test_another_setting_is_named_in_place_of_a_number(
+    store_writer, tmp_path: Path, row: str, changes: dict[str, Any], text: str
+) -> None:
+    beside = entries_of(run_of(tmp_path / "run", store_writer, (row.lower(),), **changes), row)
+    assert beside["paper"].value == {"FedAvg": 31.89, "Ditto": 52.87}[row]
+    assert (beside["ours"].value, beside["ours"].note) == (None, f"not comparable: {text}")
     assert beside["Δ"].note == beside["within"].note == "–"
-
-
-def test_another_hyperparameter_is_named(store_writer, tmp_path: Path) -> None:
-    run = run_of(
-        tmp_path / "run", store_writer, ("ditto",), hp={"lam": 0.5, "personal_epochs": None, "personal_lr": None}
-    )
-    assert entries_of(run, "Ditto")["ours"].note == "not comparable: lam 0.5 (protocol: 1.0)"
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -140,11 +136,9 @@ def test_the_end_of_a_curve_stands_beside_flower_s(store_writer, tmp_path: Path,
     run = run_with(tmp_path / "run", store_writer, frozen, "flower_fedrep", ("fedavg",))
     table = comparison(load([run]), published_table("flower_fedrep"))
     beside = dict(table.rows)["FedAvg"]
-    groups = [column.group for column in table.columns[::4]]
-    assert groups == [
-        f"dataset={name}, partition_options.k={k}, PM_last_10"
-        for name, k in (("cifar10", 2), ("cifar10", 5), ("cifar100", 5), ("cifar100", 20))
-    ]
+    scenarios = (("cifar10", 2), ("cifar10", 5), ("cifar100", 5), ("cifar100", 20))
+    groups = [f"dataset={name}, partition_options.k={k}, PM_last_10" for name, k in scenarios]
+    assert [column.group for column in table.columns[::4]] == groups
     at = 4 * (0 if classes == 2 else 1)
     assert [beside[k].value for k in range(0, 16, 4)] == [37.6, 50.9, 9.0, 10.7]
     assert [beside[k + 1].note for k in range(0, 16, 4)] == ["(n=1)" if k == at else "missing" for k in range(0, 16, 4)]
@@ -155,17 +149,6 @@ def test_the_end_of_a_curve_stands_beside_flower_s(store_writer, tmp_path: Path,
     assert beside[at + 1].value == pytest.approx(100 * curve.iloc[-10:].mean())
     assert beside[at + 2].value == pytest.approx(beside[at + 1].value - beside[at].value)
     assert beside[at + 3].note == "–"
-
-
-def test_another_share_of_tests_is_named(store_writer, tmp_path: Path) -> None:
-    frozen = [c for c in load_grid("flower_fedrep").cells if c.case == "2 classes"]
-    options = {"k": 2, "shares": [0.5, 0.0, 0.5]}
-    run = run_with(tmp_path / "run", store_writer, frozen, "flower_fedrep", ("fedavg",), partition_options=options)
-    table = comparison(load([run]), published_table("flower_fedrep"))
-    assert dict(table.rows)["FedAvg"][1].note == (
-        'not comparable: partition_options {"k": 2, "shares": [0.5, 0.0, 0.5]} '
-        '(protocol: {"k": 2, "shares": [0.83, 0.0, 0.17]})'
-    )
 
 
 def test_names_and_scores_of_a_cell_may_differ(store_writer, tmp_path: Path) -> None:

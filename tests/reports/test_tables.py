@@ -75,14 +75,7 @@ def test_what_a_format_could_misread_is_escaped():
     assert r"mnist\_x" in to_latex(TABLE)
     piped = Table("t", "t", "c", "m", (Column("a|b"),), (("x|y", (words("1|2"),)),))
     assert r"| x\|y | 1\|2 |" in to_markdown(piped)
-
-
-def test_a_title_has_one_full_stop_and_a_question_none():
-    for title, expected in (("Ranks", "Ranks."), ("Who leads?", "Who leads?")):
-        table = Table("t", title, "By accuracy.", "m", (Column("a"),), (("x", (words("1"),)),))
-        assert f"**{expected}** By accuracy." in to_markdown(table)
-        assert f"{expected} By accuracy." in to_latex(table)
-        assert f"<b>{expected}</b> By accuracy." in to_html(table)
+    assert "\n\n" not in to_latex(Table("t", "t", "c", "m", (Column("x"),), (("a\n\nb", (words("1"),)),)))
 
 
 def test_no_negative_zero_and_a_dash_for_nan():
@@ -167,7 +160,3 @@ def test_no_spreadsheet_takes_a_label_for_a_formula():
     table = Table("t", "t", "c", "m", (Column("x"),), rows)
     written = [line[0] for line in csv.reader(io.StringIO(to_csv(table)))][1:]
     assert written == [f"'{label}" for label in formulas] + plain
-
-
-def test_a_label_of_several_lines_is_one_in_latex():
-    assert "\n\n" not in to_latex(Table("t", "t", "c", "m", (Column("x"),), (("a\n\nb", (words("1"),)),)))

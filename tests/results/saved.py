@@ -1,7 +1,8 @@
 """A finished grid whose models are saved."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bench.results.figures import reported_figures
 from bench.results.results import CellView
@@ -19,6 +20,14 @@ def finished(settings: Settings, folder: Path, keep: Keep) -> CellView:
     status = run_cell(settings, folder, options)
     assert status.state == "done", status.reason
     return CellView(folder.name, settings.name, settings, folder, status)
+
+
+def tests_at(cell: CellView, at: Mapping[str, int]) -> list[tuple[str, Any]]:
+    """ "gm" or "pm", and the row of the cell's table that counts right answers on a client's tests in that round."""
+    scores = cell.table("clients")
+    tested = scores[(scores["split"] == "test") & (scores["round"] == scores["metric"].map(dict(at)))]
+    assert (tested["metric"] == "pm").sum() == cell.settings.clients
+    return [(row.metric, row) for row in tested.itertuples()]
 
 
 def rounds(cell: CellView) -> dict[str, int]:

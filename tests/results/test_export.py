@@ -19,7 +19,7 @@ from bench.places import file_stems
 from bench.results.results import CellView
 from bench.results.saved_models import SavedModels
 from bench.settings import Settings
-from tests.results.saved import finished, rounds
+from tests.results.saved import finished, rounds, tests_at
 from tests.warm import PATIENCE, Python, Start
 
 Cell = Callable[..., Settings]
@@ -30,23 +30,17 @@ SITES = ("Köln", "St. Jude/A", "St. Jude:A", "generic")
 
 def write_table(file: Path) -> None:
     """A table with gaps, categories, and a site with another unit and no value in one column."""
-    rng = np.random.default_rng(0)
-    parts = []
-    for number, site in enumerate(SITES):
-        ill = rng.random(60) < 0.4 + 0.1 * number
-        pressure = np.where(rng.random(60) < 0.3, np.nan, rng.normal(120, 15, 60) + 9 * ill).round(1)
-        parts.append(
-            pd.DataFrame(
-                {
-                    "site": site,
-                    "glucose": (rng.normal(5, 1, 60) + ill).round(2) * (18 if number == 1 else 1),
-                    "pressure": np.nan if number == 3 else pressure,
-                    "smoker": rng.choice(["yes", "no", ""], 60),
-                    "outcome": np.where(ill, "ill", "well"),
-                }
-            )
-        )
-    pd.concat(parts).to_csv(file, index=False)
+    rng, number = np.random.default_rng(0), np.repeat(range(len(SITES)), 60)
+    ill = rng.random(240) < 0.4 + 0.1 * number
+    pressure = np.where(rng.random(240) < 0.3, np.nan, rng.normal(120, 15, 240) + 9 * ill).round(1)
+    columns = {
+        "site": np.array(SITES)[number],
+        "glucose": (rng.normal(5, 1, 240) + ill).round(2) * np.where(number == 1, 18, 1),
+        "pressure": np.where(number == 3, np.nan, pressure),
+        "smoker": rng.choice(["yes", "no", ""], 240),
+        "outcome": np.where(ill, "ill", "well"),
+    }
+    pd.DataFrame(columns).to_csv(file, index=False)
 
 
 def of_table(file: Path, **changes: object) -> Settings:
@@ -58,27 +52,6 @@ def of_table(file: Path, **changes: object) -> Settings:
     return Settings(**{**base, **changes})  # type: ignore[arg-type]
 
 
-def assert_scores(cell: CellView, folder: Path, file: Path) -> None:
-    """Check the right answers of each site's file, on its test rows of the user's file, with the cell's table."""
-    index = json.loads((folder / "models.json").read_text(encoding="utf-8"))
-    assert list(index["sites"]) == sorted(SITES)
-    data, table = load_dataset(cell.settings), pd.read_csv(file)
-    partition = load_partition(cell.settings, data)
-    scores, at = cell.table("clients"), rounds(cell)
-    assert data.rows is not None
-    for metric in ("gm", "pm"):
-        chosen = scores[(scores["metric"] == metric) & (scores["split"] == "test") & (scores["round"] == at[metric])]
-        assert metric == "gm" or len(chosen) == len(SITES)
-        for row in chosen.itertuples():
-            site = load_model(folder / index["sites"][partition.names[row.client]]["file"])
-            rows = table.iloc[data.rows[partition.test[row.client]]]
-            assert set(rows["site"]) == {site.site}
-            model = site if metric == "pm" else load_model(folder / "generic.pt")
-            predicted, notes = model.predict(rows, *([site] if model.needs_site else []))
-            assert notes == []
-            assert (predicted["predicted"].to_numpy() == rows["outcome"].to_numpy()).sum() == row.correct
-
-
 @pytest.mark.parametrize("normalise", [None, "pooled", "per_client"])
 @pytest.mark.long
 def test_kept_and_exported_models_of_a_table_score_as_the_cell_did(normalise: str | None, tmp_path: Path) -> None:
@@ -87,28 +60,31 @@ def test_kept_and_exported_models_of_a_table_score_as_the_cell_did(normalise: st
     write_table(tmp_path / "t.csv")
     cell = finished(of_table(tmp_path / "t.csv", normalise=normalise), tmp_path / "0123456789abcdef", "best")
     cell.export(tmp_path / "models")
-    assert_scores(cell, tmp_path / "models", tmp_path / "t.csv")
     exported = load_model(tmp_path / "models" / "generic.pt")
     assert exported.needs_site == (normalise == "per_client")
     if exported.needs_site:
         with pytest.raises(UserError, match="as a site normalises"):
             exported.predict(tmp_path / "t.csv")
-    data = load_dataset(cell.settings)
-    partition = load_partition(cell.settings, data)
-    saved = SavedModels(cell)
-    scores, at = cell.table("clients"), rounds(cell)
+    data, table = load_dataset(cell.settings), pd.read_csv(tmp_path / "t.csv")
+    partition, saved = load_partition(cell.settings, data), SavedModels(cell)
     x, y = torch.from_numpy(data.x), torch.from_numpy(data.y)
+    assert data.rows is not None
     assert x.isnan().any(dim=0).sum() == 1
+    files = json.loads((tmp_path / "models" / "models.json").read_text(encoding="utf-8"))["sites"]
+    assert list(files) == sorted(SITES)
     generic = saved.load()
-    for metric in ("gm", "pm"):
-        chosen = scores[(scores["metric"] == metric) & (scores["split"] == "test") & (scores["round"] == at[metric])]
-        for row in chosen.itertuples():
-            own, rows = saved.load(row.client), partition.test[row.client]
-            with torch.no_grad():
-                logits = (
-                    own(x[rows]) if metric == "pm" else generic(x[rows], *([own] if normalise == "per_client" else []))
-                )
-            assert int((logits.argmax(1) == y[rows]).sum()) == row.correct
+    for metric, row in tests_at(cell, rounds(cell)):
+        own, rows = saved.load(row.client), partition.test[row.client]
+        with torch.no_grad():
+            at = [own] if normalise == "per_client" else []
+            logits = own(x[rows]) if metric == "pm" else generic(x[rows], *at)
+        assert int((logits.argmax(1) == y[rows]).sum()) == row.correct
+        site, of_user = load_model(tmp_path / "models" / files[partition.names[row.client]]["file"]), data.rows[rows]
+        assert set(table["site"][of_user]) == {site.site}
+        model = site if metric == "pm" else exported
+        predicted, notes = model.predict(table.iloc[of_user], *([site] if model.needs_site else []))
+        assert notes == []
+        assert (predicted["predicted"].to_numpy() == table["outcome"][of_user].to_numpy()).sum() == row.correct
     if normalise == "per_client":
         for at_nobody in ((), (generic,)):
             with pytest.raises(UserError, match="the generic model is no client's"):
@@ -126,36 +102,6 @@ def test_a_missing_number_is_refused_where_data_have_none() -> None:
     check_samples(x, (2,), of_bytes=False, vocabulary=0, of_table=True)
     with pytest.raises(UserError, match="sample 1 holds a number that is not finite"):
         check_samples(x, (2,), of_bytes=False, vocabulary=0, of_table=False)
-
-
-METHODS: dict[str, dict[str, object]] = {
-    "apfl": {},
-    "fedem": {},
-    "fedpac": {"model": "mlp", "model_options": {"hidden": 8}},
-    "fedrod": {"model": "mlp", "model_options": {"hidden": 8}},
-    "fedcp": {"model": "mlp", "model_options": {"hidden": 8}},
-    "fedproto": {"model": "mlp", "model_options": {"hidden": 8}},
-    "fedbn": {"model": "test_norm", "precision": "bf16"},
-    "finetune": {"model": "test_norm", "dtype": "float64"},
-    "fedprox": {"model": "test_norm", "frozen": ("inner", "norm")},
-}
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.long
-def test_arrays_and_methods_with_models_of_their_own(method: str, cell: Cell, tmp_path: Path) -> None:
-    """Each exported model gives the saved model's logits on raw samples."""
-    done = finished(cell(method=method, rounds=2, **METHODS[method]), tmp_path / "0123456789abcdef", "best")
-    models, notes = done.export(tmp_path / "models")
-    assert {path.name for path in models.values()} == {path.name for path in (tmp_path / "models").glob("*.pt")}
-    assert any("the file of each site is the generic one" in note for note in notes) == (method == "fedprox")
-    x = torch.from_numpy(load_dataset(done.settings).x[:70])
-    for client in (None, *range(done.settings.clients)):
-        file = "generic.pt" if client is None else f"client-{client}.pt"
-        with torch.no_grad():
-            torch.testing.assert_close(load_model(tmp_path / "models" / file)(x), done.model(client)(x))
-    np.save(tmp_path / "x.npy", x.numpy())
-    assert len(load_model(tmp_path / "models" / "generic.pt").predict(tmp_path / "x.npy").table) == 70
 
 
 @pytest.mark.long

@@ -85,15 +85,3 @@ def test_epsilon_stands_beside_accuracies(bench: Bench, grid: Callable[..., Path
     (changed,) = (cell for cell in load_run(tmp_path / "run").cells if cell.id == noisy.id)
     assert changed.status.state == "interrupted"
     assert "privacy.json" in changed.status.reason
-
-
-@pytest.mark.long
-def test_what_cannot_be_counted_is_refused_before_training(bench: Bench, grid: Callable[..., Path]) -> None:
-    noise = [CLIP, "gaussian"]
-    for changes, problem in (
-        ({"channel": noise, "server": "krum"}, "server rule 'krum' does not take a plain mean"),
-        ({"channel": ["gaussian"]}, "gaussian should come right after adaptive_clip or clip"),
-        ({"channel": noise, "methods": ["scaffold"]}, "method 'scaffold' does more with uploads than a mean"),
-    ):
-        file = grid(**{"methods": ["fedavg"], "rounds": 2, **changes})
-        assert problem in " ".join(bench("run", "--grid", file, "--out", "refused", code=2).stderr.split())

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from bench.errors import UserError
+from bench.exported import load_model
 from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
 from bench.method import METHODS, Client, Method, Params, Program, Server, State, Upload
@@ -16,7 +18,7 @@ from bench.runs.cell_options import Keep, Options
 from bench.settings import Settings
 from bench.store.store import read_status
 from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)
-from tests.results.saved import Grid, finished, rounds
+from tests.results.saved import Grid, finished, rounds, tests_at
 from tests.runs.conftest import Bench
 from tests.runs.helpers import stop_after
 
@@ -28,15 +30,12 @@ def assert_predicts(cell: CellView, at: dict[str, int]) -> None:
     the tables."""
     dataset, partition, _ = load_all(cell.settings)
     x, y = torch.from_numpy(dataset.x), torch.from_numpy(dataset.y)
-    scores, metrics = cell.table("clients"), cell.table("metrics")
-    own = scores[(scores["round"] == at["pm"]) & (scores["metric"] == "pm") & (scores["split"] == "test")]
-    assert len(own) == cell.settings.clients
-    for row in own.itertuples():
+    for row in (row for metric, row in tests_at(cell, at) if metric == "pm"):
         model, positions = cell.model(client=row.client), partition.test[row.client]
         assert (not model.training, model.round) == (True, at["pm"])
         with torch.no_grad():
             assert int((model(x[positions]).argmax(1) == y[positions]).sum()) == row.correct
-    generic = cell.model()
+    generic, metrics = cell.model(), cell.table("metrics")
     with torch.no_grad():
         right = (generic(x[partition.global_test]).argmax(1) == y[partition.global_test]).double().mean()
     wanted = (metrics["round"] == at["gm"]) & (metrics["metric"] == "gm") & (metrics["on"] == "global")
@@ -56,6 +55,9 @@ NETWORKS: dict[str, dict[str, object]] = {
     "fedprox": {"model": "test_norm", "frozen": ("inner", "norm")},  # a body that all models share
     "feddbe": {"model": "test_norm", "frozen": ("inner", "norm")},  # such a body before two parts that are composed
     "fedem_frozen": {"model": "test_norm", "frozen": ("norm",)},  # several networks that share a layer
+    "fedbn": {"model": "test_norm", "precision": "bf16", "dtype": "float32"},
+    **{name: {"model": "mlp", "model_options": {"hidden": 8}} for name in ("fedpac", "fedcp", "fedproto")},
+    "apfl": {},
 }
 
 
@@ -63,10 +65,25 @@ NETWORKS: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("method", NETWORKS)
 @pytest.mark.long
 def test_a_kept_model_predicts_what_was_counted(cell: Cell, tmp_path: Path, method: str, keep: Keep) -> None:
-    done = finished(cell(method=method.partition("_")[0], dtype="float64", **NETWORKS[method]), tmp_path, keep)
+    """An exported one gives the kept one's logits on raw samples; a body that all share is the same in all files."""
+    settings: dict[str, object] = {"method": method.partition("_")[0], "dtype": "float64", **NETWORKS[method]}
+    folder = tmp_path / "0123456789abcdef"
+    done = finished(cell(**settings), folder, keep)
     reported = rounds(done)
-    assert_predicts(done, reported if keep == "best" else dict.fromkeys(reported, done.settings.rounds))
-    assert (tmp_path / "models").exists() == (keep == "best")
+    if method != "fedbn":  # whose outputs are rounded to bf16 in training alone
+        assert_predicts(done, reported if keep == "best" else dict.fromkeys(reported, done.settings.rounds))
+    assert (folder / "models").exists() == (keep == "best")
+    models, notes = done.export(tmp_path / "exported")
+    assert {path.name for path in models.values()} == {path.name for path in (tmp_path / "exported").glob("*.pt")}
+    generic = any("the file of each site is the generic one" in note for note in notes)
+    assert generic == (method in ("fedavg", "fedprox"))
+    x = load_all(done.settings)[0].x[:70]
+    np.save(tmp_path / "x.npy", x)
+    for name, file in models.items():
+        exported, kept = load_model(file), done.model(None if name == "generic" else int(name.removeprefix("client-")))
+        with torch.no_grad():
+            torch.testing.assert_close(exported(torch.from_numpy(x)), kept(torch.from_numpy(x)))
+    assert len(exported.predict(tmp_path / "x.npy").table) == 70
 
 
 def test_the_reported_round_need_not_be_the_last(cell: Cell, tmp_path: Path) -> None:
@@ -139,13 +156,6 @@ def test_what_was_not_kept_is_said_in_a_line(
     done = finished(cell(method="ditto", rounds=1), tmp_path, keep)
     with pytest.raises(UserError, match=message):
         done.model(client)
-
-
-def test_the_servers_state_gives_the_generic_model(cell: Cell, tmp_path: Path) -> None:
-    settings = cell(method="ditto", rounds=2)
-    server, whole = finished(settings, tmp_path / "a", "server"), finished(settings, tmp_path / "b", "all")
-    x = torch.from_numpy(load_all(settings)[0].x)
-    assert torch.equal(server.model()(x), whole.model()(x))
 
 
 def test_an_unfinished_cell_has_no_model_yet(cell: Cell, tmp_path: Path) -> None:

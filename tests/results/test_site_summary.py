@@ -99,15 +99,11 @@ def test_noise_is_discrete_laplace(scale: Fraction, monkeypatch: pytest.MonkeyPa
 def hospital(seed: int, rows: int, unit: float = 1.0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     ill = rng.random(rows) < 0.4
-    return pd.DataFrame(
-        {
-            "name": [f"Patient {seed} {row}" for row in range(rows)],
-            "glucose": rng.normal(6, 1, rows) * unit,
-            "diagnosis": "Erdheim-Chester",
-            "smoker": rng.choice(["yes", "no"], rows),
-            "outcome": np.where(ill, "ill", "well"),
-        }
-    )
+    return pd.DataFrame({
+        "name": [f"Patient {seed} {row}" for row in range(rows)], "glucose": rng.normal(6, 1, rows) * unit,
+        "diagnosis": "Erdheim-Chester", "smoker": rng.choice(["yes", "no"], rows),
+        "outcome": np.where(ill, "ill", "well"),
+    })  # fmt: skip
 
 
 def bench(*arguments: object) -> str:
@@ -146,16 +142,11 @@ def test_from_tables_to_what_can_be_said_before_anything_is_shared(tmp_path: Pat
 def test_noise_that_hides_everything_is_said_and_no_difference_is_made_of_it() -> None:
     rows = [{"outcome": "ill", "age": 40.0, "ward": "a", "sodium": 1.0}] * 30
     draws = random.Random(1)
-    noisy = [
-        summarise(
-            columns(rows),
-            "outcome",
-            BOUNDS,
-            Fraction(1, 10),
-            noise=lambda scale: draws.randint(-int(scale), int(scale)),
-        )
-        for _ in range(4)
-    ]
+
+    def noise(scale: Fraction) -> int:
+        return draws.randint(-int(scale), int(scale))
+
+    noisy = [summarise(columns(rows), "outcome", BOUNDS, Fraction(1, 10), noise=noise) for _ in range(4)]
     _, sentences = compare(dict(zip("ABCD", noisy, strict=True)))
     assert "beyond noise: no site" in sentences[0]
     assert "Too noisy to say whether they could gain: A, B, C, D" in sentences[2]
