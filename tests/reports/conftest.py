@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from bench.rng import generator
@@ -155,7 +154,8 @@ def _write_cell(folder: Path, settings: Settings, state: str) -> None:
     metrics, clients = _evaluations(settings, size, rounds)
     ledger = [(k, 1.5 * k, 1.5 * k, 4e5, 2e4, 4e5, 0, 0, 0) for k in range(1, rounds + 1)]
     for name, rows in {"metrics": metrics, "clients": clients, "ledger": ledger}.items():
-        pd.DataFrame(rows, columns=list(COLUMNS[name])).to_csv(folder / f"{name}.csv", index=False)
+        lines = [",".join(map(str, row)) for row in (COLUMNS[name], *rows)]  # much quicker than by pandas
+        (folder / f"{name}.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 def _evaluations(settings: Settings, size: np.ndarray, rounds: int) -> tuple[list, list]:

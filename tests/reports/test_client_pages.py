@@ -8,11 +8,8 @@ import pandas as pd
 import pytest
 
 import bench
-from bench.results.figures import reported_figures
-from bench.results.results import load_run
-from bench.runs.cell_options import Options
 from reports.page.client_pages import _folders, write_client_pages
-from reports.reading.load import load
+from reports.reading.load import GM, PM, load
 from reports.tables.fairness import client_accuracies
 from tests.reports.conftest import change_run
 from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
@@ -23,36 +20,23 @@ from tests.runs.helpers import make_run
 def test_a_client_sees_its_data_its_scores_and_its_gain(arrays: Path, tmp_path: Path) -> None:  # noqa: F811
     """Two seeds on one partition: each client has one page, with means over both."""
     settings = {"rounds": 2, "alphas": [0.3], "seeds": [0, 1], "partition_seed": 5}
-    options = Options(device="cpu", executor="sequential")
-    run = load_run(make_run(tmp_path / "run", arrays, ["fedavg", "local", "ditto"], options=options, **settings))
-    page = bench.report(run.path, clients=True)
-    pages = sorted((page.parent / "clients").glob("*/*/index.html"))
+    run = make_run(tmp_path / "run", arrays, ["fedavg", "local", "ditto"], **settings)
+    pages = sorted((bench.report(run, clients=True).parent / "clients").glob("*/*/index.html"))
     assert [path.parent.name for path in pages] == [f"client-{i}" for i in range(4)]
-
-    def accuracies(label: str, client: int, metric: str = "pm") -> list[float]:
-        values = []
-        for cell in (cell for cell in run.cells if cell.label == label):
-            place = ("local", "train_size")
-            figures = [f for f in reported_figures(cell) if f["metric"] == metric and (f["on"], f["mean"]) == place]
-            rows = cell.table("clients").query(f"metric == '{metric}' and split == 'test' and client == {client}")
-            row = rows[rows["round"] == figures[0]["round"]].iloc[0]
-            values.append(100 * row["correct"] / row["samples"])
-        return values
-
+    store = load([run])
+    personal, generic = (
+        client_accuracies(store, of).set_index(["row", "client", "seed"])["accuracy"] for of in (PM, GM)
+    )
+    record = store.cells[0].view.json("partition")
     for client, path in enumerate(pages):
-        table = pd.read_csv(path.parent / "tables" / "scores.csv").set_index(["row", "column"])
-        for label in ("fedavg", "ditto"):
-            own, alone = accuracies(label, client), accuracies("local", client)
-            shown = table.loc[(label, "personalized model")]
-            expected = pd.Series(own)
-            assert (shown["value"], shown["spread"]) == pytest.approx((expected.mean(), expected.std()), abs=6e-3)
-            gain = pd.Series(own) - pd.Series(alone)
-            assert table.loc[(label, "gain over alone"), "value"] == pytest.approx(gain.mean(), abs=6e-3)
-            generic = pd.Series(accuracies(label, client, "gm")).mean()
-            assert table.loc[(label, "generic model"), "value"] == pytest.approx(generic, abs=6e-3)
+        scores = pd.read_csv(path.parent / "tables" / "scores.csv").set_index(["row", "column"])
+        for row in ("fedavg", "ditto"):
+            own, alone = personal[row, client], personal["local", client]
+            shown = scores.loc[(row, "personalized model")]
+            assert (shown["value"], shown["spread"]) == pytest.approx((own.mean(), own.std()), abs=6e-3)
+            assert scores.loc[(row, "gain over alone"), "value"] == pytest.approx((own - alone).mean(), abs=6e-3)
+            assert scores.loc[(row, "generic model"), "value"] == pytest.approx(generic[row, client].mean(), abs=6e-3)
         data = pd.read_csv(path.parent / "tables" / "data.csv")
-        counts = bench.load_run(run.path).cells[0].folder / "partition.json"
-        record = pd.read_json(counts, typ="series")
         assert data[data["column"] == "this client"]["value"].tolist() == record["counts"][client]
         assert f"trains on {record['n_train'][client]} samples" in path.read_text(encoding="utf-8")
 

@@ -1,10 +1,23 @@
 """Two runs of one grid."""
 
+import pandas as pd
 import pytest
 
 from reports.tables.compare import compare_runs
 from tests.reports.conftest import cell_id, cells_of, change_run
 from tests.warm import PATIENCE
+
+
+def _raise_gm(path, gain):
+    metrics = pd.read_csv(path, keep_default_na=False)
+    place = (metrics[["metric", "on", "split", "quantity"]] == ["gm", "global", "test", "accuracy"]).all(axis=1)
+    metrics.loc[place, "value"] += gain
+    metrics.to_csv(path, index=False)
+
+
+def _new_id(run, old):
+    change_run(run, cells=[cell | {"id": cell_id("another")} if cell["id"] == old else cell for cell in cells_of(run)])
+    (run / old).rename(run / cell_id("another"))
 
 
 def test_equal_runs_have_nothing_to_show(store_writer, tmp_path):
@@ -47,23 +60,6 @@ def test_settings_that_changed_are_named(store_writer, tmp_path):
     _new_id(after, cell_id("scd-1-0"))
     ((_, entries),) = compare_runs(before, after).rows
     assert entries[3].note == "lr=0.01 → 0.5"
-
-
-def _raise_gm(path, gain):
-    lines = path.read_text(encoding="utf-8").splitlines()
-    changed = [
-        ",".join([*line.split(",")[:-1], repr(float(line.split(",")[-1]) + gain)])
-        if ",gm,global,,test,accuracy" in line
-        else line
-        for line in lines
-    ]
-    path.write_text("\n".join(changed) + "\n", encoding="utf-8")
-
-
-def _new_id(run, old):
-    other = [cell | {"id": cell_id("another")} if cell["id"] == old else cell for cell in cells_of(run)]
-    change_run(run, cells=other)
-    (run / old).rename(run / cell_id("another"))
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import pytest
 from bench.data import Floats, Indices
 from reports.decision.baselines import POOLED
 from reports.decision.evidence import Baseline, Candidate, Evidence
-from reports.decision.page import Course, as_json, reach
+from reports.decision.page import Course, as_json
 from reports.decision.scores import SCORES, held_out, row_values
 from reports.decision.sentences import headline, sentences
 from reports.decision.verdict import ConsortiumVerdict, answer, decide
@@ -105,10 +105,8 @@ def test_what_is_recommended_beats_training_alone_itself() -> None:
     verdict = decide(known, margin=3.0, level=0.05)
     assert verdict.personal is not None
     assert verdict.personal.answer == "no"
-    assert (verdict.method, headline(verdict)) == (
-        "fedprox",
-        "Train together: one common model, near which every site stays (fedprox)",
-    )
+    assert verdict.method == "fedprox"
+    assert headline(verdict) == "Train together: one common model, near which every site stays (fedprox)"
     texts = sentences(verdict, known)
     assert [name for name, _ in verdict.passed_over] == ["fedavg", "finetune"]
     assert any(text.startswith("`fedavg` is not recommended, as it is not shown to beat") for text in texts)
@@ -118,13 +116,10 @@ def test_what_is_recommended_beats_training_alone_itself() -> None:
     assert verdict.personal is not None
     assert (verdict.method, verdict.personal.answer) == ("", "no")
     assert not any("single model is enough" in text for text in sentences(verdict, nothing))
-    rates["fedavg"] = (0.82,) * 3
-    better = evidence(rates)
+    better = evidence({**rates, "fedavg": (0.82,) * 3})
     verdict = decide(better, margin=3.0, level=0.05)
     assert (verdict.method, verdict.passed_over) == ("fedavg", ())
-    average = sentences(verdict, better)[1]
-    assert average.startswith("Training together gains 1.9 points [")
-    assert "(`fedavg` against `local`, " in average
+    assert sentences(verdict, better)[1].startswith("Training together gains 1.9 points [")
 
 
 def test_one_model_is_not_recommended_where_it_is_not_enough() -> None:
@@ -186,10 +181,6 @@ def test_what_is_undecided_is_said_with_what_would_decide_it() -> None:
     assert f"in all {verdict.together.samples:,} rows in place of 1,920" in advice
 
 
-def gain_of(low: float, high: float) -> CrossedMean:
-    return CrossedMean((low + high) / 2, low, high, 10, 3, 1.0, 1.0, 9.0, 0.05)
-
-
 @pytest.mark.parametrize(
     ("interval", "groups", "said"),
     [
@@ -202,14 +193,10 @@ def gain_of(low: float, high: float) -> CrossedMean:
 def test_a_gain_within_the_margin_of_every_group_is_none_that_counts(
     interval: tuple[float, float], groups: list[tuple[float, float]], said: str
 ) -> None:
-    assert answer(gain_of(*interval), [gain_of(*group) for group in groups], 1.0) == said
+    def gain(low: float, high: float) -> CrossedMean:
+        return CrossedMean((low + high) / 2, low, high, 10, 3, 1.0, 1.0, 9.0, 0.05)
 
-
-def test_a_site_of_which_nothing_is_known_does_not_squeeze_the_picture() -> None:
-    """The axis ends where most intervals do; every mean is inside."""
-    narrow = [gain_of(-2.0, 4.0), gain_of(0.0, 5.0), gain_of(-1.0, 5.0)]
-    assert reach(narrow, 1.0) < 15
-    assert 11.5 < reach([*narrow, gain_of(-57.0, 80.0)], 1.0) < 20
+    assert answer(gain(*interval), [gain(*group) for group in groups], 1.0) == said
 
 
 def test_without_a_basic_method_or_with_one_seed_nothing_is_said() -> None:

@@ -1,14 +1,17 @@
-"""Scores of sites as means of values of single rows, and the intervals that follow."""
+"""Scores of sites as means of values of single rows; models from outside, fitted on training rows only."""
 
-import math
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.data import Floats, Indices
+from bench.data import Dataset, Floats, Partition
 from bench.metrics.classification import accuracy, auroc, balanced_accuracy, nll
+from datasets.tables import table
+from reports.decision.baselines import ALONE, POOLED, baselines
 from reports.decision.scores import SCORES, held_out, row_values
 from reports.statistics.crossed import crossed_mean
 
@@ -51,40 +54,75 @@ def test_the_spread_of_placement_values_is_that_of_delong() -> None:
     assert expected < mean.by_samples < 1.1 * expected  # with the samples that are added
 
 
-def rare(rng: np.random.Generator, sites: int, rows: int) -> tuple[Indices, Indices, Floats, Floats]:
-    """Labels of which 6 % are ill, sites, and logits of two models by three seeds, of which the second is better."""
-    site = np.repeat(np.arange(sites), rows)
-    labels = (rng.random(len(site)) < 0.06).astype(np.int64)
-    common = labels * 1.2 + rng.standard_t(4, len(site))
-    models = [
-        (common + labels * more)[:, None]
-        + rng.normal(size=(len(site), 3))
-        + 0.1 * rng.standard_t(3, (1, 3)) * labels[:, None]
-        for more in (0.0, 0.6)
-    ]
-    first, second = (np.stack([0 * model, model], axis=2) for model in models)
-    return labels, site, first, second
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(300, 3)) * [1, 1000, 0.001]
+OPPOSITE = np.repeat([0, 1, 2], 100) == 2
+FRAME = pd.DataFrame(X, columns=list("abc")).assign(
+    site=np.repeat(["A", "B", "C"], 100), ill=np.where(((X[:, 0] > 0) ^ OPPOSITE), "ill", "well")
+)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("sites", "rows"), [(6, 60), (3, 300), (12, 20)])
-def test_an_interval_of_areas_covers_what_it_claims(sites: int, rows: int) -> None:
-    """With few ill rows at each site, and sites without any, which have no area."""
-    rng = np.random.default_rng(rows)
+def cell(frame: pd.DataFrame) -> tuple[Dataset, Partition]:
+    """Each site trains on its training part, but for ten rows, and is tested on its held-out rows."""
+    data = table(frame, label="ill", site="site")
+    assert data.groups is not None
+    places = [np.flatnonzero(data.groups == number) for number in range(len(data.group_names))]
+    train, test = (
+        [part[part < data.n_train][:-10] for part in places],
+        [part[part >= data.n_train] for part in places],
+    )
+    none = [np.empty(0, np.int64)] * len(places)
+    return data, Partition(tuple(train), tuple(none), tuple(test), np.concatenate(test), names=data.group_names)
 
-    def drawn(sites: int, rows: int) -> tuple[Floats, Floats, Indices]:
-        labels, site, first, second = rare(rng, sites, rows)
-        found = held_out("auroc", labels, site)
-        share = found.share / max(1, len(found.scored))
-        return row_values("auroc", found, second) - row_values("auroc", found, first), share, found.stratum
 
-    wholes = [drawn(1, 20_000) for _ in range(5)]
-    truth = float(np.mean([share @ values for values, share, _ in wholes]))
-    repeats, missed = 400, 0
-    for _ in range(repeats):
-        values, share, stratum = drawn(sites, rows)
-        here = share > 0
-        if here.any():
-            mean = crossed_mean(values[here], 0.05, weights=share[here], strata=stratum[here])
-            missed += not mean.low <= truth <= mean.high
-    assert missed <= 0.05 * repeats + 3 * math.sqrt(0.05 * repeats)
+def told(data: Dataset, partition: Partition) -> dict[tuple[str, str], Floats]:
+    """Shares of right answers by site, of each model."""
+    site = np.repeat(np.arange(len(partition)), [len(at) for at in partition.test])
+    sample = np.concatenate(partition.test)
+    order = RNG.permutation(len(site))  # as rows may come in any order
+    shares = {}
+    for name, fitted, logits in baselines(data, partition, site[order], sample[order]):
+        assert logits.shape == (len(site), 1, data.num_classes)
+        right = logits[:, 0].argmax(1) == data.y[sample[order]]
+        shares[name, fitted] = np.array([right[site[order] == number].mean() for number in range(len(partition))])
+    return shares
+
+
+def test_each_site_by_itself_and_all_in_one_place() -> None:
+    shares = told(*cell(FRAME))
+    assert [key[1] for key in shares] == [ALONE, POOLED, ALONE, POOLED]
+    for (name, fitted), of_sites in shares.items():
+        if fitted == ALONE:
+            assert of_sites.min() > 0.9, name
+        else:
+            assert of_sites[2] < 0.5 < 0.7 < of_sites[:2].min(), name  # two sites outvote the third
+
+
+def test_only_training_rows_are_fitted() -> None:
+    """Other labels of the rows that are not trained on change no probability."""
+    data, partition = cell(FRAME)
+    y = data.y.copy()
+    out = np.setdiff1d(np.arange(len(y)), np.concatenate(partition.train))
+    y[out] = 1 - y[out]
+    x = data.x.copy()
+    x[np.setdiff1d(out, np.concatenate(partition.test))] = 1e6  # neither means nor deviations see them
+    site = np.repeat(np.arange(3), [len(at) for at in partition.test])
+    sample = np.concatenate(partition.test)
+    first, second = (
+        list(baselines(d, partition, site, sample)) for d in (data, replace(data, y=y, x=x, checksum="another"))
+    )
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one[2], other[2])
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_a_site_with_one_class_has_a_constant_answer(gap: bool) -> None:
+    frame = FRAME.assign(ill=np.where(FRAME["site"] == "B", "ill", FRAME["ill"]))
+    if gap:
+        frame.loc[::7, "a"] = np.nan
+    data, partition = cell(frame)
+    if gap:
+        empty = [at if number != 2 else at[:0] for number, at in enumerate(partition.train)]
+        partition = replace(partition, train=tuple(empty))
+    shares = told(data, partition)
+    assert shares["logistic regression", ALONE][1] == shares["gradient-boosted trees", ALONE][1] == 1.0

@@ -77,21 +77,6 @@ def test_of_many_methods_only_the_best_and_the_reference_have_colours(store, mon
     assert list(figure.key) == ["fedavg", "local", "scd", "2 others"]
 
 
-@pytest.fixture
-def thirty(store):
-    """Five methods under six names each."""
-    cells = tuple(replace(cell, row=f"{cell.row} {k}") for k in range(6) for cell in store.cells)
-    renamed = [store.figures.assign(row=store.figures["row"] + f" {k}") for k in range(6)]
-    return replace(store, cells=cells, figures=pd.concat(renamed, ignore_index=True))
-
-
-def test_points_of_one_colour_differ_otherwise(thirty, drawn):
-    """Twelve methods have seven colours; a point has no dash to tell it by."""
-    tradeoff.tradeoff(thirty)
-    markers = [style["marker"] for label, style in drawn[0].key.items() if not label.endswith("others")]
-    assert len(set(markers)) == len(markers) == canvas.MOST_COLOURED
-
-
 def test_with_one_seed_the_headline_shows_all_trained_models(store_writer, tmp_path, drawn):
     """A standard deviation of one seed is nan: the axis ended at 100 and began there, and every dot was an arrow."""
     store = load([store_writer(tmp_path, seeds=1, alphas=(1.0,))])
@@ -136,6 +121,7 @@ def test_bytes_and_steps_have_a_point_per_method(store_writer, tmp_path, drawn):
     sent = [line.get_xdata()[0] for axis in drawn[0].axes if "mega" in axis.get_xlabel() for line in axis.lines]
     assert steps == [10, 20, 20]  # GM of both; FedAvg trains no personalized model of its own
     assert sent == pytest.approx([0.8] * 3)
+    assert len({line.get_marker() for line in drawn[0].axes[0].lines}) == 2, "points of one colour differ otherwise"
 
 
 @pytest.mark.parametrize(("upper", "shown"), [("megabytes", [True, True]), ("steps", [False, True])])

@@ -2,11 +2,12 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from bench.store.store import COLUMNS
-from reports.published.comparison import PublishedTable, comparison
+from reports.published.comparison import PublishedTable, comparison, published_tables
 from reports.published.measures import MEASURES, Place, measured
 from reports.reading.load import PM_EQUAL, load
 from tests.reports.conftest import cell_id, change_status
@@ -57,32 +58,44 @@ def ask(cells, metric, method, **axes):
     return measured(store, metric, place)
 
 
-def test_rounds_to_a_target(cells):
-    assert ask(cells, "rounds_to_70", "fedavg").value == 5  # rounds 6 and 4
-    assert ask(cells, "rounds_to_70", "ditto").value == 3
-    assert ask(cells, "rounds_to_70", "local").note == "never"
-    half = ask(cells, "rounds_to_70", "scd")
-    assert (half.value, half.note) == (2, "(1 of 2 seeds)")
+@pytest.mark.parametrize(
+    ("metric", "method", "expected"),
+    [
+        ("rounds_to_70", "fedavg", 5),  # rounds 6 and 4
+        ("rounds_to_70", "ditto", 3),
+        ("rounds_to_70", "local", "never"),
+        ("rounds_to_70", "scd", 2),
+        ("rounds_to_70", "scd", "(1 of 2 seeds)"),
+        ("speedup_over_slowest", "ditto", (6 * 4 / (2 * 4)) ** 0.5),  # over whoever gets there with every seed
+        ("speedup_over_slowest", "fedavg", 1),
+        ("speedup_over_slowest", "scd", "1 of 2 seeds"),
+        ("individual_gain", "ditto", 20),  # over training alone: 30 and 10 points
+        ("individual_gain", "local", "–"),
+        ("comcost", "fedavg", 12 * (4e5 + 2e4) / 4),  # scalars; a broadcast counts once
+    ],
+)
+def test_measures_by_hand(cells, metric, method, expected):
+    entry = ask(cells, metric, method)
+    assert (entry.note if isinstance(expected, str) else entry.value) == pytest.approx(expected)
 
 
-def test_speedup_is_over_the_slowest_method_that_gets_there_with_every_seed(cells):
-    assert ask(cells, "speedup_over_slowest", "ditto").value == pytest.approx((6 * 4 / (2 * 4)) ** 0.5)
-    assert ask(cells, "speedup_over_slowest", "fedavg").value == 1
-    assert ask(cells, "speedup_over_slowest", "scd").note == "1 of 2 seeds"
-
-
-def test_gain_is_over_training_alone_and_spreads_over_clients(cells):
-    gain = ask(cells, "individual_gain", "ditto")
-    assert gain.value == pytest.approx(20)  # 30 and 10 points
-    assert gain.spread == pytest.approx(10 * 2**0.5)
-    assert ask(cells, "individual_gain", "local").note == "–"
-
-
-def test_a_client_by_its_number(cells):
-    by_number = [ask(cells, "client", "ditto", client_id=name).value for name in ("c1", "c2")]
-    assert by_number == pytest.approx([50, 70])
-    assert ask(cells, "client", "ditto", client_id="mean").value == pytest.approx(80)
-    assert ask(cells, "client", "ditto", client_id="c9").note == "–"
+def test_what_is_measured_of_clients(cells):
+    """A gain spreads over them; one of them goes by its number, and does not move where another has no tests."""
+    assert ask(cells, "individual_gain", "ditto").spread == pytest.approx(10 * 2**0.5)
+    of = {name: ask(cells, "client", "ditto", client_id=name) for name in ("c1", "c2", "mean", "c9")}
+    assert [of[name].value for name in ("c1", "c2", "mean")] == pytest.approx([50, 70, 80])
+    assert of["c9"].note == "–"
+    sizes = [np.mean(cell.json("partition")["n_train"]) for cell in cells[1]["fedavg"]]
+    assert ask(cells, "train_samples", "fedavg").value == pytest.approx(np.mean(sizes))
+    for cell in cells[1]["ditto"]:
+        file = cell.view.folder / "clients.csv"
+        clients = pd.read_csv(file)
+        clients.loc[clients["client"] == 0, ["correct", "samples"]] = 0
+        clients.to_csv(file, index=False)
+    later = read(cells[0].cells[0].view.folder.parent)
+    assert ask(later, "client", "ditto", client_id="c1").note == "–"
+    assert ask(later, "client", "ditto", client_id="c2").value == pytest.approx(70)
+    assert measured(None, "client", Place({}, [], [], [])).note == "missing"
 
 
 def test_a_diverged_seed_is_no_seed_less(cells):
@@ -97,18 +110,6 @@ def test_a_diverged_seed_is_no_seed_less(cells):
     half = ask(again, "rounds_to_70", "ditto")
     assert (half.value, half.note) == (2, "(1 of 2 seeds)")
     assert ask(again, "speedup_over_slowest", "ditto").note == "1 of 2 seeds"
-
-
-def test_a_client_without_tests_does_not_move_the_others(cells):
-    _, by_method = cells
-    for cell in by_method["ditto"]:
-        file = cell.view.folder / "clients.csv"
-        clients = pd.read_csv(file)
-        clients.loc[clients["client"] == 0, ["correct", "samples"]] = 0
-        clients.to_csv(file, index=False)
-    later = read(by_method["ditto"][0].view.folder.parent)
-    assert ask(later, "client", "ditto", client_id="c1").note == "–"
-    assert ask(later, "client", "ditto", client_id="c2").value == pytest.approx(70)
 
 
 def test_speed_counts_the_images_of_local_epochs(cells):
@@ -147,17 +148,6 @@ def test_clients_are_those_of_the_round_that_the_accuracies_are_of(cells):
     assert ask(again, "individual_gain", "ditto").value == pytest.approx(50)  # 80 and 20 points
 
 
-def test_traffic_in_scalars_counts_a_broadcast_once(cells):
-    assert ask(cells, "comcost", "fedavg").value == 12 * (4e5 + 2e4) / 4
-    assert measured(None, "comcost", Place({}, [], [], [])).note == "missing"
-
-
-def test_samples_are_a_mean_over_clients(cells):
-    partition = cells[1]["fedavg"][0].json("partition")
-    entry = ask((cells[0], {**cells[1], "fedavg": cells[1]["fedavg"][:1]}), "train_samples", "fedavg")
-    assert entry.value == pytest.approx(sum(partition["n_train"]) / 20)
-
-
 def table(rows, **fields):
     """A printed table of one paper that has none of these."""
     plain = {"id": "t", "number": "1", "title": "t", "dataset": "digits", "axes": {}, "metrics": ["client"]}
@@ -187,25 +177,17 @@ def test_a_row_that_varies_one_setting_has_the_others_at_the_table_s_value(store
 
 
 @pytest.mark.parametrize(("same", "dist"), [(True, "iid"), (False, "niid")])
-def test_iid_means_the_same_classes(store_writer, tmp_path, same, dist):
+def test_iid_means_the_same_classes_and_long_numbers_are_divided_on_both_sides(store_writer, tmp_path, same, dist):
     run = store_writer(tmp_path, seeds=1, alphas=(1.0,), methods=("scd",), partition_options={"same_classes": same})
-    rows = [{"method": "scd", "metric": "client", "dist": kind} for kind in ("iid", "niid")]
+    rows = [{"method": "scd", "metric": "comcost", "dist": kind, "mean": 4.4e7} for kind in ("iid", "niid")]
     shown = comparison(load([run]), table(rows))
-    ours = {c.group: e for c, e in zip(shown.columns, shown.rows[0][1], strict=True) if c.name == "ours"}
-    expected = {f"partition={kind}, client": "(n=1)" if kind == dist else "missing" for kind in ("iid", "niid")}
-    assert {group: entry.note for group, entry in ours.items()} == expected
-
-
-def test_long_numbers_are_divided_on_both_sides(cells):
-    shown = comparison(cells[0], table([{"method": "fedavg", "metric": "comcost", "mean": 4.4e7}]))
-    theirs, ours, difference = shown.rows[0][1]
-    assert (theirs.figure, ours.figure) == ("4.40", "0.13 ± 0.00")
-    assert difference.value == pytest.approx(ours.value - 4.4)
-    assert shown.columns[0].group == "comcost (10⁷)"
+    for at, kind in enumerate(("iid", "niid")):
+        theirs, ours, difference = shown.rows[0][1][3 * at : 3 * at + 3]
+        assert shown.columns[3 * at].group == f"partition={kind}, comcost (10⁷)"
+        assert (theirs.figure, ours.note) == ("4.40", "(n=1)" if kind == dist else "missing")
+        assert kind != dist or difference.value == pytest.approx(12 * (4e5 + 2e4) / 4 / 1e7 - 4.4)
 
 
 def test_every_metric_of_a_printed_table_but_two_speedups_is_measured():
-    from reports.published.comparison import published_tables
-
     left = {metric for printed in published_tables().values() for metric in printed.metrics} - set(MEASURES)
     assert left == {"speedup"}

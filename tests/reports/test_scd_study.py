@@ -41,14 +41,6 @@ def test_the_curves_have_the_printed_values(study: Any) -> None:
             assert printed == {hp[name] for hp in ours}
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"), [(0.1, 2.0, "holds"), (-2.0, -0.1, "contradicted"), (-1.0, 1.0, "open")]
-)
-def test_a_verdict_is_where_the_interval_lies(study: Any, low: float, high: float, verdict: str) -> None:
-    middle = (low + high) / 2
-    assert study.Finding("S1", "", "GM", "simplex", "digits", 3, middle, low, high).verdict == verdict
-
-
 def test_a_claim_is_a_difference_paired_by_seed(study: Any, store_writer: Any, tmp_path: Path) -> None:
     run = store_writer(tmp_path / "run", methods=("fedavg", "ditto", "scd"))
     text = (run / "run.json").read_text()
@@ -78,16 +70,6 @@ def test_pictures_are_halved_by_the_mean_of_four_pixels(study: Any, shape: tuple
     row, column = 3 * 2 - margin, 5 * 2 - margin
     expected = images[1, row : row + 2, column : column + 2].astype(float).mean((0, 1))
     assert np.abs(halved[1, 3, 5] - expected).max() <= 0.5
-
-
-def test_no_pictures_is_one_line_and_halved_ones_are_kept(study: Any, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"mnist\.npz is missing: put MNIST"):
-        study.halve(tmp_path / "mnist.npz")
-    np.savez(tmp_path / "mnist.npz", train_images=np.zeros((2, 28, 28), np.uint8), train_labels=np.zeros(2, np.int64))
-    study.halve(tmp_path / "mnist.npz")
-    made = (tmp_path / "mnist_16.npz").stat().st_mtime_ns
-    study.halve(tmp_path / "mnist.npz")
-    assert (tmp_path / "mnist_16.npz").stat().st_mtime_ns == made
 
 
 def test_the_page_shows_the_numbers_that_are_committed(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:

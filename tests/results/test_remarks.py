@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import bench
 from bench.results.remarks import fallbacks, unused_fallbacks
 from bench.results.results import CellView
 from bench.settings import Settings
@@ -65,28 +64,6 @@ def test_a_client_that_trains_and_is_never_tested_is_counted(bench_here: Bench, 
     file.write_text(file.read_text().replace("alphas: null\n", ""))
     said = bench_here("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1).stderr
     assert "note: blobs: 1 of 2 clients train and have no test samples: no local figure counts them (seed 0)" in said
-
-
-@pytest.mark.long
-def test_a_note_on_data_is_printed_once_by_command_and_python_and_repeated_by_status(
-    bench_here: Bench, grid: Grid, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Though several cells, and their public samples, are of these data."""
-    x = np.random.default_rng(0).normal(size=(60, 3))
-    np.savez(tmp_path / "own.npz", train_images=x, train_labels=np.arange(60) % 3 * 2)
-    data = {"name": "npz", "path": str(tmp_path / "own.npz")}
-    file = grid(methods=["fedavg"], datasets=[data], public={**data, "size": 5}, seeds=[0, 1], rounds=1, clients=3)
-    said = ["own: the labels that occur are its classes, numbered 0 to 2 in this order: 0, 2, 4"]
-    assert (
-        notes(
-            bench_here("run", "--grid", file, "--out", "run", "--device", "cpu", "--jobs", 1, "--keep", "best").stderr
-        )
-        == said
-    )
-    assert notes(bench_here("status", "run").stdout) == said
-    bench.run(str(file), "run", jobs=1, device="cpu")
-    assert notes(capsys.readouterr().err) == said
-    assert bench.load_run("run").cells[0].model().classes == ("0", "2", "4")
 
 
 def test_an_ordinary_run_says_nothing(bench_here: Bench, grid: Grid) -> None:

@@ -39,10 +39,8 @@ def test_what_is_unpacked_is_as_before(folder: Path, tmp_path: Path) -> None:
     for method in METHODS:
         entry = f"{method}{SUFFIX}"
         assert (folder / entry).stat().st_size < (tmp_path / "whole" / entry).stat().st_size
-        before, after = (
-            unpack(tmp_path / "whole" / entry, tmp_path / "a" / method),
-            unpack(folder / entry, tmp_path / "b" / method),
-        )
+        before = unpack(tmp_path / "whole" / entry, tmp_path / "a" / method)
+        after = unpack(folder / entry, tmp_path / "b" / method)
         assert content(after.path) == content(before.path)
         assert all((cell.folder / "partition.json").exists() for cell in after.cells)
 
@@ -68,12 +66,14 @@ def test_an_entry_without_its_partitions_is_refused(folder: Path, tmp_path: Path
     with pytest.raises(UserError, match=f"{SHARED} should lie beside it"):
         unpack(alone, tmp_path / "run")
     assert not list((tmp_path / "run").iterdir())
-    (tmp_path / SHARED).write_bytes(compressed({"0" * 32: "{}"}))
-    with pytest.raises(UserError, match=f"{SHARED} should lie beside it"):
-        unpack(alone, tmp_path / "run")
-    for damaged in (b"no archive", lzma.compress(b"[1]"), lzma.compress(b"{}")[:-9]):
-        (tmp_path / SHARED).write_bytes(damaged)
-        with pytest.raises(UserError, match="is damaged"):
+    others = compressed({"0" * 32: "{}"})
+    for partitions, said in (
+        (others, f"{SHARED} should lie beside it"),
+        (others + bytes(4), "something follows the end of its"),
+        *((damaged, "is damaged") for damaged in (b"no archive", lzma.compress(b"[1]"), lzma.compress(b"{}")[:-9])),
+    ):
+        (tmp_path / SHARED).write_bytes(partitions)
+        with pytest.raises(UserError, match=said):
             unpack(alone, tmp_path / "run")
 
 
@@ -123,9 +123,3 @@ def test_a_published_archive_has_the_partitions_of_all_its_entries(folder: Path,
     assert f"entries/{SHARED}" in (archive / "SHA256SUMS").read_text(encoding="utf-8")
     for file in entries:
         unpack(archive / "entries" / file.name, tmp_path / "again" / file.name)
-
-
-def test_nothing_may_follow_the_partitions(tmp_path: Path) -> None:
-    (tmp_path / SHARED).write_bytes(compressed({"a": "{}"}) + bytes(4))
-    with pytest.raises(UserError, match="something follows the end of its"):
-        read_shared(tmp_path)
