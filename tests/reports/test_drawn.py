@@ -83,15 +83,6 @@ def _as_tasks(store: Store) -> Store:
     return replace(store, cells=cells, figures=of_first.assign(task=of_first["row"], row="ditto"))
 
 
-def _portraits(store: Store) -> object:
-    return list(method_portraits.portraits(_as_tasks(store)))
-
-
-def _gains(store: Store) -> object:
-    clients = fairness.client_accuracies(store)
-    return figures.gain_by_size(store, fairness.gains(clients, store))
-
-
 def _related(store: Store) -> object:
     """Pictures of matrices by the names of the rows, as a method has one for each layer."""
     matrix = np.random.default_rng(0).normal(size=(20, 20)).tolist()
@@ -208,8 +199,8 @@ FIGURES: dict[str, Callable[[Store], object]] = {
     "convergence of tasks": lambda store: figures.convergence(_as_tasks(store), cost.curves(_as_tasks(store))),
     "partitions of tasks": lambda store: figures.partitions(_as_tasks(store)),
     "timeline": timeline.timelines,
-    "portraits": _portraits,
-    "gains": _gains,
+    "portraits": lambda store: list(method_portraits.portraits(_as_tasks(store))),
+    "gains": lambda store: figures.gain_by_size(store, fairness.gains(fairness.client_accuracies(store), store)),
     "relations": _related,
     "changes": _changing,
     "trends": _trends,

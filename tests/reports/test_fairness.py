@@ -15,13 +15,6 @@ def clients(store):
     return fairness.client_accuracies(store)
 
 
-def test_worst_clients_by_hand():
-    accuracies = np.arange(1.0, 21.0)
-    assert fairness.worst_decile(accuracies) == pytest.approx(2.9)
-    assert fairness.bottom_mean(accuracies) == 1.5
-    assert fairness.bottom_mean(np.array([3.0, 1.0, 2.0])) == 1.0
-
-
 def test_clients_are_those_of_the_chosen_round(run, clients):
     """Their mean is the figure that the tables report."""
     f = tidy(run)
@@ -75,10 +68,13 @@ def test_equal_clients_spread_as_the_binomial_says():
     assert np.array_equal(null, fairness.equal_clients(np.full(200, 0.4), samples, "here"))
 
 
-def test_shrinkage_by_hand():
+def test_worst_clients_and_shrinkage_by_hand():
     """Two clients of four samples, 1 and 3 right: sum n (p_k - p)^2 / (p (1 - p)) = 2, less K - 1 = 1, over 3."""
     correct, samples = np.array([1.0, 3.0]), np.array([4.0, 4.0])
     assert fairness.correlation(correct, samples) == pytest.approx(1 / 3)
+    accuracies = np.arange(1.0, 21.0)
+    assert fairness.worst_decile(accuracies) == pytest.approx(2.9)
+    assert [fairness.bottom_mean(some) for some in (accuracies, np.array([3.0, 1.0, 2.0]))] == [1.5, 1.0]
     kept = np.sqrt((4 / 3) / 2)  # n rho / (1 + (n - 1) rho)
     assert fairness.shrunk(correct, samples) == pytest.approx([50 - 25 * kept, 50 + 25 * kept])
 

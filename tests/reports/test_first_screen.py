@@ -66,6 +66,7 @@ def test_a_run_in_which_no_method_has_a_figure_on_every_task_names_nobody_best(s
     assert answers(store, ()) == ("No method has a figure on every task, so that none can be called best.",)
 
 
+@pytest.mark.long
 def test_a_method_without_rivals_is_not_called_best(store_writer, tmp_path):
     run = store_writer(tmp_path, seeds=1, alphas=(1.0,), methods=("scd",))
     assert answers(load([run]), ())[0] == "There is one method, `scd`, and none to compare it with."

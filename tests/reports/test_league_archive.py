@@ -58,6 +58,7 @@ def test_every_file_is_described_with_its_size_and_checksum(archive: Path) -> No
     assert all(sums[name] == listed[name.removeprefix("entries/")] for name in shipped)
 
 
+@pytest.mark.long
 def test_the_table_has_the_reported_figures_of_every_cell(entries: dict[Path, RunView], archive: Path) -> None:
     """Compared with the cells' own tables of metrics at the reported round."""
     table = pd.read_csv(archive / "results.csv", keep_default_na=False)
@@ -76,6 +77,7 @@ def test_the_table_has_the_reported_figures_of_every_cell(entries: dict[Path, Ru
             assert row["value"] == value[(int(row["round"]), *row[keys])]
 
 
+@pytest.mark.long
 def test_it_says_how_the_entries_were_tuned(archive: Path, tmp_path: Path) -> None:
     """Those of the default division have no tables of it."""
     assert "learning, each with the same budget of tuning, on the same tasks" in described(archive)["description"]
@@ -86,11 +88,13 @@ def test_it_says_how_the_entries_were_tuned(archive: Path, tmp_path: Path) -> No
     assert "each with its defaults and one learning rate, untuned, on the same" in described(other)["description"]
 
 
+@pytest.mark.long
 def test_the_same_entries_give_the_same_bytes(entries: dict[Path, RunView], archive: Path, tmp_path: Path) -> None:
     again = write_archive(entries, tmp_path / "again", "league-2, small tier", "2.0.0").parent
     assert content(again) == content(archive)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("mlcroissant") is None, reason="no mlcroissant; `make validate` has it")
 def test_the_validator_takes_it_and_reads_its_records(archive: Path) -> None:
     done = subprocess.run(

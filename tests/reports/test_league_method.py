@@ -1,7 +1,5 @@
 """One method of a league against all others, and the matrix of wins."""
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -9,7 +7,7 @@ from scipy import stats
 from reports.league import wins as league_wins
 from reports.league.method import method_section
 from reports.league.rule import by_case, ranked
-from reports.league.wins import counted, win_matrix, wins
+from reports.league.wins import win_matrix, wins
 from reports.reading.load import GM, PM, Store, load
 from reports.statistics.best import outcomes
 from tests.reports import conftest
@@ -58,15 +56,6 @@ def test_differences_are_student_s_over_the_means_of_seeds(league: Store) -> Non
     outcomes_by_row = {row: [entry.value for entry in entries[4:]] for row, entries in rows.items()}
     assert outcomes_by_row["weak"] == [3, 0, 0, 0]
     assert {sum(counts) for counts in outcomes_by_row.values()} == {3}
-
-
-def test_a_loss_is_the_other_s_win(league: Store) -> None:
-    compared, _ = ranked(league, PM)
-    swapped = {"win": "loss", "loss": "win"}
-    for one in compared.scores:
-        for other, outcome in counted(compared, one, 0.5).items():
-            mirrored = counted(compared, other, 0.5)[one]
-            assert outcome == Counter({swapped.get(name, name): n for name, n in mirrored.items()})
 
 
 def test_what_is_not_trained_is_not_compared(league: Store) -> None:

@@ -86,14 +86,11 @@ def test_methods_one_sample_apart_in_all_seeds_are_not_sure_to_be_apart() -> Non
     assert [row[1] for row in outcomes(tasks[0], 3, least=least[0])] == ["undecided", "tie", "undecided"]
     assert [(place.first, place.last) for place in rank(tasks, ["one"])] == [(1, 1), (2, 2), (3, 3)]
     assert [(place.first, place.last) for place in rank(tasks, ["one"], least=least)] == [(1, 2), (1, 3), (2, 3)]
+    right = against_best([np.full((2, 3), [[100.0], [97.5]])], least=least)  # the spread of logits is finite
+    assert [standing.verdict for standing in right] == ["undecided", "undecided"]
+    assert math.isfinite(right[1].low)
     by_sample = differences([tasks[0][1:]], [tasks[0][0]], np.ones(1), least=least)
     assert by_sample.error == pytest.approx(least_deviation(40) / math.sqrt(3))
-
-
-def test_where_all_samples_are_right_the_least_spread_of_logits_is_finite() -> None:
-    [standing, other] = against_best([np.full((2, 3), [[100.0], [97.5]])], least=[least_deviation(40)])
-    assert (standing.verdict, other.verdict) == ("undecided", "undecided")
-    assert math.isfinite(other.low)
 
 
 def test_an_interquartile_mean_rests_on_half_of_the_runs() -> None:

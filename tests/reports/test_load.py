@@ -85,9 +85,6 @@ def test_one_seed_under_two_ids_is_refused(run, tmp_path):
     edited = [cell | {"id": cell_id(cell["id"])} if cell["label"] == "scd" else cell for cell in cells_of(run)]
     with pytest.raises(UserError, match=r"scd \(digits, α=1, seed 0, protocol honest\).*bench compare"):
         load([run, _changed(run, tmp_path / "a", cells=edited)])
-
-
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="is not a run"):
         load([tmp_path])
 

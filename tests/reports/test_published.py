@@ -41,14 +41,11 @@ def test_every_printed_number_finds_the_cells_of_its_grid(tmp_path, name, waitin
     assert name == "spfl_table7" or not any("Ours is not the paper's setting" in note for note in table.notes)
 
 
-def test_a_dash_must_be_declared():
-    with pytest.raises(ValidationError, match="goes with `na: true`"):
-        PublishedRow(method="a", label="A", metric="GM", mean=None, std=None)
-
-
-def test_an_unknown_table_is_refused_with_the_nearest():
+def test_an_unknown_table_is_refused_with_the_nearest_and_a_dash_must_be_declared():
     with pytest.raises(UserError, match="Did you mean 'scd_t1'"):
         published_table("scd_1")
+    with pytest.raises(ValidationError, match="goes with `na: true`"):
+        PublishedRow(method="a", label="A", metric="GM", mean=None, std=None)
 
 
 def test_ours_beside_theirs_and_the_difference(store):
@@ -62,6 +59,9 @@ def test_ours_beside_theirs_and_the_difference(store):
     assert difference.value == pytest.approx(ours.value - 73.51)
     assert [rows["FedRoD"][k].note for k in group[1:]] == ["missing", "–"]
     assert [column.name for column in table.columns[:3]] == ["paper", "ours", "Δ"]
+    notes = " ".join(table.notes)
+    assert "dataset digits (paper: cifar10)" in notes
+    assert "rounds 12 (paper: 500)" in notes
 
 
 def test_a_difference_has_an_interval_where_the_paper_says_n_and_spread(store):
@@ -78,12 +78,6 @@ def test_a_difference_has_an_interval_where_the_paper_says_n_and_spread(store):
     table = comparison(store, silent)
     assert dict(table.rows)["FedAvg"][at].note == ""
     assert "gives no number of runs" in table.caption
-
-
-def test_a_setting_that_is_not_the_paper_s_is_said(store):
-    notes = " ".join(comparison(store, published_table("scd_t1")).notes)
-    assert "dataset digits (paper: cifar10)" in notes
-    assert "rounds 12 (paper: 500)" in notes
 
 
 def test_cells_that_differ_in_what_no_axis_names_are_not_pooled(store_writer, tmp_path):

@@ -132,6 +132,7 @@ def test_two_methods_are_compared_by_the_paired_t_test_of_their_logits():
     high = 100 * (special.expit(level + reference.high) - special.expit(level))
     assert (one.low, one.high) == pytest.approx((0.0, high))
     assert (one.verdict, other.verdict) == ("better", "worse")
+    assert best.against_best([np.ones((3, 1))]) == best.against_best([np.ones((1, 3))]) == []  # one unit, one method
 
 
 def test_the_seeds_for_a_point_do_not_depend_on_how_many_were_run():
@@ -190,11 +191,6 @@ def test_erratic_is_who_diverged_in_some_seeds_of_a_task(store_writer, tmp_path)
     expected = dict(zip(group.scores, best.against_best(tasks, best.MARGIN, flags), strict=True))
     assert group.standings(best.MARGIN) == expected
     assert expected != dict(zip(group.scores, best.against_best(tasks, best.MARGIN), strict=True))
-
-
-def test_one_unit_or_one_method_says_nothing():
-    assert best.against_best([np.ones((3, 1))]) == []
-    assert best.against_best([np.ones((1, 3))]) == []
 
 
 @given(st.integers(2, 6), st.integers(2, 5), st.integers(0, 100))

@@ -21,12 +21,12 @@ def test_one_method_on_one_task_is_student_s_paired_interval() -> None:
     low, high = known.confidence_interval(0.95)
     assert together.half(0.05) == pytest.approx([(high - low) / 2])
     assert together.p_values() == pytest.approx([known.pvalue])
-
-
-def test_tasks_count_by_their_weights() -> None:
-    tasks = [np.array([[80.0, 82.0]]), np.array([[60.0, 60.0]])]
-    together = differences(tasks, [np.array([80.0, 80.0]), np.array([50.0, 50.0])], np.array([0.25, 0.75]))
-    assert together.mean == pytest.approx([0.25 * 1 + 0.75 * 10])
+    same = differences([np.vstack([reference, reference])], [reference], np.ones(1))
+    assert same.half(0.05).tolist() == [0.0, 0.0]
+    assert same.p_values() == [1.0, 1.0]
+    two = [np.array([[80.0, 82.0]]), np.array([[60.0, 60.0]])]  # tasks count by their weights
+    weighted = differences(two, [np.array([80.0, 80.0]), np.array([50.0, 50.0])], np.array([0.25, 0.75]))
+    assert weighted.mean == pytest.approx([0.25 * 1 + 0.75 * 10])
 
 
 def test_all_intervals_hold_at_once_and_each_by_itself() -> None:
@@ -61,13 +61,6 @@ def test_a_method_that_is_noisier_than_the_others_keeps_its_own_spread() -> None
     assert together.error[-1] == np.sqrt(moderated.plain[0, -1]) > np.sqrt(moderated.variance[0, -1])
     assert (together.freedom == moderated.plain_freedom[0, 1:]).all()
     assert (together.freedom < moderated.freedom[0, 1:]).all()
-
-
-def test_rows_that_do_not_differ_have_no_width() -> None:
-    same = np.array([[1.0, 2.0, 3.0]])
-    together = differences([np.vstack([same, same])], [same[0]], np.ones(1))
-    assert together.half(0.05).tolist() == [0.0, 0.0]
-    assert together.p_values() == [1.0, 1.0]
 
 
 @pytest.mark.long

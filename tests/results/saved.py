@@ -22,7 +22,7 @@ def finished(settings: Settings, folder: Path, keep: Keep) -> CellView:
     return CellView(folder.name, settings.name, settings, folder, status)
 
 
-def tests_at(cell: CellView, at: Mapping[str, int]) -> list[tuple[str, Any]]:
+def scored_tests(cell: CellView, at: Mapping[str, int]) -> list[tuple[str, Any]]:
     """ "gm" or "pm", and the row of the cell's table that counts right answers on a client's tests in that round."""
     scores = cell.table("clients")
     tested = scores[(scores["split"] == "test") & (scores["round"] == scores["metric"].map(dict(at)))]

@@ -11,16 +11,16 @@ import pandas as pd
 import pytest
 import torch
 
-import bench
 from bench.errors import UserError
 from bench.exported import check_samples, load_model
 from bench.federation.cell_data import load_dataset, load_partition
 from bench.places import file_stems
-from bench.results.results import CellView
+from bench.results.results import CellView, load_run
 from bench.results.saved_models import SavedModels
 from bench.settings import Settings
-from tests.results.saved import finished, rounds, tests_at
-from tests.warm import PATIENCE, Python, Start
+from tests.results.saved import finished, rounds, scored_tests
+from tests.runs.conftest import Bench
+from tests.warm import PATIENCE, Python
 
 Cell = Callable[..., Settings]
 
@@ -73,7 +73,7 @@ def test_kept_and_exported_models_of_a_table_score_as_the_cell_did(normalise: st
     files = json.loads((tmp_path / "models" / "models.json").read_text(encoding="utf-8"))["sites"]
     assert list(files) == sorted(SITES)
     generic = saved.load()
-    for metric, row in tests_at(cell, rounds(cell)):
+    for metric, row in scored_tests(cell, rounds(cell)):
         own, rows = saved.load(row.client), partition.test[row.client]
         with torch.no_grad():
             at = [own] if normalise == "per_client" else []
@@ -106,7 +106,7 @@ def test_a_missing_number_is_refused_where_data_have_none() -> None:
 
 @pytest.mark.long
 def test_the_command_and_the_script_from_elsewhere(
-    start_in: Start, python: Python, environment: dict[str, str], tmp_path: Path
+    bench: Bench, bench_here: Bench, python: Python, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """`bench export` and the exported `predict.py`, in a folder that is far from the package's; the script first in a
     new interpreter."""
@@ -118,19 +118,12 @@ def test_the_command_and_the_script_from_elsewhere(
     }  # fmt: skip
     (tmp_path / "grid.yaml").write_text(json.dumps(grid), encoding="utf-8")
 
-    def command(*arguments: str, code: int = 0) -> str:
-        with start_in(list(arguments), tmp_path) as process:
-            out, err = process.communicate(timeout=PATIENCE)
-        assert process.returncode == code, out + err
-        assert "Traceback" not in err
-        return out + err
-
-    command("run", "--grid", "grid.yaml", "--out", "run", "--no-tracking", "--keep", "best", "--jobs", "1")
-    cell = next(c for c in bench.load_run(tmp_path / "run").cells if c.settings.method == "knnper")
-    assert "2 cells" in command("export", "run", "--out", "m", code=2)
-    assert "--out" in command("export", "run", cell.id, code=2)
-    assert "m" in command("export", "run", cell.id[:6], "--out", "m").splitlines()
-    assert "not empty" in command("export", "run", cell.id, "--out", "m", code=2)
+    bench_here("run", "--grid", "grid.yaml", "--out", "run", "--keep", "best", "--jobs", "1")
+    cell = next(c for c in load_run(tmp_path / "run").cells if c.settings.method == "knnper")
+    assert "2 cells" in bench_here("export", "run", "--out", "m", code=2).stderr
+    assert "--out" in bench_here("export", "run", cell.id, code=2).stderr
+    assert "m" in bench("export", "run", cell.id[:6], "--out", "m").stdout.splitlines()
+    assert "not empty" in bench_here("export", "run", cell.id, "--out", "m", code=2).stderr
 
     def predict(*arguments: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
         return python("predict.py", *arguments, folder=tmp_path / "m", code=code)

@@ -194,7 +194,15 @@ def test_the_latest_of_the_best_means_of_five(curve: dict[int, float]) -> None:
 
 
 def test_all_tables_of_a_run(write: Callable[..., Path]) -> None:
-    view = load_run(write(ROWS, Status("done")))
+    """All scores stand in one, and each row says which it is of; those who know of accuracy alone see no other."""
+    view = load_run(write(ROWS, Status("done"), loss=0.5))
+    whole = view.scores()
+    assert list(dict.fromkeys(whole["score"])) == ["accuracy", "loss"]
+    for score in ("accuracy", "loss"):
+        part = whole[whole["score"] == score].reset_index(drop=True)
+        pd.testing.assert_frame_equal(part, view.scores(score))
+    pd.testing.assert_frame_equal(view.results, view.scores("accuracy"))
+    assert set(whole[whole["score"] == "loss"]["value"]) == {0.5}
     assert len(view.metrics) == 2 * len(ROWS)
     assert list(view.metrics.columns) == [*CELL_COLUMNS, *store.COLUMNS["metrics"]]
     whose = {tuple(row) for row in view.metrics[list(CELL_COLUMNS)].itertuples(index=False)}
@@ -283,18 +291,6 @@ def test_five_cases_of_thirty_methods_fit_the_terminal(
     for name, row in entries.items():
         shown = [line for line in lines if line.startswith(f"{name} ")]
         assert [text for line in shown for text in re.findall(r"\[[\d.]+ .*?\]", line)] == row
-
-
-def test_all_scores_stand_in_one_table(write: Callable[..., Path]) -> None:
-    """Those of users who know of accuracy alone stay as they were; each row says which score it is of."""
-    view = load_run(write(ROWS, Status("done"), loss=0.5))
-    whole = view.scores()
-    assert list(dict.fromkeys(whole["score"])) == ["accuracy", "loss"]
-    for score in ("accuracy", "loss"):
-        part = whole[whole["score"] == score].reset_index(drop=True)
-        pd.testing.assert_frame_equal(part, view.scores(score))
-    pd.testing.assert_frame_equal(view.results, view.scores("accuracy"))
-    assert set(whole[whole["score"] == "loss"]["value"]) == {0.5}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from bench.results.results import load_run
 from bench.runs.verify.recomputed import compare
 from bench.store.store import write_json
 from reports.league.archive import write_archive
-from tests.runs.conftest import arrays  # noqa: F401  (a fixture)
 from tests.runs.helpers import make_run
 from tools.league import ship
 
@@ -20,7 +19,7 @@ METHODS = ("fedavg", "local")
 
 
 @pytest.fixture
-def folder(arrays: Path, tmp_path: Path) -> Path:  # noqa: F811
+def folder(arrays: Path, tmp_path: Path) -> Path:
     """A folder of two entries on the same two partitions."""
     for method in METHODS:
         run = make_run(tmp_path / method, arrays, [method], rounds=1, seeds=[0, 1])
@@ -45,7 +44,7 @@ def test_what_is_unpacked_is_as_before(folder: Path, tmp_path: Path) -> None:
         assert all((cell.folder / "partition.json").exists() for cell in after.cells)
 
 
-def test_a_further_entry_adds_what_is_new_and_changes_nothing_else(folder: Path, arrays: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_further_entry_adds_what_is_new_and_changes_nothing_else(folder: Path, arrays: Path, tmp_path: Path) -> None:
     ship(folder)
     before = content(folder)
     ship(folder)
@@ -77,7 +76,7 @@ def test_an_entry_without_its_partitions_is_refused(folder: Path, tmp_path: Path
             unpack(alone, tmp_path / "run")
 
 
-def test_the_relations_of_clients_are_left_out(arrays: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_relations_of_clients_are_left_out(arrays: Path, tmp_path: Path) -> None:
     """Computed again, the cell has them, and is the same but for them; relations that were packed are compared."""
     run = make_run(tmp_path / "fedamp", arrays, ["fedamp"], rounds=1, seeds=[0])
     entry = tmp_path / "entries" / f"fedamp{SUFFIX}"
@@ -111,7 +110,7 @@ def test_an_edited_partition_is_found_by_its_checksum(folder: Path, tmp_path: Pa
     assert ["partition.json: changed or damaged" in cell.status.reason for cell in run.cells] == [True, True]
 
 
-def test_a_published_archive_has_the_partitions_of_all_its_entries(folder: Path, arrays: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_published_archive_has_the_partitions_of_all_its_entries(folder: Path, arrays: Path, tmp_path: Path) -> None:
     """Of entries from two folders, each with partitions of its own beside them."""
     other = tmp_path / "other" / f"ditto{SUFFIX}"
     pack(make_run(tmp_path / "ditto", arrays, ["ditto"], rounds=1, seeds=[2]), other)
