@@ -26,7 +26,9 @@ LEVELS = {  # final accuracy of each method: generic model, personalized model
     "fedper": (0.70, 0.88),
     "ditto": (0.86, 0.90),
     "scd": (0.87, 0.905),
+    "finetune": (0.86, 0.80),
 }
+METHODS = ("fedavg", "local", "fedper", "ditto", "scd")
 DERIVED = {"fedavg": ["pm"], "local": ["gm"], "fedper": ["gm"]}
 
 
@@ -35,7 +37,7 @@ def write_store(
     *,
     seeds: int = 3,
     alphas: tuple[float, ...] = (1.0, 0.1),
-    methods: tuple[str, ...] = tuple(LEVELS),
+    methods: tuple[str, ...] = METHODS,
     states: dict[tuple[str, float, int], str] | None = None,
     published: str | None = None,
     prefix: str = "",

@@ -196,6 +196,7 @@ def test_without_a_basic_method_or_with_one_seed_nothing_is_said() -> None:
     assert headline(verdict) == "Undecided"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("truth", [0.0, 1.5])
 def test_equal_methods_are_seldom_told_apart(truth: float) -> None:
     """Of eight methods whose true gain is `truth`, the one that validation chose is called wrongly as rarely as stated:

@@ -34,11 +34,6 @@ RATES = ("0.05", "0.1", "0.2", "0.4")
 """Each draw chose another learning rate."""
 
 
-@pytest.fixture(autouse=True)
-def fine_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(conftest.LEVELS, "finetune", conftest.LEVELS["fedavg"])
-
-
 def write(folder: Path, methods: tuple[str, ...] = METHODS, draws: list[list[int]] | None = None) -> Path:
     run = write_store(folder, seeds=8, methods=methods)
     name_cases(run)
@@ -48,15 +43,23 @@ def write(folder: Path, methods: tuple[str, ...] = METHODS, draws: list[list[int
     return change_run(run, lambda cell: {"lr": float(RATES[cell["settings"]["seed"] // 2])}, draws=draws)
 
 
-@pytest.fixture
-def tuned(tmp_path: Path) -> Path:
-    return write(tmp_path / "tuned", draws=DRAWS)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two leagues of draws, which each test copies; the second one with training alone, without which no gain is."""
+    folder = tmp_path_factory.mktemp("leagues")
+    write(folder / "tuned", draws=DRAWS)
+    write(folder / "whole", (*METHODS, "local"), DRAWS)
+    return folder
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Path:
-    """With training alone, beside which gains are measured."""
-    return write(tmp_path / "whole", (*METHODS, "local"), DRAWS)
+def tuned(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written / "tuned", tmp_path / "tuned"))
+
+
+@pytest.fixture
+def whole(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written / "whole", tmp_path / "whole"))
 
 
 def table(section_of: Store, name: str, defaults: Store | None = None) -> Table:

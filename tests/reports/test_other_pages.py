@@ -32,7 +32,7 @@ def test_a_client_sees_its_data_its_scores_and_its_gain(arrays: Path, tmp_path: 
     personal, generic = (
         client_accuracies(store, of).set_index(["row", "client", "seed"])["accuracy"] for of in (PM, GM)
     )
-    record = store.cells[0].view.json("partition")
+    record = store.cells[0].json("partition")
     for client, path in enumerate(pages):
         scores = pd.read_csv(path.parent / "tables" / "scores.csv").set_index(["row", "column"])
         for row in ("fedavg", "ditto"):

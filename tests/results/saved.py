@@ -6,20 +6,17 @@ from typing import Any
 
 from bench.results.figures import reported_figures
 from bench.results.results import CellView
-from bench.runs.cell import run_cell
 from bench.runs.cell_options import Keep, Options
 from bench.settings import Settings
 from tests.engine import problems  # noqa: F401 (registers a model with BatchNorm)
+from tests.runs import helpers
 
 Grid = Callable[..., Path]
 
 
 def finished(settings: Settings, folder: Path, keep: Keep) -> CellView:
     """Run a cell to its end and return its view."""
-    options = Options(device="cpu", keep=keep, checkpoint_seconds=0)
-    status = run_cell(settings, folder, options)
-    assert status.state == "done", status.reason
-    return CellView(folder.name, settings.name, settings, folder, status)
+    return helpers.finished(settings, folder, Options(device="cpu", keep=keep, checkpoint_seconds=0))
 
 
 def scored_tests(cell: CellView, at: Mapping[str, int]) -> list[tuple[str, Any]]:
