@@ -12,17 +12,11 @@ from reports.statistics import inference
 from reports.tables import accuracy
 
 
-@pytest.fixture(scope="module")
-def figures(run):
-    return tidy(run)
-
-
-def test_main_table_is_mean_and_standard_deviation_over_seeds(store, figures):
-    table = accuracy.main_table(store)
+def test_main_table_is_mean_and_standard_deviation_over_seeds(store, run):
+    table, f = accuracy.main_table(store), tidy(run)
     for position, (alpha, metric, on, mean) in enumerate(
         [(1.0, "gm", "global", ""), (1.0, "pm", "local", "train_size"), (0.1, "gm", "global", "")]
     ):
-        f = figures
         chosen = f[(f.label == "fedavg") & (f.alpha == alpha) & (f.metric == metric) & (f.on == on)]
         values = 100 * chosen[(chosen["mean"] == mean) & (chosen.selection == "validation")]["value"]
         entry = _row(table, "fedavg")[position]

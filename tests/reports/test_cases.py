@@ -52,10 +52,7 @@ def test_cases_are_columns_by_their_names_and_their_settings_make_no_rows(store,
 def test_methods_are_compared_within_each_case(store):
     rows = standings_table(store, (PM,)).rows
     assert [(row, entries[0].note) for row, entries in rows] == [(row, case) for case in NAMES for row in CASE_METHODS]
-    verdicts = {entries[1].note for row, entries in rows if row in ("fedper", "ditto")}
-    assert verdicts <= {"better", "worse", "undecided", "equivalent"}
-    compared = accuracy.comparison_table(store).rows
-    assert {entries[0].note for _, entries in compared} == set(NAMES)
+    assert {entries[0].note for _, entries in accuracy.comparison_table(store).rows} == set(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,6 @@ from reports.tables import cost
 from tests.reports.conftest import cell_id
 
 
-@pytest.fixture(scope="module")
-def curves(store):
-    return cost.curves(store)
-
-
 def test_the_band_is_mean_and_standard_deviation_where_all_seeds_were_evaluated():
     from matplotlib.figure import Figure
 
@@ -47,8 +42,9 @@ def test_sensitivity_is_drawn_for_settings_with_three_values(store_writer, tmp_p
     assert line.get_ydata().tolist() == [store.scores(cell.row, cell.task, PM)["0"] for cell in store.cells]
 
 
-def test_curves_that_coincide_are_found_and_said(store, curves, drawn):
+def test_curves_that_coincide_are_found_and_said(store, drawn):
     """Ditto's generic model is FedAvg's: here, two rows with the same numbers."""
+    curves = cost.curves(store)
     curve = curves["PM"]
     twin = curve[curve["row"] == "fedavg"].assign(row="local")
     both = {**curves, "PM": pd.concat([curve[curve["row"] != "local"], twin])}

@@ -8,7 +8,7 @@ from scipy import stats
 
 from bench.errors import UserError
 from reports.league.compare import compare_leagues
-from reports.tables.table import Table, to_markdown
+from reports.tables.table import to_markdown
 from tests.reports import conftest
 from tests.reports.conftest import write_store
 
@@ -25,10 +25,6 @@ def write_entries(folder: Path, levels: dict[str, float], failed: str = "") -> l
         return [write_store(folder / method, methods=(method,), states=states) for method in levels]
 
 
-def correlations(table: Table) -> list[float]:
-    return [float(number) for number in re.findall(r"(?:tau|rho) (-?[\d.]+)[,.] ?", table.caption)]
-
-
 def test_the_rank_correlation_is_that_of_the_methods_in_both(tmp_path: Path) -> None:
     """`fedavg` and `third` are in one each, and take no rank away."""
     old = write_entries(tmp_path / "old", {**OLD, "fedavg": 0.99})
@@ -38,7 +34,8 @@ def test_the_rank_correlation_is_that_of_the_methods_in_both(tmp_path: Path) -> 
     assert "2 methods have a rank in both" in gm.caption  # two of the four train a generic model
     before, after = [1, 2, 3, 4], [4, 2, 3, 1]
     expected = [stats.kendalltau(before, after).statistic, stats.spearmanr(before, after).statistic]
-    assert correlations(pm) == pytest.approx(expected, abs=0.001)
+    found = [float(number) for number in re.findall(r"(?:tau|rho) (-?[\d.]+)[,.] ?", pm.caption)]
+    assert found == pytest.approx(expected, abs=0.001)
     rows = {row: [entry.number or entry.note for entry in entries] for row, entries in pm.rows}
     assert list(rows) == ["local", "scd", "ditto", "fedper"]
     assert rows["local"] == ["4", "4–4", "1", "1–1", "+3"]

@@ -92,14 +92,6 @@ def test_a_task_says_what_changes():
     assert setting_text("timeline", []) == "no change"
 
 
-@pytest.mark.long
-def test_the_page_has_the_section(changing, tmp_path):
-    page = write_report([changing], tmp_path / "out").read_text(encoding="utf-8")
-    assert "Changes of the data" in page
-    assert (tmp_path / "out" / "tables" / "changes.csv").exists()
-    assert (tmp_path / "out" / "figures" / "changes.svg").exists()
-
-
 @pytest.fixture
 def held_out(store_writer, tmp_path):
     """A run whose last round also scored newcomers after 0 and 5 epochs."""
@@ -180,6 +172,12 @@ def test_nine_matrices_have_nine_looks(related, monkeypatch):
     assert len({(style["color"], style["marker"]) for style in drawn[0].values()}) == len(drawn[0]) == 9
 
 
-@pytest.mark.slow
-def test_the_page_has_the_part(related):
-    assert "scd: how clients relate" in write_report([related]).read_text()
+@pytest.mark.long
+def test_the_page_has_the_parts(changing, tmp_path):
+    content = {"clients": [0, 2, 5], "n_train": [6, 3, 9], "matrices": {"coefficients": MATRIX}}
+    (changing / cell_id("fedavg-1-0") / "relations.json").write_text(json.dumps(content))
+    page = write_report([changing], tmp_path / "out").read_text(encoding="utf-8")
+    assert "Changes of the data" in page
+    assert "fedavg: how clients relate" in page
+    assert (tmp_path / "out" / "tables" / "changes.csv").exists()
+    assert (tmp_path / "out" / "figures" / "changes.svg").exists()

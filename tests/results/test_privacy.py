@@ -64,7 +64,6 @@ def test_epsilon_stands_beside_accuracies(bench: Bench, grid: Callable[..., Path
             "personalized models, each trained on its client",
         ):
             assert text in " ".join(printed.split()), text
-        assert all(printed.count(word) >= 2 for word in ("ε", "client", "sample")), printed  # titles and the note
         assert printed.count("ε") >= 3, "two columns and the note"
     assert all(title in view._repr_html_() for title in ("ε client", "ε sample"))  # a narrow terminal breaks titles
     worth = {epsilon for _, epsilon in sorted({(c, str(e)) for c, e in zip(
@@ -77,8 +76,6 @@ def test_epsilon_stands_beside_accuracies(bench: Bench, grid: Callable[..., Path
     assert "ε client" in main.splitlines()[2]
     assert r"$\varepsilon$ client" in (page.parent / "main.tex").read_text()
     assert "Not protected: single uploads" in page.read_text()
-    caption = next(line for line in main.splitlines() if "ε: the largest" in line)
-    assert caption.count(".") == 3, caption  # the title and two sentences
     noisy = next(cell for cell in view.cells if cell.privacy and cell.privacy[0]["epsilon"])
     record = noisy.folder / "privacy.json"
     record.write_text(record.read_text().replace(json.dumps(noisy.privacy[0]["epsilon"]), "0.1"))

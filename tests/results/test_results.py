@@ -30,6 +30,7 @@ from tests.runs.helpers import make_run
 CELL = "c0ffee0000000000"
 BOUND = math.log(4 + 2)
 """The largest loss of a guess, for four test samples of two classes."""
+Write = Callable[..., Path]
 Rows = list[tuple[int, str, str, str, str, float]]
 Scored = Sequence[tuple[int, str, list[int]]]
 """Round, split, and the clients whose local models are scored."""
@@ -97,7 +98,7 @@ def figures(run: Path) -> dict[tuple[str, str, str, str], tuple[int, float]]:
     return {(r["metric"], r["on"], r["mean"], r["selection"]): (r["round"], r["value"]) for r in rows}
 
 
-def test_honest_figures_are_of_the_round_that_validation_chose(write: Callable[..., Path]) -> None:
+def test_honest_figures_are_of_the_round_that_validation_chose(write: Write) -> None:
     run = write(ROWS, Status("done", derived=["pm"]))
     found = {key: figure for key, figure in figures(run).items() if key[3] in ("validation", "last")}
     assert found == {
@@ -122,7 +123,7 @@ def test_honest_figures_are_of_the_round_that_validation_chose(write: Callable[.
     [("paper", [("pm", 4, 0.79), ("pm", 4, 0.78), ("gm", 6, 0.90), ("gm", 6, 0.91)]), ("honest", [])],
 )
 def test_without_validation_data_paper_takes_the_best_test_figure_and_honest_the_last_one(
-    write: Callable[..., Path], protocol: str, best: list[tuple[str, int, float]]
+    write: Write, protocol: str, best: list[tuple[str, int, float]]
 ) -> None:
     found = figures(write([row for row in ROWS if row[4] == "test"], Status("done"), protocol=protocol))
     assert sorted((key[0], *figure) for key, figure in found.items() if key[3] == "best") == sorted(best)
@@ -131,7 +132,7 @@ def test_without_validation_data_paper_takes_the_best_test_figure_and_honest_the
 
 @pytest.mark.parametrize(("values", "mean"), [((0.9, math.nan, 0.5), 0.7), ((math.nan, math.nan), math.nan)])
 def test_the_mean_of_the_last_rounds_is_of_those_with_a_figure(
-    write: Callable[..., Path], values: tuple[float, ...], mean: float
+    write: Write, values: tuple[float, ...], mean: float
 ) -> None:
     """A score of one class alone may not be defined."""
     tests = [(round_, "pm", "local", "equal", "test", value) for round_, value in enumerate(values, 1)]
@@ -165,7 +166,7 @@ SCORED: Scored = [
     [("honest", {"validation": (6, 0.39), "peak": (6, 0.39)}), ("paper", {"best": (6, 0.39)})],
 )
 def test_local_models_are_reported_of_a_round_in_which_as_many_are_scored_as_in_the_last(
-    write: Callable[..., Path], protocol: str, chosen: dict[str, tuple[int, float]]
+    write: Write, protocol: str, chosen: dict[str, tuple[int, float]]
 ) -> None:
     """Round 2 has no test figure, and in round 4 only one client, which was trained first, is scored."""
     splits = ("test",) if protocol == "paper" else ("validation", "test")
@@ -175,13 +176,13 @@ def test_local_models_are_reported_of_a_round_in_which_as_many_are_scored_as_in_
     assert reported == chosen | {"last": (8, 0.38), "tail": (8, pytest.approx((0.39 + 0.38) / 2))}
 
 
-def test_a_round_without_a_test_figure_cannot_be_chosen(write: Callable[..., Path]) -> None:
+def test_a_round_without_a_test_figure_cannot_be_chosen(write: Write) -> None:
     rows: Rows = [(2, "pm", "local", "train_size", "validation", 0.9), *(row for row in ROWS if row[0] > 2)]
     assert figures(write(rows, Status("done")))["pm", "local", "equal", "validation"] == (4, 0.78)
 
 
 @pytest.mark.parametrize("state", ["failed", "diverged", "interrupted", "waiting"])
-def test_an_unfinished_cell_has_a_row_without_a_figure(write: Callable[..., Path], state: store.CellState) -> None:
+def test_an_unfinished_cell_has_a_row_without_a_figure(write: Write, state: store.CellState) -> None:
     row = tidy(write(ROWS, Status(state))).to_dict("records")
     assert [(r["status"], r["metric"], pd.isna(r["value"])) for r in row] == [(state, "", True)]
 
@@ -193,7 +194,7 @@ def test_the_latest_of_the_best_means_of_five(curve: dict[int, float]) -> None:
     assert choose_round(dict(sorted(curve.items()))) == max(r for r in rounds if means[r] == max(means.values()))
 
 
-def test_all_tables_of_a_run(write: Callable[..., Path]) -> None:
+def test_all_tables_of_a_run(write: Write) -> None:
     """All scores stand in one, and each row says which it is of; those who know of accuracy alone see no other."""
     view = load_run(write(ROWS, Status("done"), loss=0.5))
     whole = view.scores()
@@ -212,7 +213,7 @@ def test_all_tables_of_a_run(write: Callable[..., Path]) -> None:
     assert view.cells[0].name == "fedavg blobs alpha=1 seed=0"
 
 
-def test_a_run_of_another_version(write: Callable[..., Path]) -> None:
+def test_a_run_of_another_version(write: Write) -> None:
     run = write(ROWS, Status("done"))
     text = (run / "run.json").read_text(encoding="utf-8")
     (run / "run.json").write_text(
@@ -224,7 +225,7 @@ def test_a_run_of_another_version(write: Callable[..., Path]) -> None:
 
 @pytest.mark.parametrize("state", ["done", "failed"])
 def test_the_report_that_a_run_names_can_be_pasted(
-    write: Callable[..., Path],
+    write: Write,
     capsys: pytest.CaptureFixture[str],
     tmp_path_factory: pytest.TempPathFactory,
     state: store.CellState,
@@ -245,7 +246,7 @@ def test_the_report_that_a_run_names_can_be_pasted(
     ],
 )
 def test_status_says_what_was_sped_up_where_something_was(
-    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], steps: str, calls: dict[str, int], said: str
+    write: Write, capsys: pytest.CaptureFixture[str], steps: str, calls: dict[str, int], said: str
 ) -> None:
     run = write(ROWS, Status("done", backend="torchscript", steps=steps))
     store.write_json(run / CELL / "timing.json", {"seconds": 1.0, "steps": calls})
@@ -268,7 +269,7 @@ def test_cells_of_one_label_task_and_seed_are_never_averaged() -> None:
 
 @pytest.mark.parametrize("columns", [10, 40, 200])
 def test_a_narrow_terminal_cuts_no_number(
-    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     print_summary(write(ROWS, Status("done", derived=["pm"])))
@@ -297,7 +298,7 @@ def test_five_cases_of_thirty_methods_fit_the_terminal(
     ("case", "heading"), [("A", "A α=1 GM"), ("A, few", "A few α=1 GM"), ("", "A α=1 GM"), ("few", "A few α=1 GM")]
 )
 def test_a_heading_says_the_label_of_its_data_once(
-    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     case: str, heading: str,
 ) -> None:  # fmt: skip
     """If a grid has several labelled data sets, the label is also part of the case; a task's name says it alike."""
@@ -318,7 +319,7 @@ def test_a_heading_says_the_label_of_its_data_once(
     ],
 )  # fmt: skip
 def test_a_mean_of_models_that_is_worse_than_any_guess_is_no_number(
-    loss: float, derived: list[str], lost: bool, write: Callable[..., Path]
+    loss: float, derived: list[str], lost: bool, write: Write
 ) -> None:
     """Only a mean of models: the derived models of the others, and a bound's, were trained."""
     found = figures(write(ROWS, Status("done", derived=derived), loss=loss))
