@@ -1,14 +1,17 @@
-"""The official sets, from small files in the official on-disk formats.
+"""The official sets of images, from small files in the official on-disk formats.
 
 The MD5 sums and sizes of the real files are replaced by those of the small ones; everything else is as in a real run.
 """
 
 import bz2
+import functools
 import gzip
 import hashlib
+import http.server
 import pickle
 import struct
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ import pytest
 from scipy.io import savemat
 
 from bench.errors import UserError
-from datasets import torchvision_sets
+from datasets import organamnist, torchvision_sets
 from tests.datasets.helpers import group_of_each, load
 from tests.later import Later
 
@@ -285,3 +288,50 @@ def test_stl10_by_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (folder / "test_y.bin").write_bytes(b"x")
     with pytest.raises(UserError, match=r"stl10: .*test_y\.bin has a wrong checksum"):
         load("stl10", tmp_path)
+
+
+@pytest.fixture
+def slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file in MedMNIST's format of twelve, three and five slices: grey images `[n, 28, 28]`, labels `[n, 1]`."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for part, n in {"train": 12, "val": 3, "test": 5}.items():
+        arrays[f"{part}_images"] = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8)
+        arrays[f"{part}_labels"] = (np.arange(n) % 11)[:, None].astype(np.uint8)
+    file = tmp_path / "organamnist.npz"
+    np.savez(file, **arrays)
+    monkeypatch.setattr(organamnist, "MD5", md5(file))
+    return file
+
+
+def test_organamnist_s_validation_part_joins_training(slices: Path) -> None:
+    data = load("organamnist", slices.parent)
+    assert (data.name, data.n_train, data.num_classes, data.shape) == ("organamnist", 15, 11, (1, 28, 28))
+    assert data.classes[10] == "spleen"
+    assert data.y.tolist() == [*range(11), 0, *range(3), *range(5)]
+    with np.load(slices) as arrays:
+        np.testing.assert_array_equal(data.x[12:15, 0], arrays["val_images"])
+    assert (data.mean, data.std) == ((0.5,), (0.5,))  # inputs in [-1, 1]
+
+
+def test_an_organamnist_file_that_is_missing_or_changed_is_named(slices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(organamnist, "MD5", "0" * 32)
+    with pytest.raises(UserError, match=r"organamnist\.npz has a wrong checksum; add `--download` .* `--data-root`"):
+        load("organamnist", slices.parent)
+    slices.unlink()
+    with pytest.raises(UserError, match=r"organamnist\.npz is missing; add `--download`"):
+        load("organamnist", slices.parent)
+    monkeypatch.setattr(organamnist, "URL", "http://127.0.0.1:9/organamnist.npz")  # nobody listens
+    with pytest.raises(UserError, match=r"organamnist\.npz is missing; the download did not help \(.+\)"):
+        load("organamnist", slices.parent, download=True)
+
+
+def test_organamnist_is_downloaded(slices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(slices.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        monkeypatch.setattr(organamnist, "URL", f"http://127.0.0.1:{server.server_port}/organamnist.npz?download=1")
+        elsewhere = tmp_path / "elsewhere"
+        assert load("organamnist", elsewhere, download=True).checksum == load("organamnist", slices.parent).checksum
+        server.shutdown()
+    assert (elsewhere / "organamnist.npz").read_bytes() == slices.read_bytes()
