@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from PIL import Image
 
-from bench.data import Dataset, Partition
+from bench.data import Array, Dataset, Partition
+from bench.engine.device_data import Pool
 from bench.federation.cell_data import load_all
 from bench.federation.federation import Federation
 from bench.plugin import DATASETS
@@ -48,6 +50,12 @@ def group_of_each(data: Dataset) -> list[str]:
     """The name of each sample's group."""
     assert data.groups is not None
     return [data.group_names[group] for group in data.groups]
+
+
+def seen(data: Dataset) -> Array:
+    """What networks see of all samples."""
+    values: Array = Pool.of(data, torch.device("cpu"), torch.float32).take(torch.arange(len(data.y)))[0].numpy()
+    return values
 
 
 def paint(file: Path, colour: tuple[int, ...] = RED, size: tuple[int, int] = (6, 4), **save: Any) -> None:

@@ -7,23 +7,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench
-from bench.data import Array, Dataset
-from bench.engine.device_data import Pool
+from bench.data import Dataset
 from bench.errors import UserError
-from bench.federation.cell_data import _loaded, load_all
+from bench.federation.cell_data import _loaded
 from bench.places import file_stems
 from bench.plugin import DATASETS
 from bench.runs.plan import plan
+from bench.samples import normalising
 from bench.settings import Settings
 from datasets.columns import far_values, numbered, spellings
 from datasets.table_rows import TableError
 from datasets.tables import table
-from tests.datasets.helpers import divide, group_of_each, load_from
+from tests.datasets.helpers import divide, group_of_each, load_from, seen
 
 OPTIONS = {"label_column": "outcome", "site_column": "hospital"}
 
@@ -90,34 +89,23 @@ def test_each_value_is_where_it_belongs(tmp_path: Path) -> None:
     assert (data.mean[3:], data.std[3:]) == ((0.0,) * 3, (1.0,) * 3)
 
 
-def seen(data: Dataset) -> Array:
-    """What networks see."""
-    values: Array = Pool.of(data, torch.device("cpu"), torch.float32).take(torch.arange(len(data.y)))[0].numpy()
-    return values
-
-
-@pytest.mark.parametrize("normalise", [None, "pooled", "per_client"])
-def test_numbers_are_rounded_after_they_are_normalised(normalise: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [None, "pooled", "per_client"])
+def test_numbers_are_rounded_after_they_are_normalised(how: Any) -> None:
     """Seconds since 1970: as float32, 100 moments of five minutes are three numbers."""
     seconds = 1_700_000_000 + 3 * np.arange(100.0)
     assert len(np.unique(seconds.astype(np.float32))) == 3
-    sites = pd.DataFrame(
-        {"hospital": "A", "time": np.where(np.arange(100) % 9, seconds, np.nan), "x": np.arange(100) % 7}
-    )
-    sites["outcome"] = np.arange(100) // 50
-    options = {"path": str(write(tmp_path, sites)), **OPTIONS}
-    settings = bench.Settings(
-        method="fedavg", dataset="csv", dataset_options=options, partition="natural", clients=1, normalise=normalise
-    )
-    data, partition, _ = load_all(settings)
-    raw = bench.load_dataset(settings)
-    lists = bench.load_partition(settings, raw)
-    fitted = raw.rows[: raw.n_train] if normalise is None else raw.rows[lists.train[0]]
-    known = sites["time"].iloc[fitted].dropna()
+    times = pd.Series(np.where(np.arange(100) % 9, seconds, np.nan))
+    sites = pd.DataFrame({"hospital": "A", "time": times, "x": np.arange(100) % 7, "outcome": np.arange(100) // 50})
+    raw = table(sites, label="outcome", site="hospital")
+    assert raw.rows is not None
+    lists = divide(raw, clients=1)
+    data, partition = normalising.apply(raw, lists, how, [0]) if how else (raw, lists)
+    fitted = raw.rows[lists.train[0]] if how else raw.rows[: raw.n_train]
+    known = times.iloc[fitted].dropna()
     mean = known.mean()
     deviation = np.sqrt(((known - mean) ** 2).sum() / len(fitted))  # gaps are the mean
     for before, after in ((lists.train[0], partition.train[0]), (lists.test[0], partition.test[0])):
-        expected = ((sites["time"].iloc[raw.rows[before]] - mean) / deviation).fillna(0).astype(np.float32)
+        expected = ((times.iloc[raw.rows[before]] - mean) / deviation).fillna(0).astype(np.float32)
         np.testing.assert_allclose(seen(data)[after, 0], expected, rtol=1e-6, atol=1e-7)
 
 

@@ -10,12 +10,12 @@ import torch
 
 import bench
 from bench.data import Array, Dataset, Partition
-from bench.engine.device_data import Pool
 from bench.errors import UserError
 from bench.federation.cell_data import file_samples, load_all
 from bench.samples import normalising
 from bench.settings import Settings
 from datasets.assemble import assemble
+from tests.datasets.helpers import seen
 
 _NONE = np.empty(0, np.int64)
 
@@ -28,13 +28,6 @@ def problem(x: Array, clients: int = 3) -> tuple[Dataset, Partition]:
     lists = [np.arange(i, n_train, clients) for i in range(clients)]
     tests = tuple(np.arange(n_train, n) for _ in range(clients))
     return data, Partition(tuple(at[1:] for at in lists), tuple(at[:1] for at in lists), tests, np.arange(n_train, n))
-
-
-def seen(data: Dataset) -> Array:
-    """What networks see."""
-    pool = Pool.of(data, torch.device("cpu"), torch.float32)
-    values: Array = pool.take(torch.arange(len(data.y)))[0].numpy()
-    return values
 
 
 def test_statistics_of_each_client_by_hand() -> None:
