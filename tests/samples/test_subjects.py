@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from bench.data import Dataset, Partition
 from bench.errors import UserError
@@ -18,7 +17,7 @@ from bench.results.portrait import portrait, remarks
 from bench.samples import normalising
 from bench.samples.subjects import most_frequent, split_off_validation
 from datasets.tables import table
-from tests.datasets.helpers import divide, load_from, load_npz
+from tests.datasets.helpers import divide, load_from, load_npz, paint
 
 
 def frame(seed: int = 0, patients: int = 90, most: int = 6, shared: int = 0) -> pd.DataFrame:
@@ -243,13 +242,10 @@ def folder(
     place: Path, patients: int = 40, pictures: int = 3, name: str = "patient{}_{}.png", **options: Any
 ) -> Dataset:
     """Pictures of two sites and two classes, `pictures` of each patient."""
-    rng = np.random.default_rng(0)
     for patient in range(patients):
         directory = place / f"site{patient % 2}" / ("ill" if patient // 2 % 2 else "well")
-        directory.mkdir(parents=True, exist_ok=True)
         for number in range(pictures):
-            pixels = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(directory / name.format(patient, number))
+            paint(directory / name.format(patient, number), (patient, number, 0))
     return load_from("image_folder", place, groups=True, **options)
 
 
