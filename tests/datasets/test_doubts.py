@@ -84,18 +84,12 @@ def test_identifiers_and_dates_as_numbers_are_named(name: str, values: Any, what
     assert not said or "--leave-out" in said
 
 
-def visits(patients: int, each: int, sites: int = 3, wide: int = 5) -> pd.DataFrame:
-    rng = np.random.default_rng(1)
-    x = np.repeat(rng.normal(size=(patients, wide)), each, axis=0)
-    x += 0.02 * rng.normal(size=x.shape)
-    person = np.arange(len(x)) // each
-    columns = {f"x{number}": x[:, number].round(2) for number in range(wide)}
-    ill = rng.random(patients)[person] < 0.4
-    return pd.DataFrame({**columns, "site": person % sites, "who": person, "ill": ill.astype(int)})
-
-
 def test_visits_of_one_person_are_named_unless_a_column_says_whose_they_are() -> None:
-    frame = visits(60, 3)
+    rng = np.random.default_rng(1)
+    person = np.repeat(np.arange(60), 3)
+    x = rng.normal(size=(60, 5))[person] + 0.02 * rng.normal(size=(180, 5))
+    ill = (rng.random(60) < 0.4)[person].astype(int)
+    frame = pd.DataFrame({f"x{k}": x[:, k].round(2) for k in range(5)}).assign(site=person % 3, who=person, ill=ill)
     data = table(frame.drop(columns="who"), label="ill", site="site")
     assert "--subject" in data.doubts["repeats"]
     assert any(data.doubts["repeats"] in note for note in data.notes)
