@@ -96,27 +96,24 @@ def test_people_wear_their_phones_turned() -> None:
     np.testing.assert_allclose(turn @ turn.T, np.eye(3), atol=1e-12)
     np.testing.assert_allclose(turn @ axis, axis, atol=1e-12)
     assert np.trace(turn) == pytest.approx(1 + 2 * np.cos(0.7))
-    data = load("motion", HERE, people=2, samples=600, noise=0.0)
-    assert (data.shape, data.num_classes) == ((3, 64), 6)
-    # The axes' second moments are a property of activity and person; turning keeps their sum up to gain and sampling.
-    moments = [np.einsum("nit,njt->ij", one, one) / len(one) / 64 for one in (data.x[data.groups == p] for p in (0, 1))]
-    assert np.abs(moments[0] / np.trace(moments[0]) - moments[1] / np.trace(moments[1])).max() > 0.05
-    straight = load("motion", HERE, people=2, samples=600, noise=0.0, turned=0.0)
-    moments = [
-        np.einsum("nit,njt->ij", one, one) / len(one) / 64 for one in (straight.x[straight.groups == p] for p in (0, 1))
-    ]
-    np.testing.assert_allclose(*[one / np.trace(one) for one in moments], atol=0.02)
+
+    def moments(**options: Any) -> list[Any]:
+        """Second moments of the axes, a property of activity and person; turning keeps their sum."""
+        data = load("motion", HERE, people=2, samples=600, noise=0.0, **options)
+        assert (data.shape, data.num_classes) == ((3, 64), 6)
+        found = [np.einsum("nit,njt->ij", own, own) for own in (data.x[data.groups == p] for p in (0, 1))]
+        return [one / np.trace(one) for one in found]
+
+    first, second = moments()
+    assert np.abs(first - second).max() > 0.05
+    np.testing.assert_allclose(*moments(turned=0.0), atol=0.02)
+
+
+FURTHER = [pytest.param(name, marks=pytest.mark.long) for name in ("fedper", "ditto", "fedrep", "fedproto")]
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize(
-    "method",
-    [
-        "fedavg",
-        "scd",
-        *(pytest.param(one, marks=pytest.mark.long) for one in ("fedper", "ditto", "fedrep", "fedproto")),
-    ],
-)
+@pytest.mark.parametrize("method", ["fedavg", "scd", *FURTHER])
 def test_executors_agree_on_sequences(name: str, method: str) -> None:
     """To 1e-9 in float64, without a fall-back to the loop."""
     cell = settings(name, method, dtype="float64")
