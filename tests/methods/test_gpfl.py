@@ -1,15 +1,13 @@
-"""GPFL against its formulas sample by sample, and its first step where the valve and the embeddings say nothing."""
+"""GPFL against its formulas, sample by sample."""
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.method import Client
-from methods.gpfl import own_classes
-from tests.engine.problems import personal, run, toy, toy_data
+from tests.engine.problems import personal, run, toy
 from tests.methods.by_autograd import features
-from tests.methods.reference import LR, PLAIN, initial, local_batches, local_data
+from tests.methods.reference import DATA, LR, PLAIN, initial, local_batches, local_data
 
 SIZES = [9, 5]
 HP = {"lam": 0.3, "mu": 0.05}
@@ -41,11 +39,11 @@ def objective(parts: list[Tensor], x: Tensor, y: Tensor, received: Tensor, share
 
 
 def test_follows_the_formulas() -> None:
-    """Two clients, three rounds."""
+    """Two clients, three rounds; then every client is tested by its route."""
     federation = toy("gpfl", sizes=SIZES, hp=HP, **PLAIN)
     state = federation.server.state
     shared = [state["embeddings"], state["gamma"].weights, state["beta"].weights]
-    run(federation, 3)
+    scores = run(federation, 3)
     w0 = torch.tensor(initial(federation))
     body, heads = w0[:12], [w0[12:]] * 2
     shares = [torch.tensor(local_data(SIZES, i)[1]).mean(0) for i in range(2)]
@@ -61,49 +59,13 @@ def test_follows_the_formulas() -> None:
             heads[i] = parts[0][12:]
             sent.append([parts[0][:12], *parts[1:]])
         body, *shared = [sum(n * one[k] for n, one in zip(SIZES, sent, strict=True)) / 14 for k in range(4)]  # type: ignore[misc]
-    for i, w in personal(federation).items():
-        expected = [body, heads[i], shared[1], shared[2], shares[i] @ shared[0]]
-        torch.testing.assert_close(w, torch.cat(expected), rtol=1e-8, atol=1e-10)  # normalising 3 numbers loses digits
-
-
-def test_a_client_is_tested_by_its_route() -> None:
-    federation = toy("gpfl", sizes=SIZES, **PLAIN)
-    scores = run(federation, 2)
-    state, data = federation.server.state, toy_data()
     losses = []
-    for i in range(2):
-        head, at = federation.clients[i].state["head"].weights.view(3, 3), federation.device_data.partition.test[i]
-        own = torch.tensor(local_data(SIZES, i)[1]).mean(0) @ state["embeddings"]
-        z = features(state["body"].weights, torch.tensor(data.x[at]).double())
-        rows = [head @ valved(one, state["gamma"].weights, state["beta"].weights, own) for one in z]
-        losses.append(float(functional.cross_entropy(torch.stack(rows), torch.tensor(data.y[at]))))
+    for i, w in personal(federation).items():
+        own, at = shares[i] @ shared[0], federation.device_data.partition.test[i]
+        # Normalising 3 numbers loses digits.
+        torch.testing.assert_close(w, torch.cat([body, heads[i], *shared[1:], own]), rtol=1e-8, atol=1e-10)
+        z = features(body, torch.tensor(DATA.x[at]).double())
+        rows = [heads[i].view(3, 3) @ valved(one, shared[1], shared[2], own) for one in z]
+        losses.append(float(functional.cross_entropy(torch.stack(rows), torch.tensor(DATA.y[at]))))
     row = next(r for r in scores.metrics if (r["metric"], r["mean"], r["quantity"]) == ("pm", "equal", "loss"))
-    np.testing.assert_allclose(row["value"], np.mean(losses), rtol=1e-10)
-
-
-def test_the_first_step_with_a_neutral_valve_and_equal_embeddings_is_fedper() -> None:
-    """Equal embeddings pull a feature nowhere; an open valve passes on what a ReLU has; other embeddings do pull."""
-    settings = {"model": "mlp", "model_options": {"hidden": 5}, "steps": 1}
-    fedper = toy("fedper", **settings)
-    run(fedper, 1)
-    for equal in (True, False):
-        federation = toy("gpfl", hp={"lam": 0.0, "mu": 0.0}, **settings)
-        state = federation.server.state
-        for name in ("gamma", "beta"):
-            w = state[name]
-            keep = torch.cat([torch.ones(30), torch.zeros(10)]).double()  # the normalisation says 0
-            state[name] = w.with_weights(w.weights * keep)
-        if equal:
-            state["embeddings"] = state["embeddings"][:1].repeat(3, 1)
-        run(federation, 1)
-        models = federation.evaluator.personal(1)
-        for i, w in personal(fedper).items():
-            assert torch.allclose(models[i].part("w").weights, w, rtol=1e-12, atol=1e-14) == equal
-
-
-def test_even_classes_make_both_routes_one() -> None:
-    """A client with as many samples of each class is told what the generic route is told."""
-    embeddings = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    even, uneven = (Client(0, 6, torch.tensor(counts)) for counts in ([2, 2, 2], [6, 0, 0]))
-    torch.testing.assert_close(own_classes(even, embeddings), embeddings.mean(0))
-    torch.testing.assert_close(own_classes(uneven, embeddings), embeddings[0])
+    np.testing.assert_allclose(row["value"], np.mean(losses), rtol=1e-8)

@@ -78,34 +78,27 @@ def test_ditto(corner: dict[str, Any]) -> None:
         assert same_models(personal(ditto), local) == (lam == 0.0)
 
 
-def test_fedper(corner: dict[str, Any]) -> None:
-    """No personal layers is FedAvg, only personal layers is Local, the head alone is neither."""
+@pytest.mark.parametrize(("method", "setting"), [("fedper", "personal"), ("lgfedavg", "shared")])
+def test_all_layers_or_none_of_them_personal_is_local_or_fedavg(
+    method: str, setting: str, corner: dict[str, Any]
+) -> None:
+    """And the head alone is neither."""
     fedavg, local = after("fedavg", corner), after("local", corner)
-    for layers, is_fedavg, is_local in (((), True, False), (("",), False, True), (("head",), False, False)):
-        fedper = after("fedper", corner, personal=layers)
-        models = personal(fedper)
-        assert same_models(models, dict.fromkeys(models, generic(fedavg))) == is_fedavg
-        assert same_models(models, personal(local)) == is_local
+    for layers, share in (((), 0), (("head",), 0.5), (("",), 1)):
+        models = personal(after(method, corner, **{setting: layers}))
+        alone = share if setting == "personal" else 1 - share
+        assert same_models(models, dict.fromkeys(models, generic(fedavg))) == (alone == 0)
+        assert same_models(models, personal(local)) == (alone == 1)
 
 
-def test_lgfedavg(corner: dict[str, Any]) -> None:
-    """The head alone shared is FedPer with a personal body; everything shared is FedAvg, nothing shared is Local."""
+def test_the_head_alone_shared_is_fedper_with_a_personal_body(corner: dict[str, Any]) -> None:
     lgfedavg, fedper = after("lgfedavg", corner), after("fedper", corner, personal=PERSONAL[corner.get("model", "mlp")])
     assert same_models(personal(lgfedavg), personal(fedper))
-    fedavg, local = after("fedavg", corner), after("local", corner)
-    for layers, is_fedavg, is_local in ((("",), True, False), ((), False, True), (("head",), False, False)):
-        models = personal(after("lgfedavg", corner, shared=layers))
-        assert same_models(models, dict.fromkeys(models, generic(fedavg))) == is_fedavg
-        assert same_models(models, personal(local)) == is_local
 
 
 def test_a_client_computes_the_same_bytes_whoever_shares_its_cohort() -> None:
     """Clients 0 and 1 alone, and in the company of 18 others."""
-    alone = after(
-        "local",
-        {},
-    )
-    company = personal(alone)
+    company = personal(after("local", {}))
     few = toy("local", sizes=[13, 7], clients=2, **COMMON)
     run(few, 3)
     for i, w in personal(few).items():

@@ -1,7 +1,6 @@
 """FedIT, FFA-LoRA, FedSA-LoRA, FedEx-LoRA, FedDPA, FlexLoRA, FLoRA and HetLoRA on LoRA's matrices: against plain torch,
 and by what their papers claim."""
 
-import copy
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,21 +12,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-import methods.flora
 from bench.config.checked import conflicts
 from bench.errors import UserError
 from bench.federation.federation import Federation
-from bench.method import Message, Params
+from bench.method import Params
 from bench.model_call import Forward
 from bench.models import adapters
 from bench.params import Spec
 from bench.rng import generator
 from bench.settings import LoraSettings, Settings
 from methods.feddpa import by_sample, mixed, mixed_loss
-from methods.lora import product, replaced
-from tests.engine.problems import METHOD_NAMES, QUICK, linear, remarks, run, toy, toy_partition
+from tests.engine.problems import METHOD_NAMES, QUICK, linear, remarks, run, toy
 from tests.methods.images import images
-from tests.methods.reference import DATA, LR, PLAIN, SEED, local_batches
+from tests.methods.reference import DATA, LR, PLAIN, SEED, local_batches, local_data
 
 SIZES = [7, 5]
 SHARES = [7 / 12, 5 / 12]
@@ -242,7 +239,7 @@ def test_feddpa_weighs_its_adapters_for_each_sample_by_its_likeness_to_the_train
     for i, model in ours.evaluator.personal(2).items():
         own, shared = ours.clients[i].state["own"].tensors(), ours.server.state["model"].tensors()
         alone = x @ (shared[W] + SCALE * own[B][:, 1:] @ own[A][1:]).T
-        samples = torch.from_numpy(local_inputs(i)) @ (shared[W] + SCALE * own[B][:, 1:] @ own[A][1:]).T
+        samples = torch.from_numpy(local_data(SIZES, i)[0]) @ (shared[W] + SCALE * own[B][:, 1:] @ own[A][1:]).T
         cosines = functional.cosine_similarity(alone[:, None], samples[None], dim=2).mean(1)
         expected = []
         for sample, cosine in zip(x, 0.7 * cosines, strict=True):
@@ -268,6 +265,7 @@ IN, OUT = 4, 3
 @pytest.mark.parametrize(
     ("method", "hp", "down", "up"),
     [
+        *((name, {"ranks": [2, 1]}, 1.5 * (IN + OUT), 1.5 * (IN + OUT)) for name in ("flexlora", "hetlora")),
         ("fedavg", {}, RANK * (IN + OUT), RANK * (IN + OUT)),
         ("ffa_lora", {}, RANK * OUT, RANK * OUT),
         ("fedsa_lora", {}, RANK * IN, RANK * IN),
@@ -282,105 +280,23 @@ IN, OUT = 4, 3
     ],
 )
 def test_a_matrix_sends_its_rank_times_inputs_and_outputs_and_no_more(
-    method: str, hp: dict[str, Any], down: int, up: int
+    method: str, hp: dict[str, Any], down: float, up: float
 ) -> None:
-    """Numbers of each of two clients in the second round, of eight bytes."""
+    """Numbers of each of two clients in the second round, of eight bytes; means of both where their ranks differ."""
     ours = federation(method, hp=hp, adapters=ALONE)
     run(ours, 2)
     row = ours.ledger[-1]
     assert (row["down_receivers"], row["up"]) == (2 * 8 * down, 2 * 8 * up)
 
 
-@pytest.mark.parametrize("method", ["flexlora", "hetlora"])
-def test_ranks_by_client_are_counted_by_client(method: str) -> None:
-    ours = federation(method, hp={"ranks": [2, 1]}, adapters=ALONE)
-    run(ours, 2)
-    assert ours.ledger[-1]["up"] == ours.ledger[-1]["down_receivers"] == 8 * (2 + 1) * (IN + OUT)
-
-
 def test_the_head_travels_where_it_is_trained_and_a_convolution_counts_its_kernel() -> None:
-
-    data = images()
-    settings = Settings.model_validate({
-        "method": "fedavg", "model": "cnn", "model_options": {"hidden": 8}, "clients": 2, "batch_size": 4,
-        "adapters": {"name": "lora", "rank": 3, "layers": ["conv2"]},
-    })  # fmt: skip
-    ours = Federation(settings, dataset=data, partition=toy_partition(data, [8, 12]), public=None)
+    lora = {"name": "lora", "rank": 3, "layers": ["conv2"]}
+    ours = toy("fedavg", data=images(), sizes=[8, 12], model="cnn", model_options={"hidden": 8}, adapters=lora)
     ours.advance()
-    assert ours.ledger[-1]["up"] == 2 * 4 * (3 * (32 * 5 * 5 + 64) + 8 * 3 + 3)
+    assert ours.ledger[-1]["up"] == 2 * 8 * (3 * (32 * 5 * 5 + 64) + 8 * 3 + 3)
 
 
-# -- what is exact ----------------------------------------------------------------------------------------------------
-
-
-def uploads(ours: Federation) -> list[Message]:
-    """The messages of the next round."""
-    messages: list[Message] = []
-    aggregate = ours.method.aggregate
-
-    def listening(server: Any, arrived: list[Message]) -> Any:
-        messages.extend(arrived)
-        return aggregate(server, arrived)
-
-    ours.method.aggregate = listening  # type: ignore[method-assign]
-    ours.advance()
-    return messages
-
-
-def exactness(method: str) -> float:
-    """How far the server's update of the layer is from the mean of the clients', relative to it."""
-    ours = federation(method)
-    run(ours, 2)
-    before = ours.server.state["model"].tensors()
-    start = ours.server.initial_model().tensors()
-    messages = uploads(ours)
-    sent = [next(v for v in m.values.values() if isinstance(v, Params)).tensors() for m in messages]
-    after = start | ours.server.state["model"].tensors()
-    clients = [merged(start | before | t) for t in sent]
-    assert [m.weight for m in messages] == SIZES
-    return float((merged(after) - mean(clients)).norm() / (mean(clients) - merged(start)).norm())
-
-
-def test_the_mean_of_products_is_the_product_of_means_where_a_is_frozen_and_not_where_both_are_averaged() -> None:
-    assert exactness("ffa_lora") < 1e-12
-    assert exactness("fedavg") > 1e-3
-
-
-def test_the_server_s_model_of_fedex_lora_is_the_mean_of_the_clients_merged_models() -> None:
-    assert exactness("fedex_lora") < 1e-12
-
-
-def test_the_stack_of_flora_is_the_mean_of_products_of_unequal_ranks_and_padded_means_are_not() -> None:
-    ours = federation("flora", hp={"ranks": [2, 1]})
-    run(ours, 2)
-    before = ours.server.state["model"].tensors()[W]
-    sent = [(m["a"][0], m["b"][0]) for m in uploads(ours)]
-    assert [(len(a), b.shape[1]) for a, b in sent] == [(2, 2), (1, 1)]
-    expected = mean([b @ a for a, b in sent])
-    [a], [b] = (ours.server.state["stack"][name] for name in ("a", "b"))
-    assert (len(a), b.shape[1]) == (3, 3)
-    torch.testing.assert_close(b @ a, expected, rtol=1e-12, atol=1e-14)
-    after = ours.server.state["model"].tensors()
-    torch.testing.assert_close(after[W] - before, SCALE * expected, rtol=1e-12, atol=1e-14)
-    assert not after[B].any()
-    padded = mean([functional.pad(b, (0, 2 - b.shape[1])) for _, b in sent]) @ mean(
-        [functional.pad(a, (0, 0, 0, 2 - len(a))) for a, _ in sent]
-    )
-    assert (padded - expected).norm() > 1e-2 * expected.norm()
-
-
-def test_the_first_round_of_flora_is_that_of_fedex_lora_and_of_one_client_that_of_fedavg(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """From the same A, as all three are the mean of the merged models; later rounds begin from other matrices."""
-    for sizes, other in ((SIZES, "fedex_lora"), ([7], "fedavg")):
-        ours, theirs = federation("flora", sizes=sizes), federation(other, sizes=sizes)
-        w = ours.server.initial_model()
-        start = w.part(*w.spec.named("lora_a", "lora_b"))
-        monkeypatch.setattr(methods.flora, "fresh", lambda weights, rank, rng, start=start: start)
-        for each in (ours, theirs):
-            run(each, 1)
-        near({W: merged(generic(ours))}, {W: merged(ours.server.initial_model().tensors() | generic(theirs))})
+# -- ranks and adapters that rest -------------------------------------------------------------------------------------
 
 
 def test_a_client_of_flora_gets_the_stack_if_it_has_the_weights_and_they_are_the_server_s_either_way() -> None:
@@ -398,116 +314,22 @@ def test_a_client_of_flora_gets_the_stack_if_it_has_the_weights_and_they_are_the
     assert {0, 1} <= set(stacks)
 
 
-def test_fedex_lora_with_one_client_is_fedavg() -> None:
-    ours, other = (federation(method, sizes=[7]) for method in ("fedex_lora", "fedavg"))
-    for each in (ours, other):
-        run(each, 3)
-    near(other.server.state["model"].tensors(), ours.server.state["model"].tensors())
-
-
-def test_flexlora_of_a_rank_that_is_large_enough_reproduces_the_mean_of_the_products() -> None:
-    """Rank 3 is full here, so nothing is cut off; with rank 1 the best matrix of rank 1 is left."""
-    for rank in (3, 1):
-        ours = federation("flexlora", adapters={**ADAPTERS, "rank": rank}, seed=4)
-        messages = uploads(ours)
-        products = [m["b"][0] @ m["a"][0] for m in messages]
-        whole = mean(products)
-        kept = product(ours.server.state["model"], "inner")
-        cut_off = torch.linalg.svdvals(whole)[rank:].sum()
-        torch.testing.assert_close(torch.linalg.matrix_norm(whole - kept, 2), cut_off, rtol=1e-9, atol=1e-14)
-    assert cut_off > 1e-4
-
-
 @pytest.mark.parametrize("method", ["flexlora", "flora", "hetlora"])
 def test_rows_beyond_a_client_s_rank_stay_zero_under_momentum_decay_and_adam(method: str) -> None:
     for settings in ({"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": {"name": "adam"}, "momentum": 0.0}):
         ours = federation(method, hp={"ranks": [1]}, **settings)
         run(ours, 2)
-        tensors = trained_models(ours)[0].tensors()
+        tensors = ours.local_models[0].tensors()
         assert not tensors[A][1:].any()
         assert not tensors[B][:, 1:].any()
         assert tensors[B][:, :1].any()
 
 
-def trained_models(ours: Federation) -> list[Params]:
-    """The clients' models after their next round."""
-    models: list[Params] = []
-    rounds = ours.method.client_round
-
-    def listening(client: Any, down: Any) -> Any:
-        models.append((yield from rounds(client, down)))
-
-    ours.method.client_round = listening  # type: ignore[method-assign]
-    ours.advance()
-    return models
-
-
-# -- limits -----------------------------------------------------------------------------------------------------------
-
-
-def test_lora_of_full_rank_represents_what_fedavg_learns_and_a_smaller_rank_does_not() -> None:
-    """Its products are all matrices, so FedAvg's update is among them; of rank 1, up to its second singular value."""
-    fedavg = toy("fedavg", sizes=SIZES, **PLAIN, frozen=["head"])
-    run(fedavg, 3)
-    update = generic(fedavg)[W] - fedavg.server.initial_model().tensors()[W]
-    u, s, v = torch.linalg.svd(update, full_matrices=False)
-    x = torch.from_numpy(DATA.x).double()
-    for rank in (3, 1):
-        w = federation("fedavg", adapters={**ALONE, "rank": rank, "alpha": rank}).server.initial_model()
-        w = replaced(w, {A: v[:rank], B: (u * s)[:, :rank]})
-        gap = product(w, "inner") - update
-        torch.testing.assert_close(torch.linalg.matrix_norm(gap, 2), s[rank:].sum(), rtol=1e-9, atol=1e-14)
-        same = torch.allclose(Forward()(w, x), x @ generic(fedavg)[W].T @ generic(fedavg)[HEAD].T, rtol=1e-12, atol=0)
-        assert same is (rank == 3)
-
-
-def start_with(a: Tensor, patch: pytest.MonkeyPatch) -> None:
-    """Let A have these initial values."""
-    draw = adapters.Lora.initial
-    patch.setattr(
-        adapters.Lora, "initial", lambda self, name, *rest: a.numpy() if name == "lora_a" else draw(self, name, *rest)
-    )
-
-
-def test_ffa_lora_with_a_square_orthogonal_a_is_fedavg(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step on B moves B A by -lr G A^T A = -lr G, which is FedAvg's step on the weight."""
-    q = torch.linalg.qr(torch.randn(IN, IN, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]
-    start_with(q, monkeypatch)
-    ours = federation("ffa_lora", adapters={**ALONE, "rank": IN, "alpha": IN})
-    other = toy("fedavg", sizes=SIZES, **PLAIN, frozen=["head"])
+def test_fedex_lora_with_one_client_is_fedavg() -> None:
+    ours, other = (federation(method, sizes=[7]) for method in ("fedex_lora", "fedavg"))
     for each in (ours, other):
         run(each, 3)
-    t = generic(ours)
-    assert torch.equal(t[A], q)
-    torch.testing.assert_close(t[W] + t[B] @ t[A], generic(other)[W], rtol=1e-12, atol=1e-14)
-    assert not torch.equal(t[W], generic(other)[W])
-
-
-def generic(ours: Federation) -> Tensors:
-    """The generic model."""
-    model = ours.evaluator.generic(ours.version, {})
-    assert model is not None
-    return model.tensors()
-
-
-def with_the_same_samples(method: str, **settings: Any) -> Federation:
-    """Two clients with the same five samples, in one batch."""
-    data = copy.deepcopy(DATA)
-    data.x[5:10], data.y[5:10] = data.x[:5], data.y[:5]
-    chosen = Settings.model_validate({
-        "model": "test_linear", "dtype": "float64", "clients": 2, "batch_size": 100, "epochs": 3, "lr": 0.1,
-        "adapters": ADAPTERS, "method": method, **settings,
-    })  # fmt: skip
-    return Federation(chosen, dataset=data, partition=toy_partition(data, [5, 5]), public=None)
-
-
-def test_fedsa_lora_with_the_same_samples_at_all_clients_is_fedavg() -> None:
-    """With full batches: all clients then learn the same B, which is thus its own mean."""
-    ours, other = (with_the_same_samples(method) for method in ("fedsa_lora", "fedavg"))
-    for each in (ours, other):
-        run(each, 3)
-    for w in ours.evaluator.personal(3).values():
-        near(w.tensors(), generic(other))
+    near(other.server.state["model"].tensors(), ours.server.state["model"].tensors())
 
 
 def test_fedsa_lora_that_keeps_nothing_but_b_shares_the_head() -> None:
@@ -527,32 +349,6 @@ def test_feddpa_without_the_own_adapter_is_the_generic_model() -> None:
     assert remarks(federation("feddpa", hp={"weight": 0.0}))
 
 
-def test_feddpa_without_the_global_adapter_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The own adapter has rank 1; without it nothing is trained here."""
-    ours = federation("feddpa", hp={"most": 0.0, "weight": 1.0}, adapters=ALONE)
-    start_with(ours.server.initial_model().tensors()[A][1:], monkeypatch)
-    other = federation("local", adapters={**ALONE, "rank": 1, "alpha": SCALE})
-    for each in (ours, other):
-        run(each, 3)
-    x = torch.from_numpy(DATA.x).double()
-    for mine, alone in zip(ours.evaluator.personal(3).values(), other.evaluator.personal(3).values(), strict=True):
-        torch.testing.assert_close(Forward(frozen=True)(mine, x), Forward()(alone, x), rtol=1e-12, atol=1e-12)
-
-
-NO_PRUNING = {"gamma": 1.0, "lam": 5.0}  # `lam` has nothing to pull then
-
-
-def test_hetlora_of_one_rank_without_pruning_is_fedavg_where_clients_weigh_the_same() -> None:
-    """One client, and two with the same samples, whose products have equal norms."""
-    for ours, other in (
-        (federation("hetlora", hp=NO_PRUNING, sizes=[7]), federation("fedavg", sizes=[7])),
-        (with_the_same_samples("hetlora", hp=NO_PRUNING), with_the_same_samples("fedavg")),
-    ):
-        for each in (ours, other):
-            run(each, 3)
-        near(ours.server.state["model"].tensors(), other.server.state["model"].tensors())
-
-
 def test_clients_of_hetlora_prune_for_good_what_became_smaller_and_never_their_last_row() -> None:
     """Strong pulls shrink the last row as soon as it has numbers; without one it grows here."""
     for lam, rank in ((5.0, 1), (0.0, 3)):
@@ -567,14 +363,8 @@ def test_clients_of_hetlora_prune_for_good_what_became_smaller_and_never_their_l
         assert ranks == sorted(ranks, reverse=True)
 
 
-def test_hetlora_weighs_clients_by_the_norms_of_their_products() -> None:
-    """Not by their samples; by those where all products are zero, as after rounds without a step."""
-    ours = federation("hetlora", hp=NO_PRUNING)
-    run(ours, 1)
-    sent = uploads(ours)
-    norms = torch.stack([(m["b"][0] @ m["a"][0]).norm() for m in sent])
-    expected = sum(share * m["a"][0] for share, m in zip(norms / norms.sum(), sent, strict=True))
-    torch.testing.assert_close(ours.server.state["model"].tensors()[A], expected, rtol=1e-12, atol=0)
+def test_hetlora_weighs_clients_by_their_samples_where_all_products_are_zero() -> None:
+    """As after rounds without a step."""
     still = federation("hetlora", epochs=0)
     run(still, 1)
     near(still.server.state["model"].tensors(), still.server.initial_model().tensors())

@@ -1,11 +1,10 @@
-"""Per-FedAvg against its formulas, and what a zero inner step amounts to."""
+"""Per-FedAvg against its formulas."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from methods import perfedavg
 from tests.engine.problems import generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, descend, gradient, initial, local_batches, near
 
@@ -38,24 +37,3 @@ def test_follows_the_formulas(variant: str, personal_steps: int | None) -> None:
     near(generic(federation), w)
     for i, found in personal(federation).items():
         near(found, descend(w, itertools.islice(local_batches(SIZES, 2, i), personal_steps), lr=ALPHA))
-
-
-def test_a_personalized_model_is_one_step_from_the_generic_one() -> None:
-    """Unless told otherwise: the authors adapt by one step on one batch."""
-    assert perfedavg.Hyper().personal_steps == 1
-
-
-def test_curvature_term_matters() -> None:
-    """The two approximations differ where the loss is curved."""
-    w = {}
-    for variant in ("fo", "hf"):
-        federation = toy("perfedavg", sizes=SIZES, hp={"variant": variant, "alpha": ALPHA})
-        run(federation, 1)
-        w[variant] = generic(federation)
-    assert float((w["fo"] - w["hf"]).abs().max()) > 1e-4
-
-
-def test_zero_inner_step_is_announced() -> None:
-    """And a positive one is not."""
-    assert "FedAvg" in perfedavg.Hyper(alpha=0.0).degenerate()[0]
-    assert perfedavg.Hyper().degenerate() == []

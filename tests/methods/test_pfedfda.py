@@ -67,16 +67,16 @@ def chosen(z: Array, y: Array, known: Gaussians, prior: Array) -> float:
     return float(shares[costs.argmin()])
 
 
-def fitted(w: Array, x: Array, y: Array, known: Gaussians) -> tuple[Gaussians, float]:
+def fitted(w: Array, x: Array, y: Array, known: Gaussians, beta: float | None) -> tuple[Gaussians, float]:
     z, prior = features(torch.tensor(w), torch.tensor(x)).numpy(), prior_of(y)
-    share = chosen(z, y, known, prior)
+    share = chosen(z, y, known, prior) if beta is None else beta
     return between(own(z, y, known[0]), known, share), share
 
 
-@pytest.mark.parametrize("executor", ["sequential", "cohort"])
-def test_follows_the_formulas(executor: str) -> None:
-    """Two clients, three rounds; then every probability is Bayes' rule."""
-    federation = toy("pfedfda", sizes=SIZES, executor=executor, **PLAIN)
+@pytest.mark.parametrize(("executor", "beta"), [("sequential", None), *(("cohort", b) for b in (None, 0.0, 1.0))])
+def test_follows_the_formulas(executor: str, beta: float | None) -> None:
+    """Two clients, three rounds, with a share that halves choose or a fixed one; then all probabilities are Bayes'."""
+    federation = toy("pfedfda", sizes=SIZES, executor=executor, hp={"beta": beta}, **PLAIN)
     drawn = federation.server.state["means"].numpy()
     known: Gaussians = (drawn, np.eye(3))
     body, shares = initial(federation)[:12], []
@@ -97,12 +97,12 @@ def test_follows_the_formulas(executor: str) -> None:
                 return -(by * joint.log_softmax(1)).sum(1).mean()
 
             w = descend_on(np.concatenate([body, np.zeros(9)]), local_batches(SIZES, t, i), unlikely)
-            gaussians, share = fitted(w, x, y, known)
+            gaussians, share = fitted(w, x, y, known, beta)
             shares.append(share)
             sent.append((w[:12], *gaussians))
         body = sum(k * one[0] for k, one in zip(weights, sent, strict=True))
         known = tuple(sum(k * one[j] for k, one in zip(weights, sent, strict=True)) for j in (1, 2))  # type: ignore[assignment]
-    assert any(0 < share < 1 for share in shares)  # of the grid, not only its ends
+    assert any(0 < share < 1 for share in shares) == (beta is None)  # of the grid, not only its ends
     state = federation.server.state
     near(state["body"].weights, body)
     near(state["means"], known[0])
@@ -116,27 +116,8 @@ def test_follows_the_formulas(executor: str) -> None:
     generic = federation.evaluator.generic(federation.version, {})
     np.testing.assert_allclose(said(generic), posterior(z, known, np.full(3, 1 / 3)), rtol=1e-9)
     for i, model in federation.evaluator.personal(3).items():
-        gaussians, _ = fitted(np.concatenate([body, np.zeros(9)]), *data[i], known)
+        gaussians, _ = fitted(np.concatenate([body, np.zeros(9)]), *data[i], known, beta)
         np.testing.assert_allclose(said(model), posterior(z, gaussians, prior_of(data[i][1])), rtol=1e-9)
-
-
-def test_the_ends_of_the_share() -> None:
-    """0: the Gaussians stay as drawn, whatever the body learns. 1, one client: the server has the client's own."""
-    federation = toy("pfedfda", hp={"beta": 0.0}, model="test_norm")
-    before = dict(federation.server.state)
-    run(federation, 2)
-    state = federation.server.state
-    torch.testing.assert_close(state["means"], before["means"], rtol=1e-12, atol=0)
-    torch.testing.assert_close(state["covariance"], torch.eye(6).double(), rtol=1e-12, atol=0)
-    assert not torch.equal(state["body"].weights, before["body"].weights)
-    alone = toy("pfedfda", sizes=[20], hp={"beta": 1.0}, **PLAIN)
-    drawn = alone.server.state["means"].numpy()
-    run(alone, 1)
-    x, y = local_data([20], 0)
-    w = np.concatenate([alone.server.state["body"].weights.numpy(), np.zeros(9)])
-    means, covariance = own(features(torch.tensor(w), torch.tensor(x)).numpy(), y, drawn)
-    near(alone.server.state["means"], means)
-    near(alone.server.state["covariance"], covariance)
 
 
 def test_new_clients_train_nothing() -> None:

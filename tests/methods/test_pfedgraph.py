@@ -1,14 +1,10 @@
-"""pFedGraph: its graph against a search of all supports and scipy, its rounds in plain torch, FedAvg and Local."""
+"""pFedGraph: its graph against a search of all supports, its rounds in plain torch, FedAvg and Local."""
 
 import itertools
 
 import numpy as np
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy.optimize import minimize
 
-from methods.simplex import onto_simplex
 from tests.engine.problems import personal, run, toy
 from tests.methods.by_autograd import descend_on, plain
 from tests.methods.reference import PLAIN, Array, initial, local_batches, near
@@ -58,26 +54,6 @@ def test_follows_the_algorithm() -> None:
     assert 0 < empty < 3 * 4 * 2  # the constraint a >= 0 matters in some rows and not in all
 
 
-@settings(max_examples=20, deadline=None)
-@given(
-    st.lists(st.floats(-1, 1), min_size=4, max_size=4),
-    st.lists(st.integers(1, 50), min_size=4, max_size=4),
-    st.floats(0.05, 5),
-)
-def test_a_row_of_the_graph_solves_the_quadratic_program(cosine: list[float], n: list[int], alpha: float) -> None:
-    """No distribution that a general solver finds is better."""
-    c, p = np.array(cosine), np.array(n) / sum(n)
-    row = onto_simplex(torch.tensor(p + c / (2 * alpha))[None])[0].numpy()
-
-    def value(a: Array) -> float:
-        return float(alpha * ((a - p) ** 2).sum() - a @ c)
-
-    solved = minimize(value, p, bounds=[(0, 1)] * 4, constraints={"type": "eq", "fun": lambda a: a.sum() - 1})
-    assert abs(row.sum() - 1) < 1e-12
-    assert (row >= 0).all()
-    assert value(row) <= value(solved.x) + 1e-9
-
-
 def test_without_pull_its_limits_are_fedavg_and_local() -> None:
     """Kept to FedAvg's shares, clients start where FedAvg's do; let alone, from their own models; with BatchNorm."""
     for alpha, name in ((1e12, "fedavg"), (1e-12, "local")):
@@ -90,19 +66,6 @@ def test_without_pull_its_limits_are_fedavg_and_local() -> None:
             received = federation.clients.down(i)["model"]
             torch.testing.assert_close(received.weights, expected.weights, rtol=1e-9, atol=1e-9)
             torch.testing.assert_close(received.buffers, expected.buffers, rtol=1e-9, atol=1e-9)
-
-
-def test_the_pull_is_towards_the_received_model() -> None:
-    """The larger lam is, the smaller the angle between what a client received and what it makes of it."""
-    angles = []
-    for lam in (0.0, 1.0, 5.0):
-        federation = toy("pfedgraph", sizes=SIZES, hp={"lam": lam}, momentum=0.0)
-        run(federation, 1)
-        received = [federation.clients.down(i)["model"].weights for i in range(3)]
-        federation.advance()
-        own = [federation.clients[i].state["personal"].weights for i in range(3)]
-        angles.append(sum(1 - float(torch.cosine_similarity(a, b, dim=0)) for a, b in zip(received, own, strict=True)))
-    assert angles[0] > angles[1] > angles[2]
 
 
 def test_clients_that_were_not_heard_keep_what_they_had() -> None:

@@ -1,11 +1,11 @@
-"""PGFed against its formulas, and where it is another method."""
+"""PGFed against its formulas."""
 
 import numpy as np
 import pytest
 import torch
 
 from bench.federation.federation import Federation
-from tests.engine.problems import BOTH_MODELS, generic, personal, run, toy
+from tests.engine.problems import generic, personal, run, toy
 from tests.methods.reference import LR, PLAIN, Array, cross_entropy, gradient, initial, local_batches, local_data, near
 
 SIZES = [9, 5, 4, 7]
@@ -80,68 +80,14 @@ def test_follows_the_formulas(method: str, beta: float, participation: float) ->
     assert (learned >= 0).all()
 
 
-def test_coefficients_stop_at_zero() -> None:
-    """A large step size drives some of them there; none is negative."""
-    federation = toy("pgfed", hp={"lam": 50.0})
+@pytest.mark.parametrize("method", ["pgfed", "pgfed_ce"])
+def test_coefficients_stop_at_zero(method: str) -> None:
+    """A large step size drives some of them there; none is negative, whoever takes the step."""
+    federation = toy(method, hp={"lam": 50.0})
     run(federation, 3)
     found = torch.cat(list(federation.server.state["alphas"].values()))
     assert (found == 0).any()
     assert (found >= 0).all()
-
-
-@pytest.mark.parametrize("model", BOTH_MODELS)
-@pytest.mark.parametrize("method", ["pgfed", "pgfedmo", "pgfed_ce"])
-def test_without_mu_it_is_fedavg(method: str, model: str) -> None:
-    """Bit for bit; the personalized models are FedAvg's after local training, and alpha stays where it was."""
-    federation, fedavg = toy(method, hp={"mu": 0.0}, model=model), toy("fedavg", model=model)
-    run(federation, 3)
-    run(fedavg, 3)
-    assert torch.equal(generic(federation), generic(fedavg))
-    for i, w in personal(federation).items():
-        assert torch.equal(w, fedavg.local_models[i].weights)
-    for alpha in federation.server.state["alphas"].values():
-        assert torch.equal(alpha, torch.full_like(alpha, 1 / 5))
-
-
-def test_without_momentum_pgfedmo_is_pgfed() -> None:
-    """Bit for bit, and not with momentum."""
-    plain, none, half = toy("pgfed"), toy("pgfedmo", hp={"beta": 0.0}), toy("pgfedmo")
-    for federation in (plain, none, half):
-        run(federation, 3)
-    assert torch.equal(generic(plain), generic(none))
-    assert not torch.equal(generic(plain), generic(half))
-
-
-def test_full_momentum_keeps_the_first_auxiliary_gradient() -> None:
-    federation = toy("pgfedmo", hp={"beta": 1.0})
-    run(federation, 2)
-    first = federation.clients[0].state["auxiliary"].clone()
-    run(federation, 2)
-    assert torch.equal(federation.clients[0].state["auxiliary"], first)
-
-
-def test_without_lambda_all_weights_are_equal() -> None:
-    """The auxiliary gradient of every client is then the mean gradient."""
-    federation = toy("pgfed", hp={"lam": 0.0}, participation=0.6)
-    run(federation, 3)
-    for i in federation.clients.ids:
-        down = federation.clients.down(i)
-        torch.testing.assert_close(down["auxiliary"], down["mean_gradient"], rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("m", [N, 2])
-@pytest.mark.parametrize("method", ["pgfed", "pgfedmo", "pgfed_ce"])
-def test_traffic(method: str, m: int) -> None:
-    """Scalars per client: 2d + 1 + N up, 3d + M down; PGFed-CE 2d + 1 up, 2d down. The first round has no risks yet."""
-    federation = toy(method, sizes=SIZES, participation=m / N)
-    run(federation, 2)
-    first, second = federation.ledger
-    assert first["up"] == 8 * m * (2 * D + 1)
-    assert first["down_receivers"] == 8 * m * D
-    up, shared = (2 * D + 1, D) if method == "pgfed_ce" else (2 * D + 1 + N, 2 * D + m)
-    assert second["up"] == 8 * m * up
-    assert second["down_receivers"] == 8 * m * (shared + D)
-    assert second["down_distinct"] == 8 * (shared + m * D)  # the auxiliary gradients are personal
 
 
 def test_new_clients_fine_tune_the_generic_model() -> None:

@@ -1,18 +1,15 @@
-"""FedProto against its formula in plain torch, where it and FD are Local, and heads made of prototypes."""
+"""FedProto against its formula in plain torch, and heads made of prototypes."""
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from bench.data import Partition
-from bench.federation.federation import Federation
 from bench.method import Message
 from bench.model_call import Forward
-from bench.settings import Settings
 from methods.fedproto import means_loss
 from methods.prototypes import merged, nearest, pull_loss
-from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data, toy_partition
+from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data
 from tests.methods.by_autograd import Objective, descend_on, features, plain
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data, near
 
@@ -123,25 +120,6 @@ def test_what_prototypes_cannot_do_is_refused() -> None:
         toy("fedproto", hp={"predict": "prototype"}).advance()
     with pytest.raises(ValueError, match=r"features of one width: test_norm.* has 6, the cell's 3"):
         toy("fedproto", sizes=SIZES, client_models=["test_linear", "test_norm"]).advance()
-
-
-def test_on_equal_data_all_prototypes_are_equal() -> None:
-    """Of full batches: a client's own, the global ones, and therefore the models that are tested."""
-    part = toy_partition(toy_data(), [9, 9])
-    alike = Partition(part.train[:1] * 2, part.validation[:1] * 2, part.test[:1] * 2, part.global_test)
-    settings = Settings(
-        method="fedproto", model="test_norm", dtype="float64", lr=0.1, batch_size=9, epochs=2, clients=2, seed=3
-    )
-    federation = Federation(settings, dataset=toy_data(), partition=alike, public=None)
-    sent: list[Message] = []
-    combine = federation.method.aggregate
-    federation.method.aggregate = lambda server, messages: (sent.extend(messages), combine(server, messages))[1]  # type: ignore[method-assign]
-    run(federation, 3)
-    first, second = sent[-2:]
-    torch.testing.assert_close(first["means"], second["means"], rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(federation.server.state["prototypes"], first["means"], rtol=1e-9, atol=1e-12)
-    one, other = personal(federation).values()
-    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("method", "loss"), [("fedproto", means_loss), ("fedtgp", pull_loss)])

@@ -11,12 +11,14 @@ import pytest
 
 from bench.federation.federation import Federation
 from bench.params import Params
+from bench.plugin import METHODS
 from tests.engine.problems import remarks, run, toy
 from tests.methods.reference import PLAIN, PUBLIC
 
 LINEAR, NORM = {"model": "test_linear"}, {"model": "test_norm"}
 USERS = {**NORM, "dtype": "float32"}
 EQUAL = {**NORM, "sizes": [7, 7, 7]}
+FOUR = {**NORM, "sizes": [8] * 4}
 ONE = {**NORM, "sizes": [9]}
 FIRST, SECOND = {**LINEAR, "rounds": 1}, {**LINEAR, "rounds": 2}
 GENERATOR = {"hidden": 5, "noise": 2, "generator_steps": 3, "generator_batch": 6}
@@ -24,6 +26,16 @@ AGREEMENT = {"scale": "grad_balance", "lambda_g": 10.0}
 ONE_STEP = {**LINEAR, "sizes": [8, 8], "epochs": 1, "batch_size": 8, "rounds": 1}
 EXACT_INNER = {"lam": 4.0, "eta": 0.25, "K": 1, "beta": 1.0}
 ENDPOINT = {"endpoints": 1, "rho": 0.0, "tau": 1}
+DISTILLED = {"distil_steps": 7, "distil_batch": 5, "distil_lr": 0.01}
+UNIFORM = {"similarity": ("uniform", "uniform"), "gamma": 2}
+LONELY = {"similarity": ("local", "local"), "gamma": None, "steps_per_batch": 1}
+LATE = {**NORM, "stragglers": {0: 1, 1: 3}, "rounds": 5}
+ASYNC = {
+    **LINEAR,
+    "server": {"name": "fedasync", "concurrency": 1},
+    "rounds": 6,
+}  # Ditto's longer rounds change no order
+LORA = {**LINEAR, "sizes": [9], "adapters": {"name": "lora", "rank": 2, "alpha": 6.0}}
 FEDPROX, DITTO = ("fedprox", {"mu": 0.3}), ("ditto", {})
 FEDAVG, FEDBN, LOCAL = ("fedavg", {}), ("fedbn", {}), ("local", {})
 
@@ -36,6 +48,7 @@ SAME: list[Row] = [
     ("apfl", {"alpha": 1.0, "adaptive": False}, FEDAVG, "gm", NORM),
     ("apfl", {"alpha": 1.0, "adaptive": False}, LOCAL, "pm", LINEAR),
     ("comet", {"lam": 0.0}, LOCAL, "pm", {**NORM, "public": PUBLIC}),
+    ("ditto", {}, FEDAVG, "gm", ASYNC),
     ("dsfl", {"distil_epochs": 0}, LOCAL, "pm", {**LINEAR, "public": PUBLIC}),
     ("fedala", {"eta": 0.0, "layers": ["head"]}, FEDAVG, "gm", LINEAR),
     ("fedala", {"eta": 0.0, "layers": [""]}, FEDAVG, "gm", LINEAR),
@@ -65,18 +78,30 @@ SAME: list[Row] = [
     ("fedupdate", {"fine_tune_steps": 0}, FEDAVG, "gm pm", NORM),
     ("fedupdate", {}, FEDAVG, "gm", NORM),
     ("floco_plus", {**ENDPOINT, "lam": 0.0}, FEDAVG, "gm", NORM),
+    ("fedasync_mix", {"alpha": 1.0, "poly_a": 0.0}, ("fedavg_async", {}), "gm pm", LATE),
     ("hypcluster", {"c": 1}, FEDAVG, "pm", NORM),
     ("ifca", {"k": 1}, FEDAVG, "pm", NORM),
     ("ifca", {"k": 3}, ("hypcluster", {"c": 3}), "pm", NORM),
+    ("knnper", {"share": 0.5}, FEDAVG, "gm", NORM),
     *(("ktpfl", {"distil_epochs": 0}, LOCAL, "pm", {**m, "public": PUBLIC}) for m in (LINEAR, NORM)),
+    *((name, {}, FEDAVG, "gm", {**NORM, "participation": 0.6})
+      for name in ("lga", "plga", "fedavg_async", "fedavg_sync", "fedasync_mix")),  # without stragglers
     ("mrmtl", {"lam": 0.0}, LOCAL, "pm", NORM),
+    ("perada", {"lam": 0.7, "distil_steps": 0}, ("ditto", {"lam": 0.7}), "gm pm", NORM),
+    ("perada", DISTILLED, ("feddf", DISTILLED), "gm", LINEAR),
     *(("perfedavg", {"variant": v, "alpha": 0.0}, FEDAVG, "gm", EQUAL) for v in ("fo", "hf")),
+    ("perfedavg_async", {"beta": 0.0}, ("fedavg_async", {}), "gm pm", LATE),
+    ("perfedavg_async", {"beta": 0.0}, FEDAVG, "gm", {**NORM, "participation": 0.6}),
     ("pfedsim", {"warmup": 3}, FEDAVG, "pm", NORM),
-    *((name, {}, FEDAVG, "gm", FIRST) for name in ("pgfed", "pgfedmo", "pgfed_ce")),
+    *((name, hp, FEDAVG, "gm", s) for name in ("pgfed", "pgfedmo", "pgfed_ce")
+      for hp, s in (({}, FIRST), ({"mu": 0.0}, NORM))),
+    ("pgfedmo", {"beta": 0.0}, ("pgfed", {}), "gm pm", LINEAR),
+    ("plga", {}, ("lga", {}), "gm", LATE),
     *(("scaffold", {}, FEDAVG, "gm", {**EQUAL, **m, "momentum": 0.0, "dtype": "float32", "rounds": 1})
       for m in (LINEAR, NORM)),
     *(("scd", {**AGREEMENT, "normalise": n}, FEDAVG, "gm", {**ONE_STEP, "dtype": d})
       for n in ("simplex", "gen_kl", "mean") for d in ("float32", "float64")),  # both models are the initial one
+    ("spfl_w", LONELY, LOCAL, "pm", NORM),
     ("superfed", {"mu": 0.0, "start": 3}, FEDAVG, "gm", NORM),
     ("superfed", {"mu": 0.3, "start": 3}, FEDPROX, "gm", NORM),
 ]  # fmt: skip
@@ -102,20 +127,25 @@ NEAR: list[Row] = [
     *(("fedphp", {"lam": 0.0, "mu": mu, "rounds": 2}, FEDAVG, "gm", NORM) for mu in (0.9, 0.0)),
     ("fedproto", {"lam": 0.0, "predict": "head"}, LOCAL, "pm", NORM),
     ("fedproto", {}, LOCAL, "pm", FIRST),
+    ("fedsa_lora", {}, FEDAVG, "pm", LORA),
     ("fedselect", {"rate": 0.0, "every": 1}, FEDAVG, "gm", EQUAL),
     ("fedtgp", {"lam": 0.0}, LOCAL, "pm", NORM),
     ("floco_plus", {**ENDPOINT, "lam": 0.0}, LOCAL, "pm", NORM),
     ("floco_plus", {**ENDPOINT, "lam": 1.0}, DITTO, "pm", NORM),
     ("fml", {"alpha": 1.0, "beta": 0.5}, LOCAL, "pm", NORM),
     ("fml", {"alpha": 0.5, "beta": 1.0}, FEDAVG, "gm", NORM),
+    ("hetlora", {"gamma": 1.0, "lam": 5.0}, FEDAVG, "gm", LORA),
     ("moon", {"mu": 0.0}, FEDAVG, "gm", NORM),
     ("moon", {}, FEDAVG, "gm", FIRST),  # all three models are one
     ("pfedme", EXACT_INNER, FEDAVG, "gm", {**LINEAR, "momentum": 0.0}),
+    ("spfl", LONELY, LOCAL, "pm", NORM),
+    *((name, {**UNIFORM, "steps_per_batch": 1}, FEDAVG, "pm", FOUR) for name in ("spfl", "spfl_w")),
 ]  # fmt: skip
 """Up to rounding: the formula takes another way to the same number."""
 
 DIFFERENT: list[Row] = [
     ("comet", {"c": 5, "lam": 50.0}, LOCAL, "pm", {**LINEAR, "steps": 2, "public": PUBLIC}),
+    ("ditto", {}, ("ditto", {"lam": 0.0}), "pm", ASYNC),
     ("elastic", {"tau": 1.0, "mu": 0.5}, FEDAVG, "gm", NORM),
     ("fd", {"lam": 1.0}, LOCAL, "pm", NORM),
     ("fedala", {"layers": [""]}, FEDAVG, "gm", LINEAR),
@@ -147,11 +177,9 @@ DIFFERENT: list[Row] = [
     ("fml", {"alpha": 1.0, "beta": 0.5}, FEDAVG, "gm", NORM),
     ("fml", {"alpha": 0.5, "beta": 1.0}, LOCAL, "pm", NORM),
     ("moon", {}, FEDAVG, "gm", SECOND),
-    ("mrmtl", {"lam": 1.0}, LOCAL, "pm", NORM),
-    ("mrmtl", {"lam": 1.0}, DITTO, "pm", NORM),  # whose centre is trained by itself
-    ("pfedme", {**EXACT_INNER, "K": 2}, FEDAVG, "gm", {**LINEAR, "momentum": 0.0}),
     ("pfedsim", {"warmup": 3}, FEDAVG, "pm", {**NORM, "rounds": 4}),
     *((name, {}, FEDAVG, "gm", SECOND) for name in ("pgfed", "pgfedmo", "pgfed_ce")),
+    ("plga", {}, ("lga", {}), "pm", LATE),
     ("scaffold", {}, FEDAVG, "gm", {**EQUAL, "momentum": 0.0, "rounds": 2}),
     ("scd", AGREEMENT, FEDAVG, "gm", {**ONE_STEP, "rounds": 3}),
     ("superfed", {"mu": 0.0, "start": 2}, FEDAVG, "gm", NORM),
@@ -218,3 +246,23 @@ def test_not_the_same(row: Row) -> None:
     found, federation = gaps(row)
     assert max(found) > 1e-5
     assert row[0] not in ANNOUNCED or not remarks(federation)
+
+
+@pytest.mark.parametrize(
+    ("method", "hp", "says"),
+    [
+        ("fedasync_mix", {"alpha": 0.0}, "current generic model"),
+        ("hypcluster", {"c": 1}, "FedAvg"),
+        ("ktpfl", {"eta3": 0.0}, "equal"),
+        ("perfedavg", {"alpha": 0.0}, "FedAvg"),
+        ("perfedavg_async", {"beta": 0.0}, "FedAvg"),
+        ("pfedme", {"beta": 0.0}, "generic model"),
+        ("pfedme", {"lam": 0.0}, "generic model"),
+    ],
+)
+def test_settings_that_undo_a_method_are_announced_and_defaults_are_not(
+    method: str, hp: dict[str, Any], says: str
+) -> None:
+    kind = METHODS.get(method).Hyper
+    assert says in kind(**hp).degenerate()[0]
+    assert kind().degenerate() == []

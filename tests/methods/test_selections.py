@@ -12,7 +12,6 @@ from bench.config.grid import load_grid
 from bench.config.identity import cell_id
 from bench.errors import UserError
 from bench.method import SELECTIONS
-from bench.rng import generator
 from tests.engine.problems import run, toy
 
 IDS, SIZES = [1, 4, 6, 9], [1, 2, 3, 14]
@@ -45,17 +44,6 @@ def test_by_size_draws_one_after_the_other_by_p_k() -> None:
 def test_in_turn_nobody_comes_twice_before_everybody_has_come_once() -> None:
     found = [i for one in _drawn("round_robin", 3, 4) for i in one]
     assert found == IDS * 3
-
-
-@pytest.mark.parametrize("name", ["by_size", "round_robin"])
-def test_a_cell_s_rounds_are_selected_so(name: str) -> None:
-    federation = toy("fedavg", participation=0.5, selection=name)
-    ids, sizes = list(federation.server.sizes), list(federation.server.sizes.values())
-    share = max(1, round(0.5 * len(ids)))
-    for version in range(3):
-        run(federation, 1)
-        rng = generator("selection", federation.settings.seed, version)
-        assert federation.server.selected == sorted(SELECTIONS.get(name)(ids, sizes, share, version, rng))
 
 
 def test_comet_s_small_clients_are_half_of_those_drawn_uniformly_and_hardly_ever_drawn_by_size() -> None:

@@ -9,91 +9,70 @@ from tests.engine.problems import toy
 D, B, C = 21, 12, 3  # model, body, classes of the model `test_linear`
 HYPER = (C * 16 + 16) + (16 * 9 + 9)  # classes -> 16 -> head
 GATE = (3 * 6 + 6) + 2 * 6  # 3 features -> 6, with a normalisation
+EMBEDDER = B + (6 * 5 + 5) + (5 * 2 + 2)  # (3 features, 3 classes) -> 5 -> 2
 GENERATOR = (4 + C) * 5 + 5 + 2 * 5 + (5 * 3 + 3)  # (noise, label) -> 5 with BatchNorm -> 3 features
 
-
+MODEL = (
+    "apfl", "cfl", "ditto", "fedadmm", "fedah", "fedala", "fedamp", "fedap", "fedavg", "fedavgm", "fedbn",
+    "feddf", "feddyn", "fedlc", "fedmrl", "fedntd", "fedopt", "fedphp", "fedprox", "fedrod", "fedupdate",
+    "finetune", "fml", "knnper", "metafed", "moon", "mrmtl", "perfedavg", "pfedgraph", "pfedhn", "pfedla",
+    "pfedme", "scd", "superfed",
+)  # fmt: skip
+"""They send the model down and up; FedBN has no normalisation to keep here."""
 OF_ITS_OWN = {
-    "fd": C * C + C, "fedamp": D, "fedgc": D - B, "fedpac": 9, "flute": 9, "pfedgraph": D, "pfedhn": D, "pfedla": D,
+    "fd": C * C + C, "fedamp": D, "fedgc": D - B, "fedpac": 9, "flute": 9, "ktpfl": 60 * C, "metafed": D,
+    "pefll": D + 2, "pfedgraph": D, "pfedhn": D, "pfedla": D, "pfedsim": B, "pgfed": D, "pgfedmo": D, "pgfed_ce": D,
 }  # fmt: skip
 """Scalars of a download that are another client's others: its target, its head or its whole model."""
+PGFED = (3 * D + 2, 2 * D + 1 + 2)  # of two clients, all of whom have sent a gradient and a constant
 
 
 @pytest.mark.parametrize(
     ("method", "hp", "down", "up"),
     [
+        *((name, {}, D, D) for name in MODEL),
+        *((name, {}, B, B) for name in ("fedas", "fedbabu", "fedper", "fedrep")),
+        *((name, {}, D - B, D - B) for name in ("lgfedavg", "pflda")),
         ("apple", {}, 2 * D, D + 2),  # the models of both
         ("ccvr", {}, 2 * D, D + 3 + 9 + 27),  # the model, before and within the round; sums by class
-        ("fedamp", {}, D, D),
-        ("fedgc", {}, D, D + C),
-        ("fedpac", {}, D + 9 + C, D + 9 + C + 9 + 1),
-        ("fedselect", {}, D, D + D / 8),  # a mask takes a byte for each parameter
-        ("flute", {}, D, D + C),
-        ("pfedgraph", {}, D, D),
-        ("pfedhn", {}, D, D),
-        ("pfedla", {}, D, D),
-        ("fedavg", {}, D, D),
-        ("local", {}, 0, 0),
-        ("ditto", {}, D, D),
-        ("scd", {}, D, D),
-        ("fedprox", {}, D, D),
-        ("fedavgm", {}, D, D),
-        ("feddyn", {}, D, D),
-        ("feddf", {}, D, D),
-        ("fedmd", {"subset": 7}, 7 * C, 7 * C),
-        ("scaffold", {}, 2 * D, 2 * D),
-        ("pfedme", {}, D, D),
-        ("fedper", {}, B, B),
-        ("fedrep", {}, B, B),
-        ("lgfedavg", {}, D - B, D - B),
-        ("apfl", {}, D, D),
         ("elastic", {}, D, 2 * D),
-        ("superfed", {}, D, D),
-        ("perada", {"distil_steps": 1}, D, D),
-        ("perada", {"adapter": ["head"], "distil_steps": 1}, D - B, D - B),
-        ("perfedavg", {}, D, D),
-        ("fedupdate", {}, D, D),
-        ("fedbabu", {}, B, B),
-        ("finetune", {}, D, D),
-        ("fedap", {}, D, D),
-        ("fedbn", {}, D, D),  # a model without normalisation
-        ("moon", {}, D, D),
-        ("fedala", {}, D, D),
-        ("fedopt", {}, D, D),
-        ("mrmtl", {}, D, D),
-        ("cfl", {}, D, D),
-        ("fedlc", {}, D, D),
-        ("fedntd", {}, D, D),
-        ("fml", {}, D, D),
         ("fd", {}, C * C + C, C * C + C),
-        ("fedproto", {}, C * 3 + C, C * 3 + C),  # 3 features
-        ("ifca", {"k": 3}, 3 * D, D),
-        ("ifca", {"k": 3, "shared": ["inner"]}, B + 3 * (D - B), D),
-        ("hypcluster", {"c": 3}, 3 * D, D),
-        ("fedrod", {}, D, D),
-        ("fedrod", {"head_phase": "after"}, D, D),
-        ("fedrod", {"head": "hyper"}, D + HYPER, D + HYPER),
-        ("fedem", {"components": 2}, 2 * D, 2 * D),
-        ("fedas", {}, B, B),
-        ("feddbe", {}, D + 3 + 1, D),
-        ("gpfl", {}, B + C * 3 + 2 * (12 + 6), B + C * 3 + 2 * (12 + 6)),
         ("fedcp", {}, D + GATE, D + GATE),
-        ("fedadmm", {}, D, D),
-        ("knnper", {}, D, D),
+        ("feddbe", {}, D + 3 + 1, D),
+        ("fedem", {"components": 2}, 2 * D, 2 * D),
+        ("fedgc", {}, D, D + C),
+        ("fedgen", {"noise": 4, "hidden": 5, "generator_steps": 1}, D + GENERATOR + C, D + C),
+        ("fedgh", {}, D - B, C * 3 + C),
+        ("fedl2g", {"guide": "features"}, C * 3, C * 3),
+        ("fedl2g", {}, C * C, C * C),
+        ("fedmd", {"subset": 7}, 7 * C, 7 * C),
+        ("fednova", {}, D, D + 1),
+        ("fedpac", {}, D + 9 + C, D + 9 + C + 9 + 1),
+        ("fedpcl", {}, C * 3 + C + 2 * (C * 3 + C), C * 3 + C),
+        ("fedproto", {}, C * 3 + C, C * 3 + C),  # 3 features
+        ("fedrod", {"head": "hyper"}, D + HYPER, D + HYPER),
+        ("fedrod", {"head_phase": "after"}, D, D),
+        ("fedselect", {}, D, D + D / 8),  # a mask takes a byte for each parameter
+        ("fedtgp", {}, C * 3 + C, C * 3 + C),
+        ("fedthe", {}, D + 3, D + 3),
         ("floco", {"endpoints": 4}, D + 3 * (D - B), D + 3 * (D - B)),
         ("floco_plus", {"endpoints": 4}, D + 3 * (D - B), D + 3 * (D - B)),
-        ("fednova", {}, D, D + 1),
-        ("fedgh", {}, D - B, C * 3 + C),
-        ("fedl2g", {}, C * C, C * C),
-        ("fedl2g", {"guide": "features"}, C * 3, C * 3),
-        ("fedmrl", {}, D, D),
-        ("fedtgp", {}, C * 3 + C, C * 3 + C),
-        ("fedphp", {}, D, D),
-        ("pflda", {}, D - B, D - B),
-        ("fedah", {}, D, D),
+        ("flute", {}, D, D + C),
+        ("gpfl", {}, B + C * 3 + 2 * (12 + 6), B + C * 3 + 2 * (12 + 6)),
+        ("hypcluster", {"c": 3}, 3 * D, D),
+        ("ifca", {"k": 3, "shared": ["inner"]}, B + 3 * (D - B), D),
+        ("ifca", {"k": 3}, 3 * D, D),
+        ("ktpfl", {}, 60 * C, 60 * C),  # public samples
+        ("local", {}, 0, 0),
+        ("pefll", {"embedding": 2, "hidden": 4, "layers": 1, "embed_hidden": 5}, EMBEDDER + D + 2, EMBEDDER + D + 2),
+        ("perada", {"adapter": ["head"], "distil_steps": 1}, D - B, D - B),
+        ("perada", {"distil_steps": 1}, D, D),
         ("pfedfda", {}, B + C * 3 + 9, B + C * 3 + 9),
-        ("fedthe", {}, D + 3, D + 3),
-        ("fedpcl", {}, C * 3 + C + 2 * (C * 3 + C), C * 3 + C),
-        ("fedgen", {"noise": 4, "hidden": 5, "generator_steps": 1}, D + GENERATOR + C, D + C),
+        ("pfedsim", {"warmup": 0}, B, D),
+        ("pgfed", {}, *PGFED),
+        ("pgfed_ce", {}, 2 * D, 2 * D + 1),
+        ("pgfedmo", {}, *PGFED),
+        ("scaffold", {}, 2 * D, 2 * D),
     ],
 )
 def test_scalars_per_client(method: str, hp: dict[str, Any], down: int, up: float) -> None:
@@ -118,9 +97,11 @@ def test_asynchronous_versions_count_the_rounds_that_began(method: str) -> None:
         assert row["up"] == row["down_receivers"] == started * 8 * D
 
 
-def test_the_synchronous_baseline_of_lga_sends_what_fedavg_sends() -> None:
-    for method in ("fedavg_sync", "fedavg_async", "fedasync_mix", "perfedavg_async"):
-        federation = toy(method, sizes=[9, 5])
+@pytest.mark.parametrize("method", ["lga", "plga", "fedavg_async", "fedavg_sync", "fedasync_mix", "perfedavg_async"])
+def test_one_generic_model_goes_to_all_who_start_on_the_round_clock(method: str) -> None:
+    """And one model comes back from each: the server leaps and mixes. Two clients are on their way in round 2."""
+    federation = toy(method, sizes=[9, 5, 4], stragglers={0: 2, 2: 1})
+    for starting in (3, 1):
         federation.advance()
         row = federation.ledger[-1]
-        assert (row["up"], row["down_receivers"], row["down_distinct"]) == (2 * 8 * D, 2 * 8 * D, 8 * D)
+        assert (row["up"], row["down_receivers"], row["down_distinct"]) == (starting * 8 * D, starting * 8 * D, 8 * D)

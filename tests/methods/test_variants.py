@@ -64,22 +64,18 @@ def test_checkpoint_in_the_middle(case: dict[str, Any]) -> None:
     assert_resumes(settings.pop("method"), settings, at=2, total=4)
 
 
-class WithSuper(Method):
-    """A copy of its body would look for the base of a class that it is no instance of."""
-
-    def init(self, server: Server) -> None:
-        super().init(server)
-
-
-class WithoutSuper(Method):
-    """It names its base."""
-
-    def init(self, server: Server) -> None:
-        Method.init(self, server)
-
-
 def test_a_body_with_super_is_refused_when_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At import, not at the first cell; a body that names its base may have several names."""
+    """At import, not at the first cell: a copy would look for the base of a class that it is no instance of. A body
+    that names its base may have several names."""
+
+    class WithSuper(Method):
+        def init(self, server: Server) -> None:
+            super().init(server)
+
+    class WithoutSuper(Method):
+        def init(self, server: Server) -> None:
+            Method.init(self, server)
+
     monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))
     with pytest.raises(TypeError, match=r"WithSuper\.init has super\(\)"):
         variant("copied", WithSuper, Hyperparameters)

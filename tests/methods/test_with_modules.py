@@ -9,19 +9,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.data import Partition
 from bench.federation.federation import Federation
 from bench.method import Feed
 from bench.models.factory import build
 from bench.params import Params
 from bench.plugin import MODELS
-from bench.settings import Settings
 from tests.conftest import ROOT
+from tests.engine.problems import toy
 from tests.methods.images import SIZES, images
 from tests.methods.reference import batches
 
@@ -30,22 +28,16 @@ STEPS = [EPOCHS * n // BATCH for n in SIZES]
 Batch = tuple[Tensor, Tensor]
 Term = Callable[[nn.Module], Tensor]
 
-
 DATA = images()
 
 
 def federation(method: str, model: str, hp: dict[str, Any]) -> Federation:
     """Two clients of eight and twelve samples."""
-    cut, n = SIZES[0], sum(SIZES)
-    none, test = np.zeros(0, np.int64), np.arange(n, n + 10)
-    partition = Partition((np.arange(cut), np.arange(cut, n)), (none, none), (test[:5], test[5:]), test)
-    options = {"hidden": 8} if model == "cnn" else {}
-    settings = Settings(
-        method=method, hp=hp, model=model, model_options=options, dtype="float64", clients=2, rounds=ROUNDS, seed=SEED,
-        epochs=EPOCHS, batch_size=BATCH, lr=LR, momentum=MOMENTUM,
+    return toy(
+        method, data=DATA, sizes=SIZES, hp=hp, model=model, model_options={"hidden": 8} if model == "cnn" else {},
+        rounds=ROUNDS, seed=SEED, epochs=EPOCHS, batch_size=BATCH, lr=LR, momentum=MOMENTUM,
         weight_decay=0.0 if method == "scaffold" else DECAY,
     )  # fmt: skip
-    return Federation(settings, dataset=DATA, partition=partition, public=None)
 
 
 class Client:
@@ -71,9 +63,9 @@ def train(model: nn.Module, data: Iterable[Batch], term: Term = lambda model: to
     return model
 
 
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
+def sgd(model: nn.Module, lr: float = LR) -> torch.optim.Optimizer:
     """The cell's optimizer."""
-    return torch.optim.SGD(model.parameters(), LR, momentum=MOMENTUM, weight_decay=DECAY)
+    return torch.optim.SGD(model.parameters(), lr, momentum=MOMENTUM, weight_decay=DECAY)
 
 
 def descend(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, term: Term) -> None:
@@ -133,11 +125,11 @@ def fedper(server: nn.Module, clients: list[Client], round: int) -> nn.Module:
 
 
 def pfedme(server: nn.Module, clients: list[Client], round: int) -> nn.Module:
-    """Algorithm 1 with K = 3, lam = 2, eta = 0.1 and beta = 1; running statistics are the personalized model's."""
+    """Algorithm 1 with the settings below and beta = 1; running statistics are the personalized model's."""
     copies = []
     for client in clients:
         w, theta = copy.deepcopy(server), copy.deepcopy(server).train()
-        optimizer = sgd(theta)
+        optimizer = sgd(theta, lr=0.03)
         for batch in client.batches(round):
             for _ in range(3):
                 descend(theta, optimizer, batch, pull(2.0, w))
@@ -176,7 +168,7 @@ REFERENCES: dict[str, tuple[Any, dict[str, Any]]] = {
     "ditto": (ditto, {"lam": 0.5}),
     "local": (local, {}),
     "fedper": (fedper, {}),
-    "pfedme": (pfedme, {"K": 3, "lam": 2.0, "eta": 0.1}),
+    "pfedme": (pfedme, {"K": 3, "lam": 2.0, "eta": 0.1, "eta_p": 0.03}),
     "scaffold": (scaffold, {}),
 }
 
