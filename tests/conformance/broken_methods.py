@@ -1,6 +1,7 @@
 """Methods that break one promise each, for the conformance suite to find."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -266,50 +267,67 @@ class Weights(Sound):
 # -- losses -----------------------------------------------------------------------------------------------------------
 
 
-class _Pulled(Sound):
-    def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train({"w": down["model"]}, loss=self.loss_for(down["model"].weights))
-        yield Upload({"model": trained["w"]})
+def with_loss(name: str, loss_for: Callable[[Tensor], Any], hyper: type[Hyperparameters] = Hyperparameters) -> None:
+    """Register FedAvg with the loss that each client makes from the received weights."""
 
-    def loss_for(self, received: Tensor) -> Any:
-        """A loss with something in it."""
-        raise NotImplementedError
+    class WithLoss(Sound):
+        Hyper = hyper
+
+        def client_round(self, client: Client, down: State) -> Program:
+            trained = yield Train({"w": down["model"]}, loss=loss_for(down["model"].weights))
+            yield Upload({"model": trained["w"]})
+
+    METHODS.register(f"broken_{name}")(WithLoss)
 
 
-def _pull(model: Any, values: Values, batch: Batch, ctx: Any, center: Any) -> Any:
+def pull(model: Any, values: Values, batch: Batch, ctx: Any, center: Any) -> Any:
     return cross_entropy(model, values, batch, ctx) + ((values["w"].weights - center) ** 2).sum()
 
 
-@METHODS.register("broken_closure")
-class Closure(_Pulled):
-    def loss_for(self, received: Tensor) -> Any:
-        return lambda model, values, batch, ctx: _pull(model, values, batch, ctx, received)
-
-
-@METHODS.register("broken_bound")
-class Bound(_Pulled):
-    def loss_for(self, received: Tensor) -> Any:
-        return self.loss
+class Holder:
+    """An object with a method that is a loss."""
 
     def loss(self, model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
         """Plain cross-entropy."""
         return cross_entropy(model, values, batch, ctx)
 
 
-@METHODS.register("broken_new_loss")
-class NewLoss(_Pulled):
-    """No tensor in it, and yet no two clients share it."""
-
-    def loss_for(self, received: Tensor) -> Any:
-        return lambda model, values, batch, ctx: _pull(model, values, batch, ctx, 0.0)
+def branching_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+    """A Python branch on a tensor."""
+    loss = cross_entropy(model, values, batch, ctx)
+    return loss if float(loss) > 0 else 2 * loss
 
 
-@METHODS.register("broken_new_partial")
-class NewPartial(_Pulled):
-    """No tensor in it either."""
+def padded_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+    """Counts padding as samples."""
+    return torch.nn.functional.cross_entropy(model(values["w"], batch.x), batch.y)
 
-    def loss_for(self, received: Tensor) -> Any:
-        return functools.partial(_pull, center=0.0)
+
+def nan_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+    """A weight becomes nan in the first step of all."""
+    bias = values["w"].part("head.bias").weights
+    return cross_entropy(model, values, batch, ctx) + torch.sqrt(bias.sum() * 0.0)
+
+
+def origin_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
+    """FedAvg's at mu = 0, of which nothing is said."""
+    w = values["w"].weights
+    return cross_entropy(model, values, batch, ctx) + ctx.hp.mu * (w @ w)
+
+
+class PullHyper(Hyperparameters):
+    mu: float = hp(0.1, ge=0)
+
+
+with_loss("closure", lambda received: lambda model, values, batch, ctx: pull(model, values, batch, ctx, received))
+# No tensor is in these two, and yet no two clients share them.
+with_loss("new_loss", lambda _: lambda model, values, batch, ctx: pull(model, values, batch, ctx, 0.0))
+with_loss("new_partial", lambda _: functools.partial(pull, center=0.0))
+with_loss("bound", lambda _: Holder().loss)
+with_loss("branch", lambda _: branching_loss)
+with_loss("reduction", lambda _: padded_loss)
+with_loss("no_number", lambda _: nan_loss)
+with_loss("degenerate", lambda _: origin_loss, PullHyper)
 
 
 def scaled_loss(factor: float) -> Any:
@@ -337,44 +355,6 @@ class Pair(Sound):
 # -- the rest ---------------------------------------------------------------------------------------------------------
 
 
-@METHODS.register("broken_branch")
-class Branch(_Pulled):
-    """A Python branch on a tensor."""
-
-    def loss_for(self, received: Tensor) -> Any:
-        return branching_loss
-
-
-def branching_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
-    loss = cross_entropy(model, values, batch, ctx)
-    return loss if float(loss) > 0 else 2 * loss
-
-
-@METHODS.register("broken_reduction")
-class Reduction(_Pulled):
-    """Counts padding as samples."""
-
-    def loss_for(self, received: Tensor) -> Any:
-        return padded_loss
-
-
-def padded_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
-    return torch.nn.functional.cross_entropy(model(values["w"], batch.x), batch.y)
-
-
-@METHODS.register("broken_no_number")
-class NoNumber(_Pulled):
-    """A weight becomes nan in the first step of all."""
-
-    def loss_for(self, received: Tensor) -> Any:
-        return nan_loss
-
-
-def nan_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
-    bias = values["w"].part("head.bias").weights
-    return cross_entropy(model, values, batch, ctx) + torch.sqrt(bias.sum() * 0.0)
-
-
 @METHODS.register("broken_hidden_nan")
 class HiddenNan(Sound):
     """A gradient is nan, and the step says nothing."""
@@ -387,26 +367,6 @@ class HiddenNan(Sound):
 def hiding_step(do: Any, values: Values, batch: Batch, ctx: Any) -> Values:
     gradients, _ = do.gradient(nan_loss, values, batch, ctx)
     return do.update(values, {name: gradient.nan_to_num(0.0) for name, gradient in gradients.items()})
-
-
-class PullHyper(Hyperparameters):
-    mu: float = hp(0.1, ge=0)
-
-
-@METHODS.register("broken_degenerate")
-class Degenerate(Sound):
-    """FedAvg at mu = 0, and says nothing."""
-
-    Hyper = PullHyper
-
-    def client_round(self, client: Client, down: State) -> Program:
-        trained = yield Train({"w": down["model"]}, loss=origin_loss)
-        yield Upload({"model": trained["w"]})
-
-
-def origin_loss(model: Any, values: Values, batch: Batch, ctx: Any) -> Any:
-    w = values["w"].weights
-    return cross_entropy(model, values, batch, ctx) + ctx.hp.mu * (w @ w)
 
 
 class IllegalHyper(Hyperparameters):

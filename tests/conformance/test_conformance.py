@@ -154,7 +154,7 @@ def test_tensors_that_a_loss_holds_are_found(loss: Any, says: str) -> None:
     [
         ("sound_pair", ""),
         ("broken_new_loss", "is made anew by every program"),
-        ("broken_new_partial", "a `partial` of _pull is made anew by every program"),
+        ("broken_new_partial", "a `partial` of pull is made anew by every program"),
     ],
 )
 def test_losses_out_of_one_factory_are_fixed_if_the_rounds_ask_for_the_same_again(

@@ -145,10 +145,11 @@ def test_fedcac_collaborates_less_from_round_to_round_and_not_at_all_from_beta_o
     assert thresholds == pytest.approx([7 / 9, 8 / 9, float("inf")])
 
 
-def test_fedcross_by_the_highest_cosine() -> None:
+@pytest.mark.parametrize("collaborator", ["lowest", "highest", "in_order"])
+def test_fedcross_mixes_each_model_with_its_collaborator(collaborator: str) -> None:
     """Three clients, four rounds; who trains which model is dealt anew in each."""
     sizes, alpha = [9, 5, 7], 0.7
-    federation = toy("fedcross", sizes=sizes, hp={"alpha": alpha, "collaborator": "highest"}, **PLAIN)
+    federation = toy("fedcross", sizes=sizes, hp={"alpha": alpha, "collaborator": collaborator}, **PLAIN)
     run(federation, 4)
     models, deals = [initial(federation)] * 3, set()
     for t in range(4):
@@ -160,7 +161,8 @@ def test_fedcross_by_the_highest_cosine() -> None:
         for k, w in enumerate(models):
             others = [j for j in range(3) if j != k]
             cosine = {j: w @ models[j] / np.linalg.norm(w) / np.linalg.norm(models[j]) for j in others}
-            crossed.append(alpha * w + (1 - alpha) * models[max(cosine, key=lambda j: cosine[j])])
+            by = {"lowest": min(others, key=lambda j: cosine[j]), "highest": max(others, key=lambda j: cosine[j])}
+            crossed.append(alpha * w + (1 - alpha) * models[by.get(collaborator, (k + 1 + t % 2) % 3)])
         models = crossed
     assert len(deals) > 1
     near(generic(federation), np.mean(models, axis=0))

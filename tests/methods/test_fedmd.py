@@ -4,13 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from bench.engine.batches import steps_per_epoch
 from bench.federation.federation import Federation
-from bench.method import Feed, Train, Trained
+from bench.method import Feed
 from bench.rng import generator
-from methods.fedmd import FedMD, Hyper
 from tests.engine.problems import assert_same_personal, personal, run, toy, toy_data
 from tests.methods.reference import (
     LR,
@@ -67,26 +65,6 @@ def test_follows_the_formulas(distance: str) -> None:
         for i, w in enumerate(own):
             own[i] = descend(digested(w, x, consensus, distance, t, i), local_batches(SIZES, t, i))
             near(personal(federation)[i], own[i])
-
-
-def test_transfer_learning_keeps_the_head_and_takes_the_body() -> None:
-    """Public labels reach a head of their own only; what the body learned is kept, running statistics included."""
-    server = toy("fedmd", public=PUBLIC, model="test_norm").server
-    w, public = server.initial_model(0), server.initial_model(0, classes=CLASSES)
-    assert public.tensors()["head.weight"].shape[0] == CLASSES
-    torch.testing.assert_close(public.without("head").weights, w.without("head").weights, rtol=0, atol=0)
-    program = FedMD(Hyper()).transfer(w, public)
-    first = next(program)
-    assert isinstance(first, Train)
-    assert (first.values, first.feed.samples, first.epochs) == ({"w": public}, "public", 25)
-    learned = public.with_weights(public.weights + 1).with_buffers(public.buffers + 2)
-    second = program.send(Trained({"w": learned}, {}, 1, torch.zeros(())))
-    start = second.values["w"]
-    assert start.spec == w.spec
-    assert torch.equal(start.part("head").weights, w.part("head").weights)
-    assert torch.equal(start.without("head").weights, w.without("head").weights + 1)
-    assert torch.equal(start.buffers, w.buffers + 2)
-    assert (second.feed.samples, second.epochs) == ("train", 25)
 
 
 @pytest.mark.parametrize(
