@@ -26,7 +26,6 @@ from bench.engine.lanes.sgd import plain_sgd
 from bench.federation.federation import Federation
 from methods.spectrum import SpectralOptions, divergence
 from tests.engine.problems import METHOD_NAMES, assert_same, everything, run, toy
-from tests.methods.resume import assert_resumes
 from tests.speed.problems import two_rounds
 
 SIZES = [13, 7, 1, 0, 10, 6]  # in batches of four; the short batches have three, two and two samples
@@ -248,8 +247,3 @@ def test_captures_follow_each_other_after_one_that_failed() -> None:
         assert x.tolist() == [value] * 3
         del again
         gc.collect()
-
-
-def test_a_state_comes_back_to_the_gpu() -> None:
-    federation = assert_resumes("scd", {"device": GPU}, 1, 2)
-    assert {tensor.device.type for tensor in everything(federation).values()} == {GPU}

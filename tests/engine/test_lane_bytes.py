@@ -16,13 +16,13 @@ def weights(method: str, threads: int) -> dict[str, torch.Tensor]:
     length."""
     federation = toy(
         method,
-        data=toy_data(samples=420, features=61, classes=10),
-        public=toy_data(samples=60, features=61, classes=10, seed=9),
+        data=toy_data(samples=420, features=64, classes=10),
+        public=toy_data(samples=60, features=64, classes=10, seed=9),
         sizes=[31, 31, 31, 31, 27, 23, 19, 17, 13, 11, 7, 3, 1],
         model="mlp",
         model_options={"hidden": 37},
         dtype="float32",
-        batch_size=10,
+        batch_size=50,
         threads=threads,
     )
     run(federation, 2)
