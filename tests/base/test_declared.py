@@ -104,6 +104,7 @@ def answered(lists: list[str], refused: list[str]) -> str:
     return done.stderr
 
 
+@pytest.mark.long
 def test_grids_and_lists_are_answered_and_refused_without_torch(tmp_path: Path) -> None:
     grid = "methods: [{}]\ndatasets: [digits]\nalphas: [1]\nclients: 4\nrounds: 1\n{}"
     bad = {

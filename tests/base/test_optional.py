@@ -50,6 +50,7 @@ def imported(file: Path) -> set[str]:
     return {name.partition(".")[0] for name in found}
 
 
+@pytest.mark.long
 def test_no_file_imports_an_optional_package_by_itself() -> None:
     rooms = {"bench", "methods", "datasets", "sweeps", "reports"}
     known = rooms | names(PROJECT["dependencies"]) | set(sys.stdlib_module_names) | BROUGHT_ALONG

@@ -76,6 +76,7 @@ def faults(file: Path) -> Iterator[str]:
             yield f"{place}:{line}: {name}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("package", ["bench", "datasets", "sweeps", "reports"])
 def test_sources_read_well(package: str) -> None:
     found = [fault for file in sorted((ROOT / package).rglob("*.py")) for fault in faults(file)]

@@ -22,6 +22,12 @@ NO_ALPHA = (
 
 LISTED = "cells:\n- {method: toy, partition: iid}\n"  # two lines, too
 
+TWICE = "is given twice: the cells could not be told apart"
+VARIED = "is varied by an axis of this grid; do not set it here too"
+DIFFERS = "differs between the cases of this grid; do not set it here too"
+NO_NAME = "has a line break, a control character or a path separator"
+AS_IN = "should be a name, or a mapping with `name`, as in [fedavg, {name: scd, tau: 0.4}]"
+
 IN_LINE_3 = [  # what is added to it, and the message after its name and line; lists of known names are left out
     ("1: 2", "unknown key '1'. `bench show quickstart` lists all settings."),
     ("[a]: 2", "the key (a list or mapping) is neither text nor a number of a client"),
@@ -79,26 +85,23 @@ IN_LINE_3 = [  # what is added to it, and the message after its name and line; l
     ("server: 3", "server = 3: should be the name of a server rule or a mapping with `name`"),
     ("datasets: [digit]", "unknown data set 'digit'. Did you mean 'digits'?"),
     ("datasets: [npz]", "data set 'npz' needs the option 'path'"),
-    ("datasets: [digits, digits]", 'the data set "digits" is given twice: the cells could not be told apart'),
+    ("datasets: [digits, digits]", f'the data set "digits" {TWICE}'),
     ("datasets: [{name: digits, set: {rounds: 0}}]", "rounds = 0 should be greater than or equal to 1"),
     (
         "datasets: [digits, {name: npz, path: a, label: digits}]",
         'this npz and digits have one name in tables, "digits"; give another `label`',
     ),
-    ("seeds: [0, 1, 0]", "the value 0 is given twice: the cells could not be told apart"),
+    ("seeds: [0, 1, 0]", f"the value 0 {TWICE}"),
     ("seeds: [0.5]", "seed = 0.5 should be an integer"),
     ("seeds: []", "seeds = [] is empty; write for instance [0, 1, 2]"),
     ("vary: [lr]", 'vary = ["lr"] should be a mapping, for instance {scd.tau: [0.1, 0.2]}'),
     ("vary: {lr: 0.1}", "lr = 0.1 should be a list of values"),
     ("vary: {lr: []}", "lr = [] is empty; give it a list of values"),
     ("vary: {lr: [0.1, 0, -1]}", "lr = 0 should be greater than 0"),
-    ("vary: {lr: [0.1, 0.10]}", "the value 0.1 is given twice: the cells could not be told apart"),
+    ("vary: {lr: [0.1, 0.10]}", f"the value 0.1 {TWICE}"),
     ("vary: {dataset: [digits]}", "'dataset' cannot stand here: use the axis `datasets`"),
     ("cases: [3]", "3 should be a mapping of settings"),
-    (
-        "cases: [{name: a, clients: 2}, {name: a, clients: 3}]",
-        'the case "a" is given twice: the cells could not be told apart',
-    ),
+    ("cases: [{name: a, clients: 2}, {name: a, clients: 3}]", f'the case "a" {TWICE}'),
     ("cases: [{set: {clients: 2}}]", "'set' cannot stand here: write the settings themselves, without `set`"),
     ("cases: [{name: a, method: toy}]", "'method' cannot stand here: use the axis `methods`"),
     ("cases: [{}]", 'the name "" of a case has 0 characters; it should have 1 to 80'),
@@ -130,23 +133,17 @@ BAD = [  # the whole file, and the message after its name
     ("methods: [toy]\nalphas: [0]", "2: alpha = 0 should be greater than 0"),
     (GOOD + "partition: iid", NO_ALPHA),
     (GOOD + "alphas: [1]", "2: 'alpha' and 'alphas' are both given; keep one of them"),
-    ("methods: [toy]\nalphas: [1, 1.0]", "2: the value 1.0 is given twice: the cells could not be told apart"),
+    ("methods: [toy]\nalphas: [1, 1.0]", f"2: the value 1.0 {TWICE}"),
     ("methods: [toy]\npartition: file", "2: partition 'file' needs the option 'path'"),
     ("alpha: 1", "1: the grid has no methods; add for instance `methods: [fedavg, local]`"),
     ("methods: []", "1: methods = [] is empty; write for instance [fedavg, {name: scd, tau: 0.4}]"),
     ("methods: toy", '1: methods = "toy" should be a list, for instance [fedavg, {name: scd, tau: 0.4}]'),
-    ("methods: [3]", "1: 3 should be a name, or a mapping with `name`, as in [fedavg, {name: scd, tau: 0.4}]"),
+    ("methods: [3]", f"1: 3 {AS_IN}"),
     ("methods: [{name: tooy}]\nalpha: 1", "1: unknown method 'tooy'. Did you mean 'toy'?"),
     ("methods: [{name: toy, tua: 1}]\nalpha: 1", "1: unknown hyperparameter 'tua' of 'toy'. Did you mean 'tau'?"),
-    (
-        "methods: [{name: toy, label: a/b}]\nalpha: 1",
-        '1: the label "a/b" has a line break, a control character or a path separator',
-    ),
+    ("methods: [{name: toy, label: a/b}]\nalpha: 1", f'1: the label "a/b" {NO_NAME}'),
     ("methods: [{name: toy, label: 3}]\nalpha: 1", "1: label = 3 should be text"),
-    (
-        "methods: [toy, {name: plain, label: toy}]\nalpha: 1",
-        '1: the label "toy" is given twice: the cells could not be told apart',
-    ),
+    ("methods: [toy, {name: plain, label: toy}]\nalpha: 1", f'1: the label "toy" {TWICE}'),
     (
         "methods: [{name: toy, set: {toy.tau: 0.1}}]\nalpha: 1",
         "1: 'toy.tau' cannot stand here: write hyperparameters beside `name`",
@@ -157,8 +154,8 @@ BAD = [  # the whole file, and the message after its name
         f'1: the label "{"x" * 56}... has 81 characters; it should have 1 to 80',
     ),
     (GOOD + "seeds: [0]\nseed: 1", "4: 'seed' and 'seeds' are both given; keep one of them"),
-    (GOOD + "lr: 0.1\nvary: {lr: [0.2]}", "3: 'lr' is varied by an axis of this grid; do not set it here too"),
-    (GOOD + "vary: {alpha: [2]}", "2: 'alpha' is varied by an axis of this grid; do not set it here too"),
+    (GOOD + "lr: 0.1\nvary: {lr: [0.2]}", f"3: 'lr' {VARIED}"),
+    (GOOD + "vary: {alpha: [2]}", f"2: 'alpha' {VARIED}"),
     ("methods: [toy]\nalphas: [1]\nvary: {alpha: [2]}", "3: 'alpha' is varied by `alphas` already"),
     ("methods: [toy]\nalphas: [1]\nvary: {alphas: [2]}", "3: unknown key 'alphas'. Did you mean 'alpha'?"),
     (
@@ -167,14 +164,14 @@ BAD = [  # the whole file, and the message after its name
     ),
     (
         "methods: [plain, {name: plain, label: b, set: {lr: 0.5}}]\nalpha: 1\ncases: [{lr: 0.1}, {lr: 0.2}]",
-        "1: 'lr' differs between the cases of this grid; do not set it here too",
+        f"1: 'lr' {DIFFERS}",
     ),
     (
         "methods: [{name: toy, tau: 0.5}]\ndatasets: [{name: digits, cases: [{alpha: 1}, {alpha: 2, toy.tau: 0.1}]}]",
-        "1: 'toy.tau' differs between the cases of this grid; do not set it here too",
+        f"1: 'toy.tau' {DIFFERS}",
     ),
     ("cells: []", "1: cells should be a list of mappings, for instance [{method: fedavg, lr: 0.1}]"),
-    (LISTED + "seeds: [0, 1, 0]", "3: the value 0 is given twice: the cells could not be told apart"),
+    (LISTED + "seeds: [0, 1, 0]", f"3: the value 0 {TWICE}"),
     (LISTED + "seeds: [0, '1']", '3: seed = "1" should be an integer'),
     (LISTED + "seeds: [1]\nseed: 2", "4: 'seed' and 'seeds' are both given; keep one of them"),
     (LISTED + "- {method: toy, rounds: '5'}", '3: rounds = "5" should be an integer'),
@@ -188,14 +185,8 @@ BAD = [  # the whole file, and the message after its name
         LISTED + "- {method: toy, partition: iid, seed: 5}\nseeds: [0, 1]",
         "3: 'seed' is varied by `seeds` of this grid; do not set it here too",
     ),
-    (
-        "methods: [{name: [toy]}]\nalpha: 1",
-        '1: {"name": ["toy"]} should be a name, or a mapping with `name`, as in [fedavg, {name: scd, tau: 0.4}]',
-    ),
-    (
-        "methods: [toy]\nalphas: [1]\ncases: [{name: a, alpha: 2}]",
-        "3: 'alpha' is varied by an axis of this grid; do not set it here too",
-    ),
+    ("methods: [{name: [toy]}]\nalpha: 1", f'1: {{"name": ["toy"]}} {AS_IN}'),
+    ("methods: [toy]\nalphas: [1]\ncases: [{name: a, alpha: 2}]", f"3: 'alpha' {VARIED}"),
 ]
 
 BAD_OVERRIDES = [
