@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, create_model
 
 from bench.config import identity
 from bench.config.checked import CheckedSettings
@@ -24,16 +23,11 @@ from bench.data import Split
 from bench.errors import UserError
 from bench.federation import cell_data
 from bench.plugin import ATTACKS, CHANNELS, DATASETS, METHODS, MODELS, PARTITIONS, SERVER_RULES, SHIFTS
-from bench.profiles import PRESETS, Profile
+from bench.profiles import PRESETS
 from bench.runs.plan import plan
 from bench.settings import (
-    AdamSettings,
     AttackPart,
-    DataChange,
-    LoraSettings,
-    ModelsBySize,
     OperationPart,
-    PrivateTraining,
     ServerPart,
     Settings,
     ShiftPart,
@@ -226,17 +220,28 @@ def test_samples_and_lists_of_own_data_sets_and_partitions_count(
 
 
 def test_an_id_holds_what_differs_from_the_defaults_and_no_code_of_a_rule_that_is_not_there() -> None:
+    """So a setting that is added, with a default, changes no id but of cells that set it; within settings, too."""
     data = declared_checksum(CELL)
     assert data == "declared:digits"
+    differing = {
+        "method": "plain",
+        "alpha": 0.5,
+        "adapters": {"name": "lora", "rank": 2},
+        "optimizer": {"name": "adam", "eps": 1e-7},
+        "clock": {"uplink": 2e6},
+        "dp_sgd": {"noise": 2.0},
+        "timeline": [{"round": 3, "add_classes": 1}],
+        "client_models": {"by": "size", "models": ["mlp", "logistic"]},
+    }
     whole = {
-        "settings": {"method": "plain", "alpha": 0.5, "clients": 20},  # 20 where the partition needs a number
+        "settings": {**differing, "clients": 20},  # 20 where the partition needs a number
         "data": data,
         "code": {"method plain": code_digest(METHODS, "plain")},
         "packages": {},
         "version": identity.RESULT_VERSION,
     }
     by_hand = hashlib.blake2b(json.dumps(whole, sort_keys=True).encode(), digest_size=8).hexdigest()
-    assert cell_id(CELL, data) == by_hand
+    assert cell_id(Settings.model_validate(differing), data) == by_hand
 
 
 RANDOM: dict[str, list[Any]] = {
@@ -366,39 +371,6 @@ def test_a_cell_in_two_spellings_is_listed_twice() -> None:
     entries = [{**COMMON, "server": "fedopt"}, {**COMMON, "server": {"name": "fedopt"}}]
     with pytest.raises(Exception, match="the same cell stands above"):
         load_grid({"cells": entries})
-
-
-def with_a_later_setting(value: BaseModel) -> BaseModel:
-    """The same settings, of a class that has one more."""
-    kind: type[BaseModel] = create_model("Later", __base__=type(value), later=(float, 0.5))
-    return kind.model_validate({key: getattr(value, key) for key in type(value).model_fields})
-
-
-LATER = CELL.model_copy(
-    update={
-        "adapters": LoraSettings(name="lora", rank=2),
-        "optimizer": AdamSettings(name="adam", eps=1e-7),
-        "clock": Profile(uplink=2e6),
-        "dp_sgd": PrivateTraining(noise=2.0),
-        "timeline": (DataChange(round=3, add_classes=1),),
-        "client_models": ModelsBySize(by="size", models=("mlp", "logistic")),
-    }
-)
-
-
-@pytest.mark.parametrize("key", ["", "adapters", "optimizer", "clock", "dp_sgd", "timeline", "client_models"])
-def test_a_setting_that_is_added_changes_no_id_but_of_cells_that_set_it(key: str) -> None:
-    before = cell_id(LATER, "data")
-    part = getattr(LATER, key) if key else LATER
-    (plain,) = part if key == "timeline" else (part,)
-
-    def identity_with(value: Any) -> str:
-        changed = {key: (value,) if key == "timeline" else value}
-        return cell_id(LATER.model_copy(update=changed) if key else value, "data")
-
-    later = with_a_later_setting(plain)
-    assert identity_with(later) == before
-    assert identity_with(later.model_copy(update={"later": 0.6})) != before
 
 
 def test_an_option_that_is_added_changes_no_id_but_of_cells_that_set_it(monkeypatch: pytest.MonkeyPatch) -> None:

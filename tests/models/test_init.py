@@ -17,16 +17,6 @@ from bench.rng import generator
 IMAGE = (3, 32, 32)
 
 
-def test_building_and_drawing_leave_the_global_generators_alone() -> None:
-    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()
-    for name in ("mlp", "cnn", "resnet18"):
-        net = build(name, IMAGE, 10)
-        assert all(t.is_meta for t in [*net.parameters(), *net.buffers()])
-        initialise(net, generator(0, "weights"))
-    assert torch.equal(torch.get_rng_state(), torch_state)
-    assert str(np.random.get_state()) == str(numpy_state)
-
-
 def test_float64_is_rounded_to_float32_not_drawn_anew() -> None:
     net = build("mlp", (64,), 10)
     double = initialise(net, generator(0, "weights"), torch.float64)
