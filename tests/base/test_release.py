@@ -53,3 +53,15 @@ def test_workflows_call_targets_of_the_makefile_on_every_python() -> None:
     assert called >= {"test", "test-all", "oldest", "lint", "docs", "demo", "league", "release", "install", "validate"}
     assert [target for target in called if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
     assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
+
+
+def test_the_image_has_what_the_wheel_is_built_of_and_runs_the_demo_as_a_user() -> None:
+    """Nothing that is not in the context, each package in it, no index by its address, and never root."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    context = set(re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE))
+    assert context >= {*PACKAGES, "pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+    assert [name for name in context if not (ROOT / name).exists()] == []
+    assert re.findall(r"https?://[^\s/]+", text) == []
+    assert re.findall(r"^FROM \S+ AS (\w+)$", text, re.MULTILINE) == ["build", "cuda", "cpu"]
+    ends = re.findall(r'^USER (\d+)$|^CMD \["run", "--grid", "(\S+)"', text, re.MULTILINE)
+    assert ends == [("1000", ""), ("", "quickstart.yaml")] * 2

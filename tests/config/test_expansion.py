@@ -145,7 +145,9 @@ def test_datasets_of_one_name_are_told_apart(load: Load) -> None:
         "{methods: [plain], alpha: 1, datasets: [{name: npz, path: a, label: A}, {name: npz, path: b, label: B}]}"
     )
     assert [(cell.case, cell.dataset_options["name"]) for cell in grid.cells] == [("A", "A"), ("B", "B")]
-    grid = load(  # the label is in `name`, once; what else an entry says tells the cells apart
+    two = "{name: npz, path: a, label: A}, {name: npz, path: b, label: A}"  # the label is in `name`, once
+    assert rows(load(f"{{methods: [plain], alpha: 1, datasets: [{two}]}}"), "case") == [("path=a",), ("path=b",)]
+    grid = load(  # what else an entry says tells the cells apart
         "{methods: [plain], alpha: 1, datasets: [{name: npz, path: a, label: A, set: {rounds: 5}},"
         "{name: npz, path: a, label: A, set: {rounds: 9}}, {name: npz, path: b, label: B}]}"
     )
