@@ -345,7 +345,7 @@ def ids(written: dict[str, Any]) -> dict[str, str]:
     of_entry = {key: others[key] for key in others if key == "server"}
     inner = {key: others[key] for key in others if key != "server"}
     axes = {key: written[key] for key in (*names, "alpha", "seed")}
-    ways = {
+    ways: dict[str, list[Settings]] = {
         "axes": load_grid(written).cells,
         "case": load_grid({**names, "cases": [{"name": "a case", **others}]}).cells,
         "vary": load_grid({**axes, "vary": {key: [written[key]] for key in written if key not in axes}}).cells,

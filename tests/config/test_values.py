@@ -123,7 +123,7 @@ MADE: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("given", "expected"), MADE)
 def test_settings_are_checked_where_a_user_makes_them(given: dict[str, Any], expected: str) -> None:
     """Not where somebody else's run is read, whose method need not be known here."""
-    cell = {"method": "fedavg", "alpha": 1.0, **given}
+    cell: dict[str, Any] = {"method": "fedavg", "alpha": 1.0, **given}
     with pytest.raises(UserError) as error:
         bench.Settings(**cell)
     assert expected in str(error.value)
