@@ -7,9 +7,12 @@ import pytest
 from bench.plugin import MODELS
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def theirs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The test's parameter is registered as the model `theirs`."""
+    """The test's parameter, if it has one of this name, is registered as the model `theirs`."""
+    if not hasattr(request, "param"):
+        yield
+        return
     MODELS.names()  # loads the package's own models first
     MODELS.register("theirs")(request.param)
     yield

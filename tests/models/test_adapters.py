@@ -219,7 +219,6 @@ class ReadingWeights(nn.Module):
 
 
 @pytest.mark.parametrize("theirs", [ReadingWeights], indirect=True)
-@pytest.mark.usefixtures("theirs")
 def test_a_layer_that_is_never_called_gets_no_adapter() -> None:
     """It would train nothing; a bias that is trained needs no call."""
     for layers in ((), ("query",)):

@@ -166,7 +166,6 @@ def federation(executor: Any, method: str = "fedavg", **changes: Any) -> Federat
 
 @pytest.mark.parametrize("method", ["fedavg", pytest.param("ditto", marks=pytest.mark.long)])
 @pytest.mark.parametrize("theirs", NETWORKS, indirect=True)
-@pytest.mark.usefixtures("theirs")
 def test_the_same_draws_in_a_cohort_alone_after_a_resume_and_in_a_plain_loop(method: str) -> None:
     check_draws(lambda executor: federation(executor, method), pictures(8), SIZES)
     debug, alone = federation("debug", method), federation("sequential", method)
@@ -262,7 +261,6 @@ def test_dropout_drops_where_a_draw_is_below_its_probability() -> None:
 
 
 @pytest.mark.parametrize("theirs", [layers, encoder], indirect=True)
-@pytest.mark.usefixtures("theirs")
 def test_evaluation_draws_nothing() -> None:
     cell = federation("cohort")
     first, again = run(cell, 1), cell.evaluate()
@@ -270,7 +268,6 @@ def test_evaluation_draws_nothing() -> None:
 
 
 @pytest.mark.parametrize("theirs", [dropping], indirect=True)
-@pytest.mark.usefixtures("theirs")
 def test_a_sample_alone_has_the_draws_that_it_has_in_its_batch() -> None:
     """With DP-SGD, whose gradients are of samples alone: without clipping and noise they are those of the batch."""
     private = federation("cohort", dp_sgd={"norm": 1e9, "noise": 1e-12, "delta": 1e-5}, epochs=1)
@@ -279,7 +276,6 @@ def test_a_sample_alone_has_the_draws_that_it_has_in_its_batch() -> None:
 
 
 @pytest.mark.parametrize("theirs", [dropping], indirect=True)
-@pytest.mark.usefixtures("theirs")
 def test_lora_drops_inputs_of_its_matrices_only() -> None:
     """The same in a cohort, alone and after a resume (to the byte); evaluation drops nothing."""
     cohort, alone, before, resumed, without = (
@@ -302,7 +298,6 @@ def dropping_head(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 @pytest.mark.parametrize(("theirs", "on_features"), [(dropping_head, True), (dropping, False)], indirect=["theirs"])
-@pytest.mark.usefixtures("theirs")
 def test_a_frozen_body_leaves_the_head_its_draws(on_features: bool) -> None:
     """Features take the samples' place only where nothing draws between them and the head."""
     frozen = ("body",) if on_features else ("rows",)
@@ -386,7 +381,6 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("theirs", "words"), REFUSED, indirect=["theirs"])
-@pytest.mark.usefixtures("theirs")
 def test_draws_that_have_no_stream_are_refused_by_name(words: str) -> None:
     with pytest.raises(UserError, match=words):
         build("theirs", (1, 8, 8), 3)
@@ -399,7 +393,6 @@ def reentrant(net: Any, z: Tensor) -> Any:
 
 
 @pytest.mark.parametrize("theirs", [reentrant], indirect=True)
-@pytest.mark.usefixtures("theirs")
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_reentrant_checkpoints_are_refused_by_name() -> None:
     with pytest.raises(UserError, match="switch gradient checkpointing off"):

@@ -83,7 +83,6 @@ def vit(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 @pytest.mark.long
 @pytest.mark.parametrize("theirs", [vit], indirect=True)
-@pytest.mark.usefixtures("theirs")
 def test_of_transformers_by_file(method: str, tmp_path: Path) -> None:
     """It starts from what `save_pretrained` has written."""
     pytest.importorskip("transformers")

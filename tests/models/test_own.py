@@ -139,7 +139,6 @@ ALONE = {
 
 
 @pytest.mark.parametrize("theirs", ALONE.values(), ids=ALONE, indirect=True)
-@pytest.mark.usefixtures("theirs")
 def test_what_does_not_go_side_by_side_goes_alone() -> None:
     cell = federation("theirs", "auto", dtype="float32")
     start = cell.server.initial_model().weights
@@ -163,7 +162,6 @@ WithScale = changed(scaled, scale=lambda: nn.Parameter(torch.full((4,), 0.5)))
 @pytest.mark.parametrize(
     ("theirs", "constructed"), [(Plain, False), (AsConstructed, True), (WithScale, True)], indirect=["theirs"]
 )
-@pytest.mark.usefixtures("theirs")
 def test_rules_hold_where_all_layers_have_one(constructed: bool) -> None:
     """And where none is left without; cells of earlier versions keep their numbers."""
     assert bool((drawn("theirs")["inner.weight"] == 0.25).all()) == constructed
@@ -221,7 +219,6 @@ class Assigning(Tracking):
 
 
 @pytest.mark.parametrize("theirs", [Tracking], indirect=True)
-@pytest.mark.usefixtures("theirs")
 def test_statistics_of_a_model_s_own_are_those_of_real_samples_in_place_or_not() -> None:
     """Short batches are not padded, one client after the other or side by side. Such statistics mix samples."""
     states = []
@@ -253,7 +250,6 @@ class Turning(Plain):
 
 @pytest.mark.long
 @pytest.mark.parametrize("theirs", [Turning], indirect=True)
-@pytest.mark.usefixtures("theirs")
 def test_a_kept_model_has_complex_constants(tmp_path: Path) -> None:
     settings = Settings(method="fedavg", model="theirs", alpha=1.0, clients=4, rounds=2, lr=0.1)
     status = run_cell(settings, tmp_path, Options(device="cpu", executor="sequential", keep="best"))
@@ -416,7 +412,6 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("theirs", "words"), MISTAKES, indirect=["theirs"])
-@pytest.mark.usefixtures("theirs")
 def test_mistakes_are_refused_before_the_first_cell(words: str, tmp_path: Path) -> None:
     cell = Settings(method="fedavg", alpha=1.0, model="theirs")
     with pytest.raises(UserError, match=words) as refusal:
@@ -425,13 +420,11 @@ def test_mistakes_are_refused_before_the_first_cell(words: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("theirs", [Still], indirect=True)
-@pytest.mark.usefixtures("theirs")
 def test_what_needs_no_gradient_may_be_frozen(tmp_path: Path) -> None:
     plan([Settings(method="fedavg", alpha=1.0, model="theirs", frozen=("inner",))], tmp_path, download=False)
 
 
 @pytest.mark.parametrize("theirs", [cut(Vggish, "classifier.2", nn.Identity())], indirect=True)
-@pytest.mark.usefixtures("theirs")
 def test_the_head_may_be_the_last_layer_of_a_sequence_inside() -> None:
     """Logits and names are those of the network as it was, and such cells run, in whole and with a frozen body."""
     spec = Spec.of("theirs", build("theirs", (1, 8, 8), 3))

@@ -200,7 +200,6 @@ class Permuted(nn.Module):
 
 
 @pytest.mark.parametrize("theirs", [Permuted], indirect=True)
-@pytest.mark.usefixtures("theirs")
 def test_constants_of_the_file_are_those_of_the_model(tmp_path: Path) -> None:
     """They are compared, whatever type of whole numbers the file has; a file without them is taken."""
     net = build("theirs", (64,), 3)
