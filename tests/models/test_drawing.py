@@ -29,37 +29,27 @@ SIZES = [9, 6, 5, 0]
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # of cohorts with torch's attention
 
 
-class Base(nn.Module):
-    """A hidden layer of rows of a picture; `network` gives it `hidden`, of `[batch, 8, 6]`."""
+def network(**layers: Callable[[], nn.Module]) -> Callable[[Callable[[Any, Tensor], Tensor]], type[nn.Module]]:
+    """A decorator that makes a network of a function of the network and of `z`, rows of a picture `[batch, 8, 6]`.
 
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__()
-        self.rows = nn.Linear(shape[2], 6)
-        self.head = nn.Linear(6, classes)
+    Args:
+        layers: makers of layers that the function uses.
+    """
 
-    def features(self, x: Tensor) -> Tensor:
-        return self.hidden(torch.tanh(self.rows(x.mean(1)))).mean(1)
-
-    def hidden(self, z: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.features(x))
-        return out
-
-
-def network(**layers: Callable[[], nn.Module]) -> Callable[[Callable[[Any, Tensor], Tensor]], type[Base]]:
-    """A decorator that makes a network of a function of the network and `z`, and of layers that it uses."""
-
-    def of(function: Callable[[Any, Tensor], Tensor]) -> type[Base]:
-        class Network(Base):
+    def of(function: Callable[[Any, Tensor], Tensor]) -> type[nn.Module]:
+        class Network(nn.Module):
             def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-                super().__init__(shape, classes)
+                super().__init__()
+                self.rows, self.head = nn.Linear(shape[2], 6), nn.Linear(6, classes)
                 for name, make in layers.items():
                     setattr(self, name, make())
 
-            def hidden(self, z: Tensor) -> Tensor:
-                return function(self, z)
+            def features(self, x: Tensor) -> Tensor:
+                return function(self, torch.tanh(self.rows(x.mean(1)))).mean(1)
+
+            def forward(self, x: Tensor) -> Tensor:
+                out: Tensor = self.head(self.features(x))
+                return out
 
         Network.__name__ = Network.__qualname__ = function.__name__
         return Network
