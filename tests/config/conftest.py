@@ -57,7 +57,7 @@ def load(tmp_path: Path) -> Callable[..., Grid]:
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Load a text as a plug-in, which is forgotten after the test."""
-    for registry in (CHANNELS, ATTACKS):
+    for registry in (METHODS, CHANNELS, ATTACKS):
         assert registry.names()  # the built-in ones are not to be forgotten
         monkeypatch.setattr(registry, "_items", dict(registry._items))
     monkeypatch.setattr(bench.plugin, "_FILES", dict(bench.plugin._FILES))

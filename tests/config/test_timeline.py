@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import bench
 from bench.config.checked import counting_line
 from bench.config.grid import load_grid
 from bench.errors import UserError
-from bench.plugin import METHODS, load_file
 from bench.runs.plan import plan
 from tests.conftest import ROOT
 
@@ -71,19 +71,14 @@ def test_a_shift_that_does_not_fit_is_refused_before_anything_runs(tmp_path: Pat
 
 
 COUNTING = """
-from bench.method import METHODS, Method, Train, Upload, cross_entropy
+from bench.method import METHODS, Method
 
-@METHODS.register("{name}")
+@METHODS.register("counting")
 class Counting(Method):
     mean_of = ("model",)
 
     def {where}:
         {line}
-
-    def client_round(self, client, down):
-        trained = yield Train({{"w": down["model"]}}, loss=cross_entropy)
-        yield Upload({{"model": trained["w"]}})
-        return trained["w"]
 """
 
 
@@ -95,23 +90,16 @@ class Counting(Method):
     ("broadcast(self, server, client)", 'return {**server.state, "n": client.n_train}', False),
 ])  # fmt: skip
 def test_a_method_with_statistics_from_before_a_change_is_refused(
-    where: str, line: str, refused: bool, tmp_path: Path
+    where: str, line: str, refused: bool, plugin: Callable[[str], Path]
 ) -> None:
-    name = f"counting{abs(hash((where, line)))}"
-    file = tmp_path / f"{name}.py"
-    file.write_text(COUNTING.format(name=name, where=where, line=line), encoding="utf-8")
-    load_file(file)
-    try:
-        assert (counting_line(name) is not None) == refused
-        made = {**CELL, "method": name, "timeline": [{"round": 2, "exchange": 1.0}]}
-        if not refused:
-            assert bench.Settings(**made).method == name
-            return
+    plugin(COUNTING.format(where=where, line=line))
+    assert (counting_line("counting") is not None) == refused
+    made: dict[str, Any] = {**CELL, "method": "counting", "timeline": [{"round": 2, "exchange": 1.0}]}
+    if refused:
         with pytest.raises(UserError, match=r"counts a client's samples once and for all \(line 9 of its file\)"):
             bench.Settings(**made)
-        assert bench.Settings(**{**made, "timeline": ()}).method == name
-    finally:
-        METHODS._items.pop(name, None)
+        made["timeline"] = ()
+    assert bench.Settings(**made).method == "counting"
 
 
 @pytest.mark.long
