@@ -9,39 +9,29 @@ from scipy import stats
 from reports.page.first_screen import answers
 from reports.page.page import write_report
 from reports.reading.load import PM, load
-from tests.reports.conftest import write_cases, write_store
+from tests.reports.conftest import write_cases
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return load([write_store(tmp_path_factory.mktemp("whole"))])
-
-
-def test_each_question_has_one_sentence_in_this_order(whole):
-    who, sure, gains, cost_of, unsaid = answers(whole, ())
-    assert who.startswith("Best personalized models: `")
-    assert "shown to be" in sure
-    assert "in points: against FedAvg" in gains
-    assert "(fine-tuning: not in the grid)" in gains
-    assert re.fullmatch(
-        r"In a round of `\w+` all clients together take \S+ MB; against FedAvg, as many megabytes.", cost_of
-    )
-    assert unsaid.startswith("The run cannot say ")
-    assert "what tuning would change" in unsaid
-
-
-def test_the_best_is_the_row_with_the_highest_mean_and_its_gain_is_student_s_interval_over_seeds(whole):
-    who, _, gains, *_ = answers(whole, ())
-    means = {row: np.mean([list(whole.scores(row, task, PM).values()) for task in whole.tasks]) for row in whole.rows}
+def test_each_question_has_one_sentence_in_this_order(store_writer, tmp_path):
+    """The best is the row with the highest mean, and its gain is Student's interval over seeds."""
+    store = load([store_writer(tmp_path)])
+    who, sure, gains, cost_of, unsaid = answers(store, ())
+    means = {row: np.mean([list(store.scores(row, task, PM).values()) for task in store.tasks]) for row in store.rows}
     leader = max(means, key=means.get)
+    assert who.startswith("Best personalized models: `")
     assert f"`{leader}`" in who
-    scores = [[whole.by_seed(row, task, PM) for task in whole.tasks] for row in (leader, "fedavg")]
+    assert "shown to be" in sure
+    scores = [[store.by_seed(row, task, PM) for task in store.tasks] for row in (leader, "fedavg")]
     by_seed = [[np.mean([task[str(seed)] for task in of_row]) for seed in range(3)] for of_row in scores]
     differences = np.subtract(*by_seed)
     low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
-    assert gains.startswith(
-        f"`{leader}`, in points: against FedAvg {differences.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
-    )
+    gain = f"against FedAvg {differences.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
+    assert gains.startswith(f"`{leader}`, in points: {gain}")
+    assert "(fine-tuning: not in the grid)" in gains
+    said = r"In a round of `\w+` all clients together take \S+ MB; against FedAvg, as many megabytes."
+    assert re.fullmatch(said, cost_of)
+    assert unsaid.startswith("The run cannot say ")
+    assert "what tuning would change" in unsaid
 
 
 def test_one_seed_and_cells_that_are_not_done_are_said(store_writer, tmp_path):

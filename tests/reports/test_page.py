@@ -72,20 +72,13 @@ def test_settings_that_only_some_methods_have_share_a_column(store_writer, tmp_p
 
 
 @pytest.mark.long
-def test_the_paper_s_table_stands_beside_ours(store_writer, tmp_path):
-    run = store_writer(tmp_path / "run", seeds=2, methods=("fedavg", "local"), alphas=(1.0,), published="scd_t1")
-    page = write_report([run]).read_text(encoding="utf-8")
-    assert "Beside the paper" in page
-    assert (run / "report" / "tables" / "published_scd_t1.tex").exists()
-
-
-@pytest.mark.long
-def test_the_two_protocols_are_never_mixed(store_writer, tmp_path):
-    honest = store_writer(tmp_path / "honest", seeds=1, methods=("fedavg", "local"), alphas=(1.0,))
-    paper = store_writer(
-        tmp_path / "paper", seeds=1, methods=("fedavg", "local"), alphas=(1.0,), protocol="paper", prefix="paper"
-    )
+def test_the_two_protocols_are_never_mixed_and_a_paper_s_table_stands_beside_ours(store_writer, tmp_path):
+    common = {"seeds": 1, "methods": ("fedavg", "local"), "alphas": (1.0,)}
+    honest = store_writer(tmp_path / "honest", published="scd_t1", **common)
+    paper = store_writer(tmp_path / "paper", protocol="paper", prefix="paper", **common)
     folder = write_report([honest, paper]).parent
+    assert "Beside the paper" in (folder / "index.html").read_text(encoding="utf-8")
+    assert (folder / "tables" / "published_scd_t1.tex").exists()
     assert "Protocol: honest" in (folder / "main.md").read_text(encoding="utf-8")
     assert "Protocol: paper" in (folder / "main_paper.md").read_text(encoding="utf-8")
     assert (folder / "figures" / "convergence_round_paper.svg").exists()
