@@ -144,6 +144,7 @@ def test_who_answers_with_the_generic_model_is_no_personalized_one(tuned: Path) 
     assert {row: entries[1] == "scd" for row, entries in after} == {"case 1.0": True, "case 0.1": False}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [False, True])
 def test_fine_tuning_under_another_name_is_fine_tuning(whole: Path, first: bool) -> None:
     """Whichever of the two entries is read first."""
@@ -316,6 +317,7 @@ def test_what_is_said_of_gains_is_what_was_done(whole: Path) -> None:
     assert "each with its defaults and one learning rate, untuned." in table.how
 
 
+@pytest.mark.long
 def test_without_room_below_the_bound_a_sentence_stands_for_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_client_that_trains_and_is_never_tested_is_counted(bench_here: Bench, 
     assert "note: blobs: 1 of 2 clients train and have no test samples: no local figure counts them (seed 0)" in said
 
 
+@pytest.mark.long
 def test_an_ordinary_run_says_nothing(bench_here: Bench, grid: Grid) -> None:
     """But of an option that did nothing."""
     file = grid(methods=["fedavg", "local"], alphas=[100.0], rounds=2)

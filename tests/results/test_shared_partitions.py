@@ -18,14 +18,20 @@ from tools.league import ship
 METHODS = ("fedavg", "local")
 
 
-@pytest.fixture
-def folder(arrays: Path, tmp_path: Path) -> Path:
-    """A folder of two entries on the same two partitions."""
+@pytest.fixture(scope="module")
+def packed(arrays: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two entries on the same two partitions, which each test copies."""
+    folder = tmp_path_factory.mktemp("packed")
     for method in METHODS:
-        run = make_run(tmp_path / method, arrays, [method], rounds=1, seeds=[0, 1])
-        pack(run, tmp_path / "whole" / f"{method}{SUFFIX}")
-    shutil.copytree(tmp_path / "whole", tmp_path / "entries")
-    return tmp_path / "entries"
+        run = make_run(folder / method, arrays, [method], rounds=1, seeds=[0, 1])
+        pack(run, folder / "whole" / f"{method}{SUFFIX}")
+    return folder / "whole"
+
+
+@pytest.fixture
+def folder(packed: Path, tmp_path: Path) -> Path:
+    shutil.copytree(packed, tmp_path / "whole")
+    return Path(shutil.copytree(packed, tmp_path / "entries"))
 
 
 def content(run: Path) -> dict[str, bytes]:
