@@ -1,7 +1,5 @@
 """kNN-Per: votes against scikit-learn's neighbours, and how much the vote counts."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -31,11 +29,10 @@ def expected(w: Array, train: Array, x: Array, share: float, k: int, scale: floa
     return share * vote + (1 - share) * softmax(logits(w, DATA.x[x].astype(float)))
 
 
-@pytest.mark.parametrize("executor", ["sequential", "cohort"])
 @pytest.mark.parametrize(("share", "k"), [(1.0, 3), (0.3, 3), (0.6, 100), (0.0, 3)])
-def test_the_nearest_vote(share: float, k: int, executor: Any) -> None:
+def test_the_nearest_vote(share: float, k: int) -> None:
     """A client may have fewer samples than k; without a vote the probabilities are FedAvg's."""
-    federation = toy("knnper", sizes=SIZES, hp={"share": share, "k": k, "scale": 0.2}, executor=executor, **PLAIN)
+    federation = toy("knnper", sizes=SIZES, hp={"share": share, "k": k, "scale": 0.2}, **PLAIN)
     run(federation, 2)
     w = generic(federation).numpy()
     partition = federation.device_data.partition

@@ -73,10 +73,10 @@ def fitted(w: Array, x: Array, y: Array, known: Gaussians, beta: float | None) -
     return between(own(z, y, known[0]), known, share), share
 
 
-@pytest.mark.parametrize(("executor", "beta"), [("sequential", None), *(("cohort", b) for b in (None, 0.0, 1.0))])
-def test_follows_the_formulas(executor: str, beta: float | None) -> None:
+@pytest.mark.parametrize("beta", [None, 0.0, 1.0])
+def test_follows_the_formulas(beta: float | None) -> None:
     """Two clients, three rounds, with a share that halves choose or a fixed one; then all probabilities are Bayes'."""
-    federation = toy("pfedfda", sizes=SIZES, executor=executor, hp={"beta": beta}, **PLAIN)
+    federation = toy("pfedfda", sizes=SIZES, hp={"beta": beta}, **PLAIN)
     drawn = federation.server.state["means"].numpy()
     known: Gaussians = (drawn, np.eye(3))
     body, shares = initial(federation)[:12], []

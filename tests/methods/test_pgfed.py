@@ -58,7 +58,7 @@ class Reference:
         self.generic = np.average([self.personal[i] for i in selected], axis=0, weights=[SIZES[i] for i in selected])
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.long), 0.5])
 @pytest.mark.parametrize(("method", "beta"), [("pgfed", 0.0), ("pgfedmo", 0.3), ("pgfed_ce", 0.0)])
 def test_follows_the_formulas(method: str, beta: float, participation: float) -> None:
     hp = {"mu": MU, "lam": LAM, "beta": beta}

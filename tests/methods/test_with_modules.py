@@ -191,7 +191,7 @@ def assert_near(found: Params, expected: nn.Module) -> None:
         torch.testing.assert_close(tensors[name], entry.detach(), rtol=1e-9, atol=1e-9, msg=name)
 
 
-@pytest.mark.parametrize("model", ["test_norm", "cnn"])
+@pytest.mark.parametrize("model", ["test_norm", pytest.param("cnn", marks=pytest.mark.long)])
 @pytest.mark.parametrize("method", REFERENCES)
 def test_follows_plain_pytorch(method: str, model: str) -> None:
     """Generic and personalized models after two rounds, running statistics included."""
