@@ -14,7 +14,7 @@ from bench.engine import sizes
 from bench.engine.backends import backends
 from bench.engine.batches import DrawAddress
 from bench.engine.programs import ProgramRun
-from bench.method import Evaluate, Feed, Gradient, Params, Program, Train, Trained, Values, cross_entropy
+from bench.method import SGD, Evaluate, Feed, Gradient, Params, Program, Train, Trained, Values, cross_entropy
 from bench.model_call import Forward
 from bench.settings import Executor
 from tests.engine.problems import (
@@ -96,6 +96,22 @@ def test_clients_whose_subsets_differ_share_a_step() -> None:
 
     _, federation, _ = asked(program, owners=range(3), sizes=[8, 8, 8])
     assert len(federation.engine._trainer.steps.used) == 1
+
+
+def test_frozen_slices_and_parts_do_not_move() -> None:
+    """Not even through weight decay and momentum."""
+
+    def program(w: Params) -> Program:
+        head = yield Train({"w": w}, loss=cross_entropy, only={"w": ("head",)})
+        fixed = yield Train({"w": w, "v": w}, loss=cross_entropy, optimizer={"v": SGD()})
+        return head["w"], fixed
+
+    running, _, w = asked(program, weight_decay=0.1, momentum=0.9)
+    for head, fixed in (p.result for p in running.values()):
+        assert torch.equal(head.without("head").weights, w.without("head").weights)
+        assert not torch.equal(head.part("head").weights, w.part("head").weights)
+        assert torch.equal(fixed["w"].weights, w.weights)
+        assert not torch.equal(fixed["v"].weights, w.weights)
 
 
 def branching(model: Any, values: Values, batch: Any, ctx: Any) -> Tensor:

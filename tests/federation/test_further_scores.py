@@ -98,6 +98,14 @@ def test_likelihood_is_the_loss_and_all_rows_stand_beside_those_of_accuracy(
     assert by_score["nll"] == {key: pytest.approx(value, rel=1e-5) for key, value in losses.items()}
 
 
+def test_without_metrics_nothing_is_added_and_with_them_nothing_changes(
+    both: tuple[Federation, Evaluation, Evaluation],
+) -> None:
+    _, _, bare = evaluated()
+    assert (bare.scores, bare.client_scores) == ([], [])
+    assert (bare.metrics, bare.clients, bare.hits) == (both[2].metrics, both[2].clients, both[2].hits)
+
+
 def share_of_zero(labels: np.ndarray, logits: np.ndarray) -> float:
     logits[:] = 0  # it has copies
     return np.float32((labels == 0).mean())
