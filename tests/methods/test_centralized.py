@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from bench.engine.device_data import SERVER
-from bench.federation.federation import Federation
 from bench.method import METHODS, Client, Feed, Method, Program, State, Train, Upload, cross_entropy
-from bench.settings import Settings
 from tests.engine.problems import generic, personal, run, toy, toy_partition
 from tests.methods.reference import DATA, PLAIN, X, Y, batches, descend, local_batches, near
 
@@ -28,13 +26,11 @@ def test_the_server_trains_on_everybody_s_samples_and_clients_fine_tune() -> Non
 
 
 def test_samples_of_new_clients_are_not_among_them() -> None:
-    partition = toy_partition(DATA, [9, 5, 7])
-    settings = Settings(method="centralized", model="test_linear", clients=3, new_clients=1)
-    federation = Federation(settings, dataset=DATA, partition=partition, public=None)
-    (new,) = {0, 1, 2} - set(federation.clients.ids)
+    federation = toy("centralized", sizes=[9, 5, 7], new_clients=1)
+    train = toy_partition(DATA, [9, 5, 7]).train
     pooled = set(federation.device_data.positions(SERVER, "pooled").tolist())
-    assert not pooled & set(partition.train[new].tolist())
-    assert pooled == set(np.concatenate([partition.train[i] for i in federation.clients.ids]).tolist())
+    assert len(federation.clients.ids) == 2
+    assert pooled == set(np.concatenate([train[i] for i in federation.clients.ids]).tolist())
 
 
 def test_participation_does_not_matter() -> None:

@@ -1,6 +1,8 @@
-"""COMET against its formulas, the paper's communication cost, and who has which architecture."""
+"""COMET against its formulas, its cost and its toy example, and who has which architecture."""
 
+import importlib
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,3 +147,41 @@ def test_equal_clients_share_a_cluster() -> None:
     point = torch.full((6, 3), 1 / 3, dtype=torch.float64)
     torch.testing.assert_close(centroids([point] * 4, 3), point[None])
     assert len(centroids([point, 2 * point], 5)) == 2
+
+
+def toy_example() -> Any:
+    """Imported when it is used, for its method is no method for the tests that walk over all of them."""
+    return importlib.import_module("docs.examples.comet_toy")
+
+
+def test_a_round_of_the_toy_example_ends_at_the_closed_form() -> None:
+    """(X'X + lam P'P)^-1 (X'X own + lam P'P target), the paper's solution, for a cluster of two clients and of one."""
+    rng, lam = np.random.default_rng(1), 50.0
+
+    def as_read(values: Array) -> Array:
+        return values.astype(np.float32).astype(np.float64)
+
+    lines = rng.normal(0, [[5.0] * 2, [5.0] * 2, [200.0] * 2])
+    inputs = [as_read(rng.uniform(-10, 10, (100, 2))) for _ in lines]
+    private = [(x, as_read(x @ w + rng.normal(size=100))) for x, w in zip(inputs, lines, strict=True)]
+    public = as_read(rng.uniform(-10, 10, (100, 2)))
+    alone = [np.linalg.lstsq(x, y, rcond=None)[0] for x, y in private]
+    pulled = toy_example().pulled(private, public, alone, lam=lam, clusters=2)
+    for i, group in ((0, [0, 1]), (1, [0, 1]), (2, [2])):
+        a, b = inputs[i].T @ inputs[i], lam * public.T @ public
+        target = np.mean([alone[j] for j in group], axis=0)
+        np.testing.assert_allclose(pulled[i], np.linalg.solve(a + b, a @ alone[i] + b @ target), rtol=1e-8)
+
+
+@pytest.mark.long
+def test_figure_2() -> None:
+    """One cluster drags clients 1 and 2 tens of times as far from their lines as two do; the stranger stays alone."""
+    found = toy_example().figure(seed=0)
+
+    def distances(name: str) -> list[float]:
+        return [float(np.linalg.norm(w - true)) for w, true in zip(found[name], found["true"], strict=True)]
+
+    one, two, alone, together = map(distances, ["COMET, c = 1", "COMET, c = 2", "alone", "FedAvg (all data)"])
+    assert min(one[:2]) > 20 * max(two[:2])
+    assert min(together[:2]) > 20 * max(two[:2])
+    assert two[2] == pytest.approx(alone[2], abs=1e-6)

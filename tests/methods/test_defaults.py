@@ -344,7 +344,7 @@ def check(hyper: Any, table: Sources) -> None:
 
 @pytest.mark.parametrize("name", METHOD_NAMES)
 def test_defaults_of_a_method(name: str) -> None:
-    assert name in DEFAULTS, "a new method: say where its defaults come from"
+    """A new method says here where its defaults come from."""
     check(METHODS.get(name).Hyper, DEFAULTS[name])
 
 

@@ -1,11 +1,10 @@
-"""FedTHE: the mixture against torch's Adam on the paper's loss, FedRoD's generic model, the own head in plain torch."""
+"""FedTHE against plain torch, its mixtures against torch's Adam on the paper's loss, and its new clients."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bench.model_call import Forward
-from methods.fedthe import shares
 from tests.engine.problems import generic, run, toy
 from tests.methods.by_autograd import descend_on, features, logits
 from tests.methods.reference import PLAIN, Array, initial, local_batches, local_data, near
@@ -30,21 +29,9 @@ def by_adam(g: Tensor, own: Tensor, z: Tensor, to_all: Tensor, to_own: Tensor, s
     return float(e.detach().softmax(0)[0])
 
 
-def test_the_mixture_is_adams() -> None:
-    """Sample by sample, on two scores."""
-    rng = torch.Generator().manual_seed(0)
-    g, own, z = (torch.randn(6, 5, generator=rng, dtype=torch.float64) * 2 for _ in range(3))
-    to_all, to_own = (torch.randn(5, generator=rng, dtype=torch.float64) for _ in range(2))
-    nearer = (z - to_all).norm(dim=1) - (z - to_own).norm(dim=1)
-    for steps in (0, 1, 20):
-        expected = [by_adam(g[i], own[i], z[i], to_all, to_own, steps) for i in range(6)]
-        np.testing.assert_allclose(shares(g, own, nearer, steps, 0.1).numpy(), expected, rtol=1e-9)
-        assert (len(set(expected)) == 1) == (steps == 0)
-
-
 def test_follows_the_formulas() -> None:
     """Two clients, two rounds, and every test sample's mixture."""
-    federation = toy("fedthe", sizes=SIZES, hp={"personal_epochs": 2}, **PLAIN)
+    federation = toy("fedthe", sizes=SIZES, hp={"personal_epochs": 2, "steps": 7}, **PLAIN)
     run(federation, 2)
     w0 = initial(federation)
     model, heads, centers = w0, [w0[12:], w0[12:]], [np.zeros(3)] * 2
@@ -76,7 +63,7 @@ def test_follows_the_formulas() -> None:
         g, mine = logits(w, probe), z @ head.T
         rows = []
         for k in range(5):
-            e = by_adam(g[k], mine[k], z[k], torch.tensor(center), torch.tensor(centers[i]), 20)
+            e = by_adam(g[k], mine[k], z[k], torch.tensor(center), torch.tensor(centers[i]), steps=7)
             rows.append((e * g[k] + (1 - e) * mine[k]).numpy())
         np.testing.assert_allclose(Forward()(found, probe, stats="frozen").numpy(), rows, rtol=1e-8, atol=1e-10)
 
