@@ -29,9 +29,8 @@ def test_a_client_sees_its_data_its_scores_and_its_gain(arrays: Path, tmp_path: 
     pages = sorted((bench.report(run, clients=True).parent / "clients").glob("*/*/index.html"))
     assert [path.parent.name for path in pages] == [f"client-{i}" for i in range(4)]
     store = load([run])
-    personal, generic = (
-        client_accuracies(store, of).set_index(["row", "client", "seed"])["accuracy"] for of in (PM, GM)
-    )
+    keys = ["row", "client", "seed"]
+    personal, generic = (client_accuracies(store, of).set_index(keys)["accuracy"].sort_index() for of in (PM, GM))
     record = store.cells[0].json("partition")
     for client, path in enumerate(pages):
         scores = pd.read_csv(path.parent / "tables" / "scores.csv").set_index(["row", "column"])
