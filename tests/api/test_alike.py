@@ -30,7 +30,7 @@ SESSION = {
     "measure",  # is of the dry run
     "_misplaced",  # a message for who forgets an option's name
 }
-DOORS = {
+DOORS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str], set[str]]] = {
     "run": (run, bench.run, SESSION, {"overrides", "methods", "callbacks"}),  # classes and objects
     "sweep": (sweep, bench.sweep, SESSION, {"overrides"}),
     "decide": (decide, bench.decide, {"plugin", "from_summaries"}, set()),  # prints for a reader

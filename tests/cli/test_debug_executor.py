@@ -54,7 +54,7 @@ class Sick(Method):
         trained = yield self.train({"w": down["model"]}, {"sick": torch.tensor(down["sick"])})
         yield Upload({"model": trained["w"]})
 
-    def train(self, w: Values, context: State) -> Train:
+    def train(self, w: dict[str, Any], context: dict[str, Any]) -> Train:
         return Train(w, loss=sick_loss, steps=6, context=context)
 
 
@@ -62,7 +62,7 @@ class Sick(Method):
 class Hidden(Sick):
     """The same, and it hides it."""
 
-    def train(self, w: Values, context: State) -> Train:
+    def train(self, w: dict[str, Any], context: dict[str, Any]) -> Train:
         return Train(w, step=careful_step, steps=6, context=context)
 
 

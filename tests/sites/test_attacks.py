@@ -210,19 +210,6 @@ def test_who_waits_for_an_answer_reads_a_file_once(tmp_path: Path) -> None:
     assert bytes_read() - before < 2 * size
 
 
-def test_a_request_that_was_answered_is_received_once(tmp_path: Path) -> None:
-    link, received, folder = MailboxLink(tmp_path, 0), list[bytes](), folder_of(tmp_path, 0)
-    inside.replace(folder / "request", BODY)
-    assert link.receive() == BODY
-    waits = threading.Thread(target=lambda: received.append(link.receive()))
-    waits.start()
-    waits.join(0.3)
-    assert received == []
-    inside.replace(folder / "request", b"another request")
-    waits.join(60)
-    assert received == [b"another request"]
-
-
 # -- a server against its sites ----------------------------------------------------------------------------------------
 
 

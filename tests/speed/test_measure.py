@@ -74,15 +74,6 @@ def test_operations_of_a_dense_model_by_hand() -> None:
     assert operations(WORKLOADS["digits"]) == 2 * (2 * (64 * 200 + 200 * 10) + 200 * 10)
 
 
-def test_workloads_have_unequal_clients() -> None:
-    for name, workload in WORKLOADS.items():
-        data = workload.dataset()
-        sizes = [len(own) for own in workload.partition(data).train]
-        assert len(sizes) == workload.settings.clients
-        assert max(sizes) > 2 * sorted(sizes)[len(sizes) // 4], name
-        assert data.shape == workload.shape
-
-
 @pytest.mark.slow
 def test_the_command_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     file = tmp_path / "speed.json"

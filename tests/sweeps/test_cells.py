@@ -1,4 +1,4 @@
-"""The cells of a study: ids on the user's own data, settings that a method refuses, scores asked for later."""
+"""The cells of a study: ids on the user's own data, refused settings, later scores, the chosen grid, and MLflow."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from bench.plugin import load_file
 from bench.results.results import load_run
 from bench.rng import generator
 from bench.runs.plan import PlannedCell
+from bench.runs.tracking import embedded_uri, mirror_run
 from bench.store import documents, store
 from sweeps.cells import data_digests, list_cells, listed_ids, trial_cells, with_data
 from sweeps.fair import budget_table, choose
@@ -172,3 +173,40 @@ def test_cells_are_found_in_a_run_whatever_their_files_are_called(write: Write, 
     find = listed_ids(tmp_path)
     assert find(cell) == find(cell.model_copy(update={"case": "another"})) == "1" * 16
     assert find(cell.model_copy(update={"seed": 7})) is None
+
+
+@pytest.mark.long
+def test_the_chosen_settings_are_a_grid_of_the_same_cells(write: Write, bench: Bench, tmp_path: Path) -> None:
+    """Two methods on two tasks, each with values of its own: the ids are those of the sweep's reported runs."""
+    study = write({"methods": ["fedprox", "ditto"], "alphas": [1.0, 0.2]}, space={"lr": [0.03, 0.3]}, trials=2)
+    common = ("--device", "cpu", "--no-tracking", "--quiet")
+    said = bench("sweep", "--study", study, "--out", tmp_path / "run", "--jobs", 2, "--no-page", *common)
+    best = tmp_path / "run" / "best.yaml"
+    assert f"bench run --grid {best}" in said
+    bench("run", "--grid", best, "--out", "again", *common)
+    reported = {cell.id for cell in load_run(tmp_path / "run").cells if cell.settings.protocol == "honest"}
+    rerun = [cell.id for cell in load_run(tmp_path / "again").cells]
+    assert len(rerun) == 8
+    assert set(rerun) == reported
+    for id in rerun:
+        one, other = (tmp_path / run / id / "metrics.csv" for run in ("run", "again"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's imports use what SQLAlchemy is about to remove
+@pytest.mark.long
+def test_trials_stand_under_their_study(write: Write, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    study, folder = load_study(str(write(trials=2)), []), tmp_path / "run"
+    run(study, folder)
+    uri = embedded_uri(folder)
+    for _ in range(2):  # the second finds what the first wrote
+        assert mirror_run(folder, uri) == len(load_run(folder).cells) == 4
+    client = MlflowClient(tracking_uri=uri)
+    (experiment,) = [one for one in client.search_experiments() if one.name == "small"]
+    runs = client.search_runs([experiment.experiment_id])
+    (parent,) = [one for one in runs if one.data.tags.get("study") == "small"]
+    children = [one for one in runs if one.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert {one.data.tags["cell"] for one in children} == {cell.id for cell in load_run(folder).cells}
+    assert len(runs) == 5
