@@ -30,6 +30,8 @@ from tests.runs.conftest import COMMON, Bench, write_arrays
 from tests.runs.helpers import make_run
 from tests.warm import PATIENCE
 
+pytestmark = pytest.mark.long
+
 SECONDS = 120  # after which a command is taken for one that waits without end
 
 OURS = re.compile(
@@ -271,9 +273,7 @@ def complaints(slot: str, good: Path, folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc, and names of a file system for bytes")
-@pytest.mark.parametrize(
-    "slot", [pytest.param(slot, marks=[] if slot == "run folder" else [pytest.mark.long]) for slot in SLOTS]
-)
+@pytest.mark.parametrize("slot", SLOTS)
 def test_every_bad_place_has_a_good_answer(slot: str) -> None:
     """In a process of its own: commands in folders that are gone would leave it unfit for other tests."""
     command = [sys.executable, "-m", "tests.cli.test_bad_places", slot]

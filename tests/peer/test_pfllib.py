@@ -173,6 +173,7 @@ def test_a_checkout_that_does_not_end_is_stopped(tmp_path: Path) -> None:
         run_there(cell(), tmp_path, checkout(tmp_path), words, [[0]], limit=0.1)
 
 
+@pytest.mark.long
 def test_a_code_that_tests_nobody_is_not_called_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PFLLIB", raising=False)  # its main.py is not ours to overwrite
     (checkout(tmp_path) / "system" / "main.py").write_text("", encoding="utf-8")

@@ -253,6 +253,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.long
 def test_a_site_refuses_what_no_server_of_the_job_sends_and_keeps_its_state(small: Callable[..., Small]) -> None:
     job = small("ditto", rounds=6)
     hub = Recording(job.sites())

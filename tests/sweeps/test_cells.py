@@ -25,16 +25,17 @@ from tests.sweeps.helpers import run, trials
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
-DATA = """
+DATA = '''
 import numpy as np
 from bench.plugin import DATASETS
 from datasets.assemble import assemble
 
 @DATASETS.register("readings_of_a_study")
 def load(*, data_root, download):
+    """Readings of three classes."""
     with np.load(data_root / "readings.npz") as file:
         return assemble("readings", file["x"], file["y"], 90, mean=None, std=None)
-"""
+'''
 """A data set of the user's own, which only its code knows to read."""
 
 FAILING = '''
