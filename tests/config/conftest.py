@@ -33,13 +33,10 @@ class Buffered(ServerRule):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    for registry, name, item in [
-        (METHODS, "toy", Toy),
-        (METHODS, "plain", Plain),
-        (SERVER_RULES, "buffered", Buffered),
-    ]:
+    for registry, items in ((METHODS, {"toy": Toy, "plain": Plain}), (SERVER_RULES, {"buffered": Buffered})):
         registry.names()  # load all methods first: one that is loaded during the test would stay registered after it
-        monkeypatch.setitem(registry._items, name, item)
+        for name, item in items.items():
+            monkeypatch.setitem(registry._items, name, item)
 
 
 @pytest.fixture

@@ -39,18 +39,15 @@ def check(method: str, model: str, side: int = 32, dtype: str = "float64", **set
     check_draws(federation, data, SIZES, 1e-6 if dtype == "float64" else 2e-3)
 
 
+LONG, SLOW = pytest.mark.long, pytest.mark.slow
 NETWORKS = [
-    pytest.param("torchvision/mobilenet_v3_small", {}, marks=pytest.mark.long),
-    pytest.param("torchvision/efficientnet_b0", {"stochastic_depth_prob": 0.4}, marks=pytest.mark.slow),
-    pytest.param("torchvision/convnext_tiny", {"stochastic_depth_prob": 0.3}, marks=pytest.mark.slow),
-    pytest.param("torchvision/swin_t", {}, marks=pytest.mark.slow),
-    pytest.param("timm/vit_tiny_patch16_224", SMALL | DROPS, marks=pytest.mark.long),
-    pytest.param(
-        "timm/resnet10t", {"drop_path_rate": 0.2, "drop_rate": 0.2, "drop_block_rate": 0.2}, marks=pytest.mark.long
-    ),
-    pytest.param(
-        "timm/convnext_atto", {"drop_path_rate": 0.2, "depths": [1] * 4, "dims": [8, 8, 16, 16]}, marks=pytest.mark.long
-    ),
+    pytest.param("torchvision/mobilenet_v3_small", {}, marks=LONG),
+    pytest.param("torchvision/efficientnet_b0", {"stochastic_depth_prob": 0.4}, marks=SLOW),
+    pytest.param("torchvision/convnext_tiny", {"stochastic_depth_prob": 0.3}, marks=SLOW),
+    pytest.param("torchvision/swin_t", {}, marks=SLOW),
+    pytest.param("timm/vit_tiny_patch16_224", SMALL | DROPS, marks=LONG),
+    pytest.param("timm/resnet10t", {"drop_path_rate": 0.2, "drop_rate": 0.2, "drop_block_rate": 0.2}, marks=LONG),
+    pytest.param("timm/convnext_atto", {"drop_path_rate": 0.2, "depths": [1] * 4, "dims": [8, 8, 16, 16]}, marks=LONG),
 ]
 
 

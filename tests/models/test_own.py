@@ -295,10 +295,7 @@ class Derived(nn.Linear):
         self.lora_A = nn.Parameter(torch.zeros(2, 4))
 
 
-class Still(Plain):
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(shape, classes)
-        self.inner.requires_grad_(False)
+Still = changed(inner=lambda: nn.Linear(64, 4).requires_grad_(False))
 
 
 class Headless(nn.Sequential):
@@ -497,6 +494,14 @@ def test_a_network_of_torchvision_with_pooled_features() -> None:
     net = filled(pooled, values).eval()
     assert net.features(x).shape == (2, 96)
     assert goes_side_by_side(net.train(), x)
+
+
+@pytest.mark.parametrize("name", ["googlenet", "mobilenet_v2"])
+@pytest.mark.long
+def test_networks_with_pooled_features_keep_their_dropout(name: str) -> None:
+    net = build(f"torchvision/{name}:512", (3, 32, 32), 7)
+    assert any(isinstance(layer, nn.Dropout) and layer.p == 0.2 for layer in net.modules())
+    assert net.draws_in_training
 
 
 NOT_BUILT = [
