@@ -26,7 +26,7 @@ QUICK: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
     ("fasttext", TEXT, {"embedding": 4}),
     ("pfllib_fasttext", TEXT, {"embedding": 4, "hidden": 3}),
 ]
-LONG: list[tuple[str, tuple[int, ...], dict[str, int]]] = [  # further networks are in tests/federation/test_models.py
+LONG: list[tuple[str, tuple[int, ...], dict[str, int]]] = [  # further networks are in tests/engine/test_agreement.py
     ("textcnn", TEXT, {"embedding": 4, "filters": 3}),
     ("har_cnn", (2, 20), {"filters": 3, "hidden": 4}),
     ("cnn", (2, 16, 16), {}),
