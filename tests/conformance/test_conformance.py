@@ -60,9 +60,8 @@ BROKEN = {
 }
 
 QUICK = {
-    "array", "branch", "closure", "counts", "default_value", "degenerate", "favourite", "hidden_model",
-    "hidden_nan", "in_place", "late_start", "no_number", "numbers", "odd_rounds", "outbox", "range", "seeding",
-    "weights",
+    "array", "branch", "closure", "counts", "default_value", "degenerate", "favourite", "hidden_model", "in_place",
+    "late_start", "no_number", "odd_rounds", "outbox", "range", "seeding", "weights",
 }  # fmt: skip
 """Every check has one of them; `make test-all` tries all."""
 
@@ -208,13 +207,17 @@ def test_every_broken_method_is_tried_and_every_check_fails_for_one_but_that_of_
         ("outbox", "KeyError: 0 (broken_methods.py, line "),
         ("in_place", "changed in place: down['model'].weights, server.state['model'].weights"),
         ("array", "what a client uploads has a ndarray under ['model']"),
-        ("numbers", "what a client downloads has 67 plain numbers"),
+        pytest.param("numbers", "what a client downloads has 67 plain numbers", marks=pytest.mark.long),
         ("closure", "<lambda> holds a tensor: closed-over 'received'"),
         ("seeding", "the global random generator of torch moves"),
         ("degenerate", "with mu = 0, its generic model is that of FedAvg"),
         ("branch", "branching_loss cannot be mapped over clients"),
         ("no_number", "is not finite after training; first at step 1 of 2 (nan_loss): gradient of head.bias in 'w'"),
-        ("hidden_nan", "was not finite at step 1 of 2 (hiding_step): gradient of head.bias in 'w'"),
+        pytest.param(
+            "hidden_nan",
+            "was not finite at step 1 of 2 (hiding_step): gradient of head.bias in 'w'",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_says_what_and_where(broken: None, name: str, says: str) -> None:

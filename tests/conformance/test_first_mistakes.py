@@ -186,7 +186,11 @@ def mine(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "mine.py"
 
 
-@pytest.mark.parametrize("mistake", [*MISTAKES, *SLOW, *WRONG])
+ONE_BY_ONE = ["a branch on a number", *(pytest.param(name, marks=pytest.mark.long) for name in [*SLOW][1:])]
+"""`make test` tries one of the slow losses."""
+
+
+@pytest.mark.parametrize("mistake", [*MISTAKES, *WRONG, *ONE_BY_ONE])
 def test_what_check_method_says(mistake: str, mine: Path) -> None:
     check_message(mistake, {**MISTAKES, **SLOW, **WRONG}[mistake][1], checked(mine))
 
@@ -198,7 +202,7 @@ def test_a_run_stops_before_its_first_checkpoint(mistake: str, mine: Path) -> No
     check_message(mistake, MISTAKES[mistake][1], in_words(error.value, str(mine)))
 
 
-@pytest.mark.parametrize("mistake", SLOW)
+@pytest.mark.parametrize("mistake", ONE_BY_ONE)
 def test_a_run_says_in_one_line_what_makes_clients_run_one_by_one(mistake: str, mine: Path) -> None:
     (said,) = computed(mine)
     check_message(mistake, SLOW[mistake][1], said)

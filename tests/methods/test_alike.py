@@ -10,6 +10,8 @@ from tests.engine.problems import run, toy
 Method = tuple[str, dict[str, Any]]
 Row = tuple[str, dict[str, Any], Method, str, dict[str, Any]]
 
+pytestmark = pytest.mark.long
+
 FEDPER: Method = ("fedper", {})
 FEDBABU: Method = ("fedbabu", {"fine_tune_epochs": 0})
 LOCAL: Method = ("local", {})

@@ -154,6 +154,7 @@ def toy_example() -> Any:
     return importlib.import_module("docs.examples.comet_toy")
 
 
+@pytest.mark.long
 def test_a_round_of_the_toy_example_ends_at_the_closed_form() -> None:
     """(X'X + lam P'P)^-1 (X'X own + lam P'P target), the paper's solution, for a cluster of two clients and of one."""
     rng, lam = np.random.default_rng(1), 50.0

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import settings as bounds
@@ -32,6 +33,7 @@ def weights(federation: Federation) -> torch.Tensor:
     return federation.server.state["model"].weights
 
 
+@pytest.mark.long
 def test_it_is_fedavg_until_the_data_change_and_without_a_memory() -> None:
     """Bit for bit; likewise where a change takes no sample away."""
     assert torch.equal(weights(trained("er", 2)), weights(trained("fedavg", 2)))

@@ -1,6 +1,7 @@
 """FedADMM against the paper's form with its prices, and FedDyn for full participation."""
 
 import numpy as np
+import pytest
 import torch
 
 from tests.engine.problems import generic, run, toy
@@ -29,6 +30,7 @@ def test_follows_the_algorithm() -> None:
     near(generic(federation), theta)
 
 
+@pytest.mark.long
 def test_with_everybody_it_is_feddyn() -> None:
     """With eta 1 and rho as FedDyn's alpha, to rounding; with half of the clients it is not."""
     for participation, same in ((1.0, True), (0.5, False)):

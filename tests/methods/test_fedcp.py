@@ -1,6 +1,7 @@
 """FedCP against its formulas in plain torch; a gate that is stuck makes it FedPer."""
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -77,6 +78,7 @@ def test_follows_the_formulas() -> None:
     np.testing.assert_allclose(row["value"], np.mean(losses), rtol=1e-10)
 
 
+@pytest.mark.long
 def test_a_gate_stuck_at_the_own_head_makes_fedper() -> None:
     """It gives everything to that head, whatever it sees; a gate that learns does not."""
     stuck, free, fedper = toy("fedcp", hp={"lam": 0.0}), toy("fedcp", hp={"lam": 0.0}), toy("fedper")

@@ -1,6 +1,7 @@
 """FedEM against EM written out sample by sample, and FedAvg where there is one component."""
 
 import numpy as np
+import pytest
 import torch
 
 from tests.engine.problems import generic, personal, run, toy, toy_data
@@ -76,6 +77,7 @@ def test_clients_are_tested_by_mixtures_and_new_ones_learn_their_shares_alone() 
         np.testing.assert_allclose(found, expected[name], rtol=1e-10)
 
 
+@pytest.mark.long
 def test_one_component_is_fedavg() -> None:
     """Bit for bit, with BatchNorm; two components are something else."""
     fedavg = toy("fedavg", model="test_norm")

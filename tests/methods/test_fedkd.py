@@ -1,6 +1,7 @@
 """FedKD against its formulas in plain torch and numpy's SVD, and what its factors keep."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +69,7 @@ def test_follows_the_formulas() -> None:
         near(federation.clients[i].state["map"], maps[i])
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 1000), energy=st.floats(0.05, 1.0))
 def test_no_more_is_lost_than_the_energy_allows(seed: int, energy: float) -> None:
     old = toy("fedkd").server.initial_model()

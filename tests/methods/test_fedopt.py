@@ -41,6 +41,7 @@ def test_by_default_adagrad_alone_has_no_momentum(kind: str, momentum: float) ->
     assert torch.equal(generic(default), generic(explicit))
 
 
+@pytest.mark.long
 def test_the_rule_under_fedavg_is_the_method() -> None:
     """Bit for bit, running statistics included; momentum as a rule is FedAvgM."""
     for rule, method in (("fedopt", "fedopt"), ("momentum", "fedavgm")):

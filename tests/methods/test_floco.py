@@ -93,6 +93,7 @@ def test_points_are_uniform_in_the_simplex_or_near_the_own_one() -> None:
     assert float(distance.mean()) == pytest.approx(RHO / 2, rel=0.02)
 
 
+@pytest.mark.long
 def test_clients_of_a_kind_get_points_near_each_other() -> None:
     """Two clients have the labels of the other two in another order."""
     data = toy_data()
