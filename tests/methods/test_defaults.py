@@ -16,43 +16,43 @@ from tests.engine.problems import METHOD_NAMES
 Sources = dict[str, dict[str, Any]]
 """Defaults by where they come from. One that is None, and is not named, stands for the cell's own setting."""
 
-_ASYNC = {
+_ASYNC: Sources = {
     "Xie et al. 2019, sec. 5.2, FedAsync+Poly": {"staleness": "polynomial"},
     "Xie et al. 2019 [0.5]; FedBuff's s(k) = (1 + k)^-1/2": {"poly_a": 0.5},
     "Xie et al. 2019 [10]": {"hinge_a": 10.0},
     "Xie et al. 2019 [4]": {"hinge_b": 4.0},
     "ours: the cell's participation": {"concurrency": None},
 }
-_FEDASYNC = _ASYNC | {"Xie et al. 2019 [0.6, halved late]": {"alpha": 0.6}}
-_FEDBUFF = _ASYNC | {
+_FEDASYNC: Sources = _ASYNC | {"Xie et al. 2019 [0.6, halved late]": {"alpha": 0.6}}
+_FEDBUFF: Sources = _ASYNC | {
     "Nguyen et al. 2022 [10]": {"buffer": 10},
     "ours: the paper tunes it; 1 is the mean of the buffer": {"eta_g": 1.0},
     "Nguyen et al. 2022, Algorithm 1": {"weights": "equal"},
 }
-_FEDOPT = {
+_FEDOPT: Sources = {
     "Reddi et al. 2021, FedAdam": {"kind": "adam"},
     "ours: the paper tunes it (card)": {"eta": 0.01},
     "Reddi et al. 2021 [0.9; FedAdagrad 0] (card)": {"beta1": None},
     "Reddi et al. 2021 [0.99]": {"beta2": 0.99},
     "Reddi et al. 2021 [0.001] (card)": {"tau": 0.001},
 }
-_FLASH = {
+_FLASH: Sources = {
     "ours (card)": {"eta": 0.01, "tau": 0.001},
     "Panchal et al. 2023 [0.9, FL4Health]": {"beta1": 0.9},
     "Panchal et al. 2023 [0.99, FL4Health]": {"beta2": 0.99},
 }
-_MOMENTUM = {
+_MOMENTUM: Sources = {
     "Hsu et al. 2019 [0.9]": {"beta": 0.9},
     "Hsu et al. 2019 [1]": {"server_lr": 1.0},
     "ours: heavy ball; Hsu et al. use Nesterov (card)": {"nesterov": False},
 }
-_LATE = {
+_LATE: Sources = {
     "SPFL paper, eq. 11": {"equation": 11},
     "SPFL paper: PLGA alone interpolates": {"interpolate": False},
     "released code (docs/methods/lga.md)": {"alpha": 0.8},
     "Xie et al. 2019, as the released code": {"poly_a": 0.5},
 }
-_SPFL = {
+_SPFL: Sources = {
     "SPFL paper: every 10 rounds": {"gamma": 10},
     "SPFL paper, Algorithm 1's text: two consecutive steps": {"steps_per_batch": 2},
     "SPFL paper: two stages, the last is the last layer": {"stages": (("head",),)},
@@ -63,12 +63,15 @@ _SPFL = {
     "SPFL paper: fine-tuning is Table 8's alone": {"fine_steps": 0},
     "released evaluator": {"fine_lr": 0.001},
 }
-_PGFED = {"authors' code": {"mu": 0.1, "lam": 0.01, "coefficients": "client"}, "PGFed has no momentum": {"beta": 0.0}}
-_FLOCO = {
+_PGFED: Sources = {
+    "authors' code": {"mu": 0.1, "lam": 0.01, "coefficients": "client"},
+    "PGFed has no momentum": {"beta": 0.0},
+}
+_FLOCO: Sources = {
     "authors' code": {"endpoints": 10, "tau": 10, "rho": 0.1, "lam": 1.0},
     "Grinwald et al. 2024: Floco+ alone has own copies": {"personal_epochs": 0},
 }
-_FINE_TUNING = {"Oh et al. 2022 [5 epochs]": {"fine_tune_epochs": 5}}
+_FINE_TUNING: Sources = {"Oh et al. 2022 [5 epochs]": {"fine_tune_epochs": 5}}
 
 DEFAULTS: dict[str, Sources] = {
     "apfl": {"PGFed's code": {"alpha": 0.5}, "Deng et al. 2020": {"adaptive": True}},
@@ -312,7 +315,7 @@ DEFAULTS: dict[str, Sources] = {
         "authors' example": {"nu": 2.0, "mu": 0.01},
     },
 }
-_LIARS = {"ours (card)": {"share": 0.2}}
+_LIARS: Sources = {"ours (card)": {"share": 0.2}}
 RULES: dict[str, Sources] = {
     "bulyan": _LIARS,
     "centered_clip": {"ours (card)": {"tau": 10.0}, "Karimireddy et al. 2021 [1]": {"iterations": 1}},
