@@ -59,12 +59,11 @@ def test_a_stopped_cell_ends_with_the_same_bytes(cell: Cell, tmp_path: Path, met
     assert not (tmp_path / "parts" / "checkpoint").exists()
 
 
-@pytest.mark.parametrize(("method", "other", "recorded"), [
-    pytest.param("fedprox", {}, False, marks=pytest.mark.long),
-    ("fedprox", {"mu": 0.2}, False),  # a loss receives it as a tensor
-    pytest.param("apfl", {"adaptive": False}, True, marks=pytest.mark.long),
-])  # fmt: skip
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("method", "other", "recorded"),
+    [("fedprox", {"mu": 0.2}, False), ("apfl", {"adaptive": False}, True)],  # a loss receives `mu` as a tensor
+)
 def test_a_later_cell_of_the_process_records_no_step_again(
     method: str, other: dict[str, Any], recorded: bool, cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

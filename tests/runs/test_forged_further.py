@@ -144,25 +144,24 @@ def test_scores_enter_the_test_of_shifts(twice: Twice) -> None:
     assert apart["pm accuracy (local, equal)"] == 0
 
 
-def test_added_rows_of_another_round_are_no_forgery_where_training_rounds_otherwise(twice: Twice) -> None:
-    """Validation scores that are moved may choose another round, whose models are other ones."""
+ROUNDED: dict[str, Callable[[Row], object]] = {
+    # validation scores that are moved may choose another round, whose models are other ones
+    "another round": lambda row: row.update(round="1") if row["split"] != "test" else None,
+    # though none of the cell's own tests is
+    "a sample of another test classified otherwise": lambda row: (
+        row.update(value=repr(float(row["value"]) - 0.02)) if row["quantity"] == "accuracy" else None
+    ),
+}
+
+
+@pytest.mark.parametrize("change", ROUNDED.values(), ids=ROUNDED)
+def test_added_rows_may_be_others_only_where_training_rounds_otherwise(
+    twice: Twice, change: Callable[[Row], object]
+) -> None:
     settings, folder, here = twice
-    change_rows(folder, "evaluated", lambda row: row.update(round="1") if row["split"] != "test" else None)
+    change_rows(folder, "evaluated", change)
     assert compare(view(settings, folder), here).outcome == "wrong"
     drift_losses(folder, 1 + 1e-6)
-    assert compare(view(settings, folder), here).outcome == "near"
-
-
-def test_a_sample_of_another_test_may_be_classified_otherwise(twice: Twice) -> None:
-    """Though none of the cell's own tests is, where losses differ by rounding."""
-    settings, folder, here = twice
-    drift_losses(folder, 1 + 1e-6)
-
-    def lower(row: Row) -> None:
-        if row["quantity"] == "accuracy":
-            row["value"] = repr(float(row["value"]) - 0.02)
-
-    change_rows(folder, "evaluated", lower)
     assert compare(view(settings, folder), here).outcome == "near"
 
 

@@ -259,11 +259,11 @@ def test_a_cell_without_the_tests_that_the_grid_asks_for_is_named(run: Path, ben
 
 
 @pytest.mark.long
-def test_the_report_shows_them(arrays: Path, tmp_path: Path, bench_here: Bench) -> None:
-    """Means by hand from the run's frame, corruptions of a severity together; and the picture. Pages of clients are
-    made for those who ask for them."""
+def test_the_report_shows_them_and_further_scores(arrays: Path, tmp_path: Path, bench_here: Bench) -> None:
+    """Means and deviations over seeds by hand from the run's frames, corruptions of a severity together, and the number
+    of clients without a score; and the picture. Pages of clients are made for those who ask for them."""
     tests = ["global", {"name": "corrupted", "severity": 2, "kinds": ["fog", "contrast"]}]
-    settings = {**SETTINGS, "seeds": [0, 1], "tests": tests}
+    settings = {**SETTINGS, "alphas": [0.05], "seeds": [0, 1], "tests": tests, "metrics": ["auroc"]}
     run = load_run(make_run(tmp_path / "run", arrays, ["fedavg", "ditto"], **settings))
     bench_here("report", run.path)
     assert not (run.path / "report" / "clients").exists()
@@ -280,6 +280,18 @@ def test_the_report_shows_them(arrays: Path, tmp_path: Path, bench_here: Bench) 
                if (figure["metric"], figure["mean"]) == ("pm", "train_size")]  # fmt: skip
         assert lines.loc[(label, "PM own"), "value"] == pytest.approx(100 * np.mean(own), abs=5e-3)
     assert (run.path / "report" / "figures" / "price_of_personalisation.svg").stat().st_size > 1000
+
+    scores = pd.read_csv(run.path / "report" / "tables" / "score_auroc.csv").query("row == 'ditto'")
+    areas = run.scores("auroc").query("selection == 'validation'")
+    for name, of in (("GM", "metric == 'gm' and on == 'global'"), ("PM", "metric == 'pm' and mean == 'train_size'")):
+        chosen = areas.query(of)
+        values = chosen[chosen["label"] == "ditto"]
+        (row,) = scores[scores["column"].str.endswith(name)].itertuples()
+        assert (row.value, row.spread) == pytest.approx((values["value"].mean(), values["value"].std()), abs=5e-5)
+    tested = run.clients.query("metric == 'pm' and split == 'test'").merge(chosen[["cell", "round"]])
+    missing = tested[tested["auroc"].isna()]["label"].value_counts()
+    assert f"{missing['ditto']} of " in row.note
+    assert f"Missing: {missing.sum()} of " in (run.path / "report" / "index.html").read_text(encoding="utf-8")
 
 
 def test_pairs_that_a_test_turns_round_are_named() -> None:

@@ -143,31 +143,6 @@ def test_mlflow_gets_the_scores_that_are_not_missing(tmp_path: Path, arrays: Pat
     assert "reported/pm/local/equal" in reported
 
 
-@pytest.mark.long
-def test_the_report_has_a_table_of_each_score_with_the_number_of_clients_without(
-    tmp_path: Path, arrays: Path, bench_here: Bench
-) -> None:
-    """By hand from the run's frames: mean and standard deviation over seeds, at the reported rounds."""
-    settings = {"metrics": ["auroc"], "rounds": 2, "alphas": [0.05], "seeds": [0, 1]}
-    run = load_run(make_run(tmp_path / "run", arrays, ["ditto"], options=Options(device="cpu"), **settings))
-    bench_here("report", run.path)
-    lines = pd.read_csv(run.path / "report" / "tables" / "score_auroc.csv")
-    figures = run.scores("auroc").query("selection == 'validation'")
-    for name, figure in (
-        ("GM", "metric == 'gm' and on == 'global'"),
-        ("PM", "metric == 'pm' and mean == 'train_size'"),
-    ):
-        values = figures.query(figure)
-        (line,) = lines[lines["column"].str.endswith(name)].itertuples()
-        assert (line.value, line.spread) == pytest.approx((values["value"].mean(), values["value"].std()), abs=5e-5)
-    tested = run.clients.query("metric == 'pm' and split == 'test'").merge(values[["cell", "round"]])
-    missing = int(tested["auroc"].isna().sum())
-    assert missing
-    assert f"{missing} of " in line.note
-    page = (run.path / "report" / "index.html").read_text(encoding="utf-8")
-    assert f"Missing: {missing} of " in page
-
-
 def test_one_cell_is_not_scored_in_two_ways(cell: Cell) -> None:
     with pytest.raises(UserError, match=r"has this cell twice with different `metrics`.*at the top of the grid"):
         plan([cell(label="a"), cell(label="b", metrics=["ece"])], Path("data"), download=False)

@@ -39,10 +39,6 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def garbage(path: Path) -> None:
-    path.write_bytes(b"\x00\xff{")
-
-
 def number(path: Path) -> None:
     path.write_text("3", encoding="utf-8")
 
@@ -64,7 +60,7 @@ def folder(path: Path) -> None:
 
 DAMAGE = [
     Path.unlink,
-    *(pytest.param(damage, marks=pytest.mark.long) for damage in (truncate, garbage, number, nest, linked, folder)),
+    *(pytest.param(damage, marks=pytest.mark.long) for damage in (truncate, number, nest, linked, folder)),
 ]
 
 

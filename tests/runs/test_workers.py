@@ -62,6 +62,7 @@ def test_the_server_can_be_forked(environment: dict[str, str]) -> None:
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
+@pytest.mark.long
 def test_the_server_is_there_before_the_command_imports_torch(
     environment: dict[str, str], grid: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -1,4 +1,5 @@
 import contextlib
+import shutil
 import threading
 import weakref
 from collections.abc import Iterator
@@ -40,13 +41,21 @@ def test_the_two_newest_generations_come_back(tmp_path: Path) -> None:
     assert files == {"server.pt", "state.pt", "state.json", "manifest.json"}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.fixture(scope="module")
+def generations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two generations."""
+    folder = tmp_path_factory.mktemp("generations") / "checkpoint"
+    for version in (1, 2):
+        Writer(folder).save(make(version))
+    return folder
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_damaged_generation_is_passed_over(tmp_path: Path, data: st.DataObject) -> None:
+def test_a_damaged_generation_is_passed_over(generations: Path, tmp_path: Path, data: st.DataObject) -> None:
     folder = tmp_path / "checkpoint"
     checkpoint.remove(folder)
-    Writer(folder).save(make(1))
-    Writer(folder).save(make(2))
+    shutil.copytree(generations, folder)
     path = data.draw(st.sampled_from(sorted((folder / "00000002").iterdir())))
     content = bytearray(path.read_bytes())
     match data.draw(st.sampled_from(["flip", "cut", "gone"])):
