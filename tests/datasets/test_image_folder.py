@@ -204,14 +204,12 @@ def shape(mode: str, level: int) -> Image.Image:
     """A bar of one grey level whose shape is in the alpha channel only."""
     alpha = np.zeros((4, 6), np.uint8)
     alpha[:, 2:4] = 255
-    layers = np.dstack([np.full((4, 6, 3), level, np.uint8), alpha])
-    picture = Image.fromarray(layers)
-    if mode == "P":
-        flat = Image.fromarray((alpha == 0).astype(np.uint8), "L").convert("P")
-        flat.putpalette([level, level, level] * 2)
-        flat.info["transparency"] = 1
-        return flat
-    return picture.convert(mode)
+    if mode != "P":
+        return Image.fromarray(np.dstack([np.full((4, 6, 3), level, np.uint8), alpha])).convert(mode)
+    flat = Image.fromarray((alpha == 0).astype(np.uint8), "L").convert("P")
+    flat.putpalette([level, level, level] * 2)
+    flat.info["transparency"] = 1
+    return flat
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
