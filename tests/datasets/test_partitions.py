@@ -187,6 +187,7 @@ def test_k_classes_per_client_in_equal_buckets() -> None:
         assert np.array_equal(test * 4, train)
         assert len(np.unique(train, axis=0)) == kinds
         assert max(map(max, partition.train)) < TOY.n_train
+        assert len(np.unique(np.concatenate(partition.train))) == train.sum()  # nobody has another's samples
     seven = make(TOY, "classes", clients=7, protocol="paper", options={"k": 4, "test_share": 0})
     assert label_counts(TOY, seven.train).tolist() == [[7] * 4] * 7  # 50 // 7: one sample of each class is not used
 
