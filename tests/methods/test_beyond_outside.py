@@ -12,6 +12,7 @@ from bench.model_call import Forward
 from bench.rng import generator
 from methods import fedcac
 from methods.elastic import elasticity
+from methods.pfedsim import similarities
 from tests.engine.problems import generic, personal, remarks, run, toy, toy_data
 from tests.methods.by_autograd import features
 from tests.methods.reference import LR, PLAIN, SEED, descend, gradient, initial, local_batches, near
@@ -280,3 +281,12 @@ def test_fedrep_trains_a_head_alone_for_new_clients() -> None:
     for x, y in local_batches(SIZES, 7, 1, epochs=4):
         start = start - LR * HEAD * gradient(start, x, y)
     near(adapted.weights, start)
+
+
+def test_pfedsim_takes_equal_heads_and_no_opposite_ones() -> None:
+    """An equal head has a large weight and not all of it; all rows sum to 1."""
+    shares = similarities(torch.tensor([[1.0, 2.0], [2.0, 4.0], [-1.0, -2.0]], dtype=torch.float64))
+    torch.testing.assert_close(shares.sum(1), torch.ones(3, dtype=torch.float64))
+    assert 0.9 < shares[0, 1] < 1
+    assert shares[0, 2] == 0
+    assert shares[2, 2] == 1
