@@ -11,7 +11,7 @@ outcome is looked at, and what holds for one group need not hold for another.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -242,6 +242,9 @@ def mean_gain(
 ) -> CrossedMean:
     """The gain of row values over a candidate's, or over others: the mean over sites that count alike.
 
+    Its interval ends at 100 points, more than which only log loss can gain: a row's part in an area under the curve
+    may be larger.
+
     Args:
         evidence: whose rows they are of.
         values, than: `[held-out rows, seeds]`, and a candidate's name or such values.
@@ -256,7 +259,9 @@ def mean_gain(
     weights = rows.share[here] * (counts[of] if by_rows else 1)
     subject = None if rows.subject is None else rows.subject[here]
     weights = weights / max(weights.sum(), 1e-300)
-    return crossed_mean(values[here] - other[here], level, subject, weights=weights, strata=rows.stratum[here])
+    gain = crossed_mean(values[here] - other[here], level, subject, weights=weights, strata=rows.stratum[here])
+    most = math.inf if evidence.score == "log_loss" else 100.0
+    return replace(gain, low=max(gain.low, -most), high=min(gain.high, most))
 
 
 def answer(gain: CrossedMean, groups: Sequence[CrossedMean], margin: float) -> Answer:

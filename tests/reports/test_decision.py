@@ -14,7 +14,7 @@ from reports.decision.evidence import Baseline, Candidate, Evidence
 from reports.decision.page import Course, as_json
 from reports.decision.scores import SCORES, held_out, row_values
 from reports.decision.sentences import headline, sentences
-from reports.decision.verdict import ConsortiumVerdict, answer, decide
+from reports.decision.verdict import ConsortiumVerdict, answer, decide, mean_gain
 from reports.statistics.crossed import CrossedMean, crossed_mean
 
 SITES = ("north", "south", "tiny")
@@ -319,6 +319,16 @@ def test_what_a_site_has_too_little_of_is_said() -> None:
     values = {name: local if name == "local" else together for name in BASIC}
     verdict = decide(seen(of(values, EQUAL), site, ("noisy", "small")), margin=1.0, level=0.05)
     assert [one.short for one in verdict.sites] == ["seeds", "held-out rows"]
+
+
+def test_an_interval_ends_where_no_score_goes() -> None:
+    """A row may count more than 100 points in an area under the curve, which is at most 1. Log loss has no end."""
+    rows = np.array([[200.0, 0.0], [0.0, 200.0], [-100.0, -100.0]])
+    candidates = of({"local": np.zeros((3, 2)), "ditto": rows}, EQUAL)
+    by_area = replace(seen(candidates, np.zeros(3, np.int64), ("tiny",)), score="auroc")
+    gain = mean_gain(by_area, rows, "local", 0.001, [0])
+    assert (gain.low, gain.high) == (-100, 100)
+    assert mean_gain(replace(by_area, score="log_loss"), rows, "local", 0.001, [0]).high > 100
 
 
 def test_models_that_say_the_same_of_everybody_decide_nothing() -> None:
