@@ -192,7 +192,7 @@ def _nothing_learned(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
     gain = mean_gain(evidence, best.values, evidence.guess, verdict.level, evidence.rows.scored)
     return (
         "No model is shown to score higher than always saying what is most frequent at a site. The best by "
-        f"validation, {plain(best.name)}, scores {points(gain)} more than that."
+        f"validation, {plain(best.name)}, differs from that by {points(gain)}."
     )
 
 
