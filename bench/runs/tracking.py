@@ -255,12 +255,12 @@ class Mirror:
         ids_before, self._running = self._running, {id for id, cell in cells.items() if cell.status.state == "running"}
         skipped_ids = self._running - ids_before if skip_new else set()
         inside.make_folder(self._run, self._locked)
-        for cell in cells.values():
-            if self._seen.get(cell.id) != cell.status and cell.id not in skipped_ids:
-                with store.locked(self._locked, wait=True):  # two mirrors at once would make two MLflow runs of a cell
-                    self._write(view.info, cell)
-                self._seen[cell.id] = cell.status
-                after_cell()
+        changed = [c for c in cells.values() if self._seen.get(c.id) != c.status and c.id not in skipped_ids]
+        for cell in sorted(changed, key=lambda cell: _times(cell)[0] or math.inf):  # a parent starts with the first
+            with store.locked(self._locked, wait=True):  # two mirrors at once would make two MLflow runs of a cell
+                self._write(view.info, cell)
+            self._seen[cell.id] = cell.status
+            after_cell()
         return len(cells)
 
     def _write(self, info: dict[str, Any], cell: "CellView") -> None:
@@ -273,9 +273,7 @@ class Mirror:
         if run and not _continues(run, cell, points, reported):
             self._client.delete_run(run.info.run_id)
             run = None
-        timing = store.read_timing(cell.folder)
-        end = _milliseconds(timing["written"]) if "written" in timing else None
-        start = end and end - round(1000 * timing["seconds"])  # as if it had run in one go: MLflow shows how long
+        start, end = _times(cell)
         run = run or self._client.create_run(experiment, start, key, cell.name)
         id, tags = run.info.run_id, {**key, **_tags(info, cell, points, reported, run.data.tags)}
         tags["mlflow.parentRunId"] = parent = self._parent(experiment, cell, info, start)
@@ -295,8 +293,9 @@ class Mirror:
             for file in (cell.folder / name for name in ARTIFACTS):
                 if file.exists():
                     self._client.log_artifact(id, str(file))
-            for ended, state in ((id, _ENDED[cell.status.state]), (parent, "FINISHED")):
-                self._client.set_terminated(ended, state, end)
+            self._client.set_terminated(id, _ENDED[cell.status.state], end)
+            last = max(end or 0, self._client.get_run(parent).info.end_time or 0)
+            self._client.set_terminated(parent, "FINISHED", last or None)
         self._log(id, "tags", [RunTag(name, value) for name, value in tags.items()])  # last: all the rest is there
 
     def _log(self, run: str, kind: str, items: Sequence[Any]) -> None:
@@ -438,8 +437,13 @@ def _tags(
     return {name: value for name, value in tags.items() if value or name in last_tags}
 
 
-def _milliseconds(time: str) -> int:
-    return round(1000 * datetime.fromisoformat(time).timestamp())
+def _times(cell: "CellView") -> tuple[int | None, int | None]:
+    """Start and end of a cell in milliseconds, as if it had run in one go: MLflow shows how long."""
+    timing = store.read_timing(cell.folder)
+    if "written" not in timing:
+        return None, None
+    end = round(1000 * datetime.fromisoformat(timing["written"]).timestamp())
+    return end - round(1000 * timing["seconds"]), end
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

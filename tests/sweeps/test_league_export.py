@@ -56,9 +56,7 @@ def test_an_exported_folder_verifies_alone(bench: Bench, mine: Path, tmp_path: P
     (league / "export" / "mine").rename(elsewhere)
 
     (tmp_path / "pull.py").write_text("def proximal(values, center):\n    return 0\n", encoding="utf-8")
-    assert "the method's code, the data or the settings are not those it was run with" in bench(
-        tmp_path, *export, code=2
-    )
+    assert "the method's code, the data or the settings are not those it was run with" in bench(*export, code=2)
     mine.unlink()
 
     readme = (elsewhere / "README.md").read_text(encoding="utf-8")

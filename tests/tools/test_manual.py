@@ -56,7 +56,8 @@ def test_a_missing_file_and_a_missing_test_are_seen() -> None:
 
 def test_a_page_of_the_site_has_what_a_command_prints() -> None:
     shown = on_page_markdown("Models:\n\n<!-- bench models -->\n")
-    assert shown.startswith("Models:\n\n```text\nchar_lstm ")
+    assert shown.startswith("Models:\n\n```text\n")
+    assert "\nchar_lstm " in shown
     helped = on_page_markdown("<!-- bench COMMAND --help -->")
     assert "Usage: bench league run " in helped
     assert "--checkpoint-seconds" in helped
