@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bench.channel.operation import Update
 from bench.rng import generator
 from tests.channel.operations import NUMBERS, operation, send
 
@@ -78,6 +79,12 @@ def test_quantising_is_unbiased() -> None:
     drawn = torch.stack([send("quantise", values, draw=draw, bits=2)[0].values for draw in range(4000)])
     assert (drawn[0] - values).abs().max() > 0.5
     assert ((drawn.mean(0) - values).abs() <= 4 * drawn.std(0) / 4000**0.5).all()
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.float32, 32), (torch.float16, 16)])
+def test_as_many_bits_as_there_are_change_nothing(dtype: torch.dtype, bits: int) -> None:
+    update = Update.of(NUMBERS.to(dtype))
+    assert operation("quantise", bits=bits).send(update, {}, generator("test"))[0] is update
 
 
 def test_many_bits_change_hardly_anything() -> None:

@@ -1,6 +1,7 @@
 """Methods that break one promise each, for the conformance suite to find."""
 
 import functools
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -56,6 +57,12 @@ class _Noisy(Sound):
     def noise(self, like: Tensor) -> Tensor:
         """Drawn where it must not be."""
         raise NotImplementedError
+
+
+@METHODS.register("broken_numpy_noise")
+class NumpyNoise(_Noisy):
+    def noise(self, like: Tensor) -> Tensor:
+        return torch.from_numpy(np.random.randn(len(like)))
 
 
 @METHODS.register("broken_entropy")
@@ -221,6 +228,18 @@ class ReadsClient(Sound):
         client.state["last"] = yield from super().client_round(client, down)
 
 
+@METHODS.register("broken_writes_client")
+class WritesClient(Sound):
+    """The server writes into what a client keeps."""
+
+    def broadcast(self, server: Server, client: Client) -> State:
+        client.state["model"] = server.state["model"]
+        return {}
+
+    def client_round(self, client: Client, down: State) -> Program:
+        return (yield from super().client_round(client, {"model": client.state["model"]}))
+
+
 @METHODS.register("broken_array")
 class Array(Sound):
     """Arrays are not counted."""
@@ -249,6 +268,21 @@ class Numbers(Sound):
 
     def init_client(self, server: Server, client: Client) -> None:
         client.state["like"] = server.initial_model()
+
+
+@METHODS.register("broken_text")
+class Text(Sound):
+    """Texts are not counted either."""
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        yield Upload({"model": json.dumps(trained["w"].weights.tolist())})
+
+    def aggregate(self, server: Server, messages: list[Message]) -> None:
+        w = server.state["model"]
+        sent = [w.with_weights(w.weights.new_tensor(json.loads(m["model"]))) for m in messages]
+        read = [replace(m, values={"model": model}) for m, model in zip(messages, sent, strict=True)]
+        server.state["model"] = mean(read, "model")
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------

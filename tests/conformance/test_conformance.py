@@ -28,6 +28,7 @@ Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 HERE = Path(__file__).parent
 
 BROKEN = {
+    "numpy_noise": {"deterministic"},
     "entropy": {"deterministic"},
     "seeding": {"deterministic"},
     "odd_rounds": {"survives a checkpoint"},
@@ -41,8 +42,10 @@ BROKEN = {
     "outbox": {"messages say all"},
     "module_inbox": {"messages say all"},
     "reads_client": {"messages say all"},
+    "writes_client": {"messages say all"},
     "array": {"ledger adds up"},
     "numbers": {"ledger adds up"},
+    "text": {"ledger adds up"},
     "weights": {"weights sum to 1"},
     "closure": {"losses hold no tensor"},
     "bound": {"losses hold no tensor"},

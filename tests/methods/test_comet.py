@@ -10,6 +10,8 @@ import torch
 
 from bench.federation.setup import architectures
 from bench.method import Feed
+from bench.models.factory import build
+from bench.params import Spec
 from bench.settings import Settings
 from methods.comet import centroids
 from reports.published.comparison import published_table
@@ -101,16 +103,19 @@ def test_the_draw_by_size_is_resolved_in_a_federation() -> None:
         assert again.server.architecture(i) == expected[i]
 
 
-def printed_cost(selected: int, c: int) -> float:
+def printed_cost(method: str, selected: int, **axes: int) -> float:
     """In the paper's Table III."""
-    wanted = {"C": selected / 100, "c": c}
-    rows = [row for row in published_table("comet_t3").rows if (row.method, row.metric) == ("comet", "comcost")]
+    wanted = {"C": selected / 100, **axes}
+    rows = [row for row in published_table("comet_t3").rows if (row.method, row.metric) == (method, "comcost")]
     (cost,) = [row.mean for row in rows if wanted.items() <= row.axes.items()]
     assert cost is not None
     return cost
 
 
-@pytest.mark.parametrize(("selected", "c"), [(10, 2), (15, 4)])
+@pytest.mark.parametrize(
+    ("selected", "c"),
+    [(10, 2), (15, 4), *(pytest.param(*pair, marks=pytest.mark.long) for pair in ((10, 1), (10, 3), (10, 4), (15, 1)))],
+)
 def test_the_ledger_gives_the_paper_s_communication_cost(selected: int, c: int) -> None:
     """T (m + c) L scalars; the exchange before the first round, which the paper does not count, is m L more.
 
@@ -126,8 +131,15 @@ def test_the_ledger_gives_the_paper_s_communication_cost(selected: int, c: int) 
     first, second = ((row["up"] + row["down_distinct"]) // 4 for row in federation.ledger)
     assert second == (selected + c) * size
     assert first == (selected + 1) * size + selected * size
-    assert float(f"{rounds * second:.1e}") == printed_cost(selected, c)
-    assert float(f"{first + (rounds - 1) * second:.1e}") == printed_cost(selected, c)
+    assert float(f"{rounds * second:.1e}") == printed_cost("comet", selected, c=c)
+    assert float(f"{first + (rounds - 1) * second:.1e}") == printed_cost("comet", selected, c=c)
+
+
+@pytest.mark.parametrize("selected", [10, 15])
+def test_the_paper_s_cost_of_fedavg_is_that_of_our_vgg11(selected: int) -> None:
+    """T (m + 1) P scalars, buffers apart."""
+    size = Spec.of("vgg11", build("vgg11", (3, 32, 32), 10)).d
+    assert float(f"{200 * (selected + 1) * size:.2e}") == printed_cost("fedavg", selected)
 
 
 def test_clusters_do_not_depend_on_the_order() -> None:

@@ -78,3 +78,14 @@ def test_no_more_is_lost_than_the_energy_allows(seed: int, energy: float) -> Non
     lost = (restored(old, update).weights - new.weights).square().sum()
     assert lost <= (1 - energy) * (new.weights - old.weights).square().sum() + 1e-20
     assert sum(f.numel() for factors in update for f in factors) <= old.spec.d
+
+
+def test_students_follow_the_server_and_teachers_may_be_of_any_architecture() -> None:
+    """All clients take part, whatever the participation; a copy goes from the server's model of the round before."""
+    federation = toy("fedkd", client_models=["test_norm", "test_linear"], participation=0.5)
+    run(federation, 2)
+    before = federation.server.state["model"].weights
+    run(federation, 1)
+    for i in federation.clients.ids:
+        torch.testing.assert_close(federation.clients[i].state["student"].weights, before, rtol=1e-12, atol=1e-14)
+    assert len({w.spec.arch for w in federation.evaluator.personal(3).values()}) == 2

@@ -252,6 +252,7 @@ def test_not_the_same(row: Row) -> None:
     ("method", "hp", "says"),
     [
         ("fedasync_mix", {"alpha": 0.0}, "current generic model"),
+        ("fedfomo", {"models": 0}, "Local"),
         ("hypcluster", {"c": 1}, "FedAvg"),
         ("ktpfl", {"eta3": 0.0}, "equal"),
         ("perfedavg", {"alpha": 0.0}, "FedAvg"),

@@ -194,20 +194,35 @@ def test_a_site_waits_until_the_request_is_a_message(
     assert received == [BODY]
 
 
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count what a process reads")
-def test_who_waits_for_an_answer_reads_a_file_once(tmp_path: Path) -> None:
-    def bytes_read() -> int:
-        lines = Path("/proc/self/io").read_text(encoding="utf-8").splitlines()
-        return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+def bytes_read() -> int:
+    lines = Path("/proc/self/io").read_text(encoding="utf-8").splitlines()
+    return int(next(line for line in lines if line.startswith("rchar")).split()[1])
 
-    hub, size = MailboxHub(tmp_path, 0.5), 10**7
-    folder_of(tmp_path, 0).mkdir()
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count what a process reads")
+def test_who_waits_reads_a_file_once(tmp_path: Path) -> None:
+    """At either end; a file that is written anew is read again, also with the same content."""
+    hub, link, size = MailboxHub(tmp_path, 0.5), MailboxLink(tmp_path, 0), 10**7
     (folder_of(tmp_path, 0) / "answer").write_bytes(b"x" * size)  # of an earlier round
     before = bytes_read()
     absent = hub.ask({0: b"y" * size})[0]
     assert isinstance(absent, Absent)
     assert absent.reason == "no answer in 0.5 seconds"
     assert bytes_read() - before < 2 * size
+    assert link.receive() == b"y" * size
+    before, received = bytes_read(), list[bytes]()
+    waits = threading.Thread(target=lambda: received.append(link.receive()))
+    waits.start()
+    time.sleep(0.5)
+    (folder_of(tmp_path, 0) / "request.new").write_bytes(b"y" * size)
+    os.replace(folder_of(tmp_path, 0) / "request.new", folder_of(tmp_path, 0) / "request")
+    time.sleep(0.5)
+    assert bytes_read() - before < 2 * size
+    assert received == []  # it was answered
+    hub.ask({0: BODY})
+    waits.join(60)
+    assert received == [BODY]
 
 
 # -- a server against its sites ----------------------------------------------------------------------------------------
