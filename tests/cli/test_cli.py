@@ -130,6 +130,11 @@ def test_a_missing_or_misspelt_file_is_answered_with_those_that_are_there(
     assert says in error
 
 
+def test_an_option_counts_once(bench_here: Bench, grid: Grid) -> None:
+    done = bench_here("run", "--grid", grid(methods=["fedavg"]), "--jobs", "2", "--jobs", "3", code=2)
+    assert "--jobs is given 2 times, and only one can count" in done.stderr
+
+
 def test_settings_without_a_point_are_said_beforehand(bench_here: Bench, grid: Grid) -> None:
     common = ("run", "--grid", grid(methods=["fedavg"], seeds=[0, 1]), "--out", "run", "--dry-run", "--device", "cpu")
     said = "a round has no local steps but those that the method counts itself\n"

@@ -130,3 +130,9 @@ UPLOAD = 'yield Upload({"model": trained["w"]})'
 def test_says_what_is_wrong_and_what_to_write(change: tuple[str, str], says: str, tmp_path: Path) -> None:
     file = written(tmp_path, change)
     assert says.replace("FILE", file.name) in said_of(file)
+
+
+def test_a_round_that_is_no_program(tmp_path: Path) -> None:
+    file = written(tmp_path, ("trained = yield Train(", "trained = (lambda *a, **k: down)("), ("yield Upload", "print"))
+    file.write_text(file.read_text().replace('print({"model": trained["w"]})', "").replace('trained["w"]', "None"))
+    assert "a round gave NoneType, not a program: it has to `yield` at least one request" in said_of(file)

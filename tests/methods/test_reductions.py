@@ -251,12 +251,17 @@ def test_not_the_same(row: Row) -> None:
 @pytest.mark.parametrize(
     ("method", "hp", "says"),
     [
+        ("dsfl", {"distil_epochs": 0}, "those of Local"),
+        ("fedasync", {"alpha": 0.0}, "never moves"),
         ("fedasync_mix", {"alpha": 0.0}, "current generic model"),
+        ("fedcac", {"beta": 0.0, "tau": 1.0}, "those of Local"),
         ("fedfomo", {"models": 0}, "Local"),
+        ("fedmd", {"digest_epochs": 0}, "Local"),
         ("hypcluster", {"c": 1}, "FedAvg"),
         ("ktpfl", {"eta3": 0.0}, "equal"),
         ("perfedavg", {"alpha": 0.0}, "FedAvg"),
         ("perfedavg_async", {"beta": 0.0}, "FedAvg"),
+        ("pfedfda", {"beta": 0.0}, "stay what they were"),
         ("pfedme", {"beta": 0.0}, "generic model"),
         ("pfedme", {"lam": 0.0}, "generic model"),
     ],
