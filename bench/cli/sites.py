@@ -55,11 +55,11 @@ def export(
         from bench.sites.export import export as write
         from bench.sites.job import Limits
 
-        rehearsal = write(settings, data_root, out, Limits(n_train=max_samples, update=max_update))
+        messages = write(settings, data_root, out, Limits(n_train=max_samples, update=max_update))
     if flare:
         importlib.import_module("bench.sites.flare").write_job(out, out / "flare", patience)
     print(f"{out}: {settings.name}, {settings.clients} sites, {settings.rounds} rounds. Fill in {out / LOADER}.\n")
-    _print_messages(rehearsal.messages)
+    _print_messages(messages)
 
 
 @app.command()
@@ -77,8 +77,7 @@ def serve(
     """Run a job's server over mailboxes. The same command goes on where it was stopped."""
     _optional()
     load_plugins(plugin)
-    from bench.sites.export import JOB
-    from bench.sites.job import SiteJob
+    from bench.sites.job import JOB, SiteJob
     from bench.sites.mailbox import MailboxHub
     from bench.sites.server import SitesServer
 
@@ -106,15 +105,17 @@ def join(
     """Run one site of a job. The same command goes on."""
     _optional()
     load_plugins(plugin)
-    from bench.sites.export import JOB, LOADER, load_samples
-    from bench.sites.job import SiteJob
+    from bench.sites.export import LOADER, load_samples
+    from bench.sites.job import JOB, SiteJob
     from bench.sites.mailbox import MailboxLink
     from bench.sites.site import SiteClient
 
     loaded = SiteJob.load(job / JOB)
     loaded.check_site(site)
     samples = load_samples(data or job / LOADER, folder, site)
-    SiteClient(loaded, site, samples, folder).serve(MailboxLink(box, site, loaded.limit("down")))
+    client, link = SiteClient(loaded, site, samples, folder), MailboxLink(box, site, loaded.limit("down"))
+    while not client.finished:
+        link.send(client.answer(link.receive()))
 
 
 @app.command()
@@ -135,7 +136,8 @@ def check(
     from bench.sites.export import export as write
     from bench.sites.export import write_samples
     from bench.sites.job import SiteJob
-    from bench.sites.loopback import differences, folders, run_processes, simulate
+    from bench.sites.mailbox import run_processes
+    from bench.sites.rehearsal import differences, folders, simulate
 
     with tempfile.TemporaryDirectory() as scratch:
         work = (check_output_folder(out, empty=True) if out else Path(scratch)).resolve()
@@ -146,25 +148,9 @@ def check(
         else:
             run_processes(work / "job", work, patience)
         different = differences(simulate(settings, data_root), work)
-        _print_traffic(work)
     if different:
         raise UserError(f"{settings.name}: not the bytes of the simulated cell: {', '.join(different)}")
     print(f"{settings.name}: models and ledger of {settings.clients} sites are the simulated cell's, byte by byte")
-
-
-def _print_traffic(work: Path) -> None:
-    import json
-
-    from bench.sites.server import SERVER, TRAVELLED
-    from bench.store.documents import read_json
-
-    rows = [json.loads(line) for line in (work / SERVER / TRAVELLED).read_text(encoding="utf-8").splitlines()]
-    ledger = read_json(work / SERVER / "ledger.json")["ledger"]
-    for direction, column in (("up", "up"), ("down", "down_receivers")):
-        of = [row for row in rows if row["direction"] == direction]
-        tensors, whole = sum(sum(row["tensors"].values()) for row in of), sum(row["whole"] for row in of)
-        counted = sum(row[column] + row[f"{column}_buffers"] for row in ledger)
-        print(f"{direction}: {len(of)} messages, tensors {tensors} bytes (ledger {counted}), all in all {whole} bytes")
 
 
 def _print_messages(messages: list["Travelled"]) -> None:

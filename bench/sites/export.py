@@ -11,12 +11,13 @@ from bench.data import Array
 from bench.errors import UserError, in_words, refusing_exits
 from bench.places import check_output_folder
 from bench.settings import Settings
-from bench.sites.job import DataFacts, Limits, SiteJob, SiteSamples, check_settings, simulated
-from bench.sites.rehearsal import Rehearsed, rehearse
+from bench.sites.job import JOB, DataFacts, Limits, SiteJob, SiteSamples, check_settings, simulated
+from bench.sites.rehearsal import rehearse
+from bench.sites.server import Travelled
 from bench.store import inside
 
-JOB, LOADER, SAMPLES = "job.json", "data.py", "samples.npz"
-"""Files of a job's folder; and of a site's folder, which `data.py` reads unless it says otherwise."""
+LOADER, SAMPLES = "data.py", "samples.npz"
+"""A file of a job's folder; and of a site's folder, which `data.py` reads unless it says otherwise."""
 
 _LOADER = '''"""The samples of a site: the one thing to fill in."""
 
@@ -41,8 +42,11 @@ def load(folder: Path, site: int) -> dict[str, np.ndarray]:
 '''
 
 
-def export(settings: Settings, data_root: Path, out: Path, limits: Limits | None = None) -> Rehearsed:
+def export(settings: Settings, data_root: Path, out: Path, limits: Limits | None = None) -> list[Travelled]:
     """Write the job of a cell: `job.json`, and `data.py`, which loads a site's samples.
+
+    Returns:
+        The messages of a round, as its rehearsal has seen them.
 
     Raises:
         UserError: the cell cannot run at sites; its data are missing; or the folder is not empty.
@@ -52,26 +56,21 @@ def export(settings: Settings, data_root: Path, out: Path, limits: Limits | None
     dataset, _ = simulated(settings, data_root)
     first = SiteJob(settings=settings, data=DataFacts.of(dataset), lanes=0, limits=limits or Limits())
     lanes = first.of_server(dict.fromkeys(first.sites, 1)).engine.lanes
-    job = first.model_copy(update={"lanes": lanes})
-    rehearsal = rehearse(job)
-    job = job.model_copy(update={"forms": rehearsal.forms})
+    forms, messages = rehearse(first.model_copy(update={"lanes": lanes}))
+    job = first.model_copy(update={"lanes": lanes, "forms": forms})
     inside.make_folder(out, out)
     job.save(out / JOB)
     inside.replace(out / LOADER, _loader(job).encode())
-    return rehearsal
+    return messages
 
 
 def _loader(job: SiteJob) -> str:
     facts = job.data
-    normalisation = (
-        "They are tokens."
-        if facts.vocabulary
-        else (
-            "They are normalised by the site's own mean and standard deviation."
-            if job.settings.normalise == "per_client"
-            else "They are normalised by the mean and standard deviation that the job names."
-        )
-    )
+    if facts.vocabulary:
+        normalisation = "They are tokens."
+    else:
+        which = "the site's own mean" if job.settings.normalise == "per_client" else "the job's mean"
+        normalisation = f"They are normalised by {which} and standard deviation."
     return _LOADER.format(
         x=f"{facts.dtype} [n, {', '.join(map(str, facts.shape))}]", last=facts.num_classes - 1,
         normalisation=normalisation, samples=SAMPLES, meaning="".join(f"\n        {line}" for line in _meaning(facts)),
@@ -83,22 +82,15 @@ def _meaning(facts: DataFacts) -> list[str]:
 
     Names are quoted as in JSON, without what would end a docstring.
     """
-    lines, columns, classes = (
-        [],
-        *(
-            [f"    {i}: {json.dumps(name, ensure_ascii=False)}" for i, name in enumerate(names)]
-            for names in (facts.features, facts.classes)
-        ),
-    )
-    if columns:
-        lines += ["Columns of `x`:", *columns]
+    lines = []
+    for title, names in (("Columns of `x`:", facts.features), ("Class numbers in `y`:", facts.classes)):
+        if names:
+            lines += [title, *(f"    {i}: {json.dumps(name, ensure_ascii=False)}" for i, name in enumerate(names))]
     if facts.table is not None:
         lines += [
             "`datasets.new_rows.samples(file, table)` makes such an `x` of a file's rows, by names of columns;",
             "`table` is `bench.sites.job.SiteJob.load(path).data.table` of the job's file.",
         ]
-    if classes:
-        lines += ["Class numbers in `y`:", *classes]
     return lines
 
 

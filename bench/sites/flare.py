@@ -20,15 +20,14 @@ from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
-from nvflare.apis.shareable import ReturnCode, Shareable, make_reply
+from nvflare.apis.shareable import ReturnCode, Shareable
 from nvflare.apis.signal import Signal
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 from bench.errors import UserError
-from bench.sites.export import JOB, LOADER, load_samples
-from bench.sites.job import SiteJob
-from bench.sites.loopback import folders
-from bench.sites.rehearsal import Threaded
+from bench.sites.export import LOADER, load_samples
+from bench.sites.job import JOB, SiteJob
+from bench.sites.rehearsal import folders
 from bench.sites.server import SERVER, Absent, SitesServer
 from bench.sites.site import SiteClient
 
@@ -46,7 +45,7 @@ class SiteExecutor(Executor):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._site: Threaded | None = None
+        self._site: SiteClient | None = None
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Answer a message; the first one loads the samples."""
@@ -54,15 +53,9 @@ class SiteExecutor(Executor):  # type: ignore[misc]
             config, local = _places(fl_ctx)
             job = SiteJob.load(config / JOB)
             number = [name_of(i) for i in job.sites].index(fl_ctx.get_identity_name())
-            self._site = Threaded(
-                SiteClient(job, number, load_samples(local / LOADER, local / FOLDER, number), local / FOLDER)
-            )
-        answer = self._site.ask(shareable[BODY])
-        if isinstance(answer, Absent):
-            self.log_error(fl_ctx, answer.reason)
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+            self._site = SiteClient(job, number, load_samples(local / LOADER, local / FOLDER, number), local / FOLDER)
         reply = Shareable()
-        reply[BODY] = answer
+        reply[BODY] = self._site.answer(shareable[BODY])
         return reply
 
 

@@ -5,6 +5,7 @@ A message of another form is refused, in both directions.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -70,8 +71,8 @@ class Forms(BaseModel):
             low, high = self.counts.get(name, (number, number))
             self.counts[name] = min(low, number), max(high, number)
         self.passes = max(self.passes, math.ceil(max(done.steps, done.samples) / n_train))
-        if done.weights:
-            self.weights = (min(done.weights + list(self.weights or ())), max(done.weights + list(self.weights or ())))
+        if weights := [*done.weights, *(self.weights or ())]:
+            self.weights = min(weights), max(weights)
 
     def scaled(self, work: int, clients: int) -> "Forms":
         """Facts of the job: it trains `work` times as long as its rehearsal, with `clients` times as many sites."""
@@ -204,20 +205,12 @@ def _form(value: Any, clients: int | None = None) -> list[Any]:
             shape = [None if size == clients else size for size in value.shape]
             return ["tensor", str(value.dtype).removeprefix("torch."), shape]
         case list() | tuple():
-            return ["list", _all(value, clients)]
+            return ["list", reduce(_merged, (_form(child, clients) for child in value), None)]
         case Mapping():
-            return ["dict", _all(list(value.values()), clients)]
+            return ["dict", reduce(_merged, (_form(child, clients) for child in value.values()), None)]
         case bool() | None | str():
             return [type(value).__name__]
     return ["number"]
-
-
-def _all(values: Sequence[Any], clients: int | None) -> list[Any] | None:
-    """The form of all elements; None if there is none."""
-    form: list[Any] | None = None
-    for value in values:
-        form = _merged(form, _form(value, clients))
-    return form
 
 
 def _merged(first: list[Any] | None, other: list[Any] | None) -> Any:

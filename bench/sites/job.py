@@ -26,6 +26,9 @@ from bench.sites.forms import Forms
 from bench.sites.messages import PROTOCOL, Identity
 from bench.store import inside
 
+JOB = "job.json"
+"""File of a job's folder."""
+
 SiteSamples = Mapping[str, Array]
 """A site's samples, as the cell's data set has them: `x`, `y` of training, perhaps `x_validation`, `y_validation`."""
 
@@ -67,20 +70,8 @@ class DataFacts(BaseModel):
     @classmethod
     def of(cls, dataset: Dataset) -> "DataFacts":
         """The facts of a data set."""
-        return cls(
-            name=dataset.name,
-            shape=tuple(dataset.x.shape[1:]),
-            dtype=str(dataset.x.dtype),
-            num_classes=dataset.num_classes,
-            mean=dataset.mean,
-            std=dataset.std,
-            vocabulary=dataset.vocabulary,
-            padding=dataset.padding,
-            indicators=dataset.indicators,
-            classes=dataset.classes,
-            features=dataset.features,
-            table=None if dataset.table is None else dict(dataset.table),
-        )
+        same = {name: getattr(dataset, name) for name in cls.model_fields if name not in ("shape", "dtype")}
+        return cls(shape=tuple(dataset.x.shape[1:]), dtype=str(dataset.x.dtype), **same)
 
     def dataset(self, x: Array, y: Array) -> Dataset:
         """A data set of samples that are all in its training part.
@@ -104,11 +95,9 @@ class DataFacts(BaseModel):
                     f"column {channel} of `x`, {name}, should be 0 or 1, and is not: the columns are, in this order, "
                     f"{', '.join(self.features) or 'those of the job'}"
                 )
-        return Dataset(
-            self.name, x, y.astype(np.int64) if y.dtype.kind in "iu" else y, len(x), self.num_classes, self.mean,
-            self.std, "", self.classes, vocabulary=self.vocabulary, padding=self.padding,
-            indicators=self.indicators, features=self.features, table=self.table,
-        )  # fmt: skip
+        y = y.astype(np.int64) if y.dtype.kind in "iu" else y
+        same = {name: value for name, value in self if name not in ("shape", "dtype")}
+        return Dataset(x=x, y=y, n_train=len(x), checksum="", **same)
 
 
 def samples_digest(samples: SiteSamples) -> str:
@@ -169,11 +158,6 @@ class SiteJob(BaseModel):
         """Type of the numbers of the cell's models."""
         dtype: torch.dtype = getattr(torch, self.settings.dtype)
         return dtype
-
-    @property
-    def facts(self) -> Forms:
-        """The facts about messages, which a job that was exported has."""
-        return self.forms or Forms()
 
     def limit(self, direction: Literal["up", "down"]) -> int | None:
         """Most bytes of a message; None if nothing is known yet."""

@@ -4,20 +4,25 @@ It is a runtime for one machine, for tests, and for sites that can only exchange
 """
 
 import logging
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench.child_processes import safe_path
 from bench.errors import UserError
+from bench.sites.job import JOB, SiteJob
 from bench.sites.messages import digest
-from bench.sites.server import Absent
+from bench.sites.rehearsal import folders
+from bench.sites.server import SERVER, Absent
 from bench.store import inside
 
 log = logging.getLogger(__name__)
 
 _REQUEST, _ANSWER = "request", "answer"
-PAUSES = 0.01, 0.25
-"""Shortest and longest time in seconds between two looks: who waits for long looks less often."""
+_PAUSE = 0.05  # seconds between two looks
 
 
 def folder_of(box: Path, site: int) -> Path:
@@ -82,7 +87,7 @@ class MailboxHub:
             except (UserError, OSError) as error:
                 answers[i] = Absent(str(error))
         end = time.monotonic() + self._patience
-        for pause in _pauses():
+        while True:
             for i in requests.keys() - answers.keys():
                 try:
                     name, _, body = (letters[i].new() or b"").partition(b"\n")
@@ -93,7 +98,7 @@ class MailboxHub:
                         answers[i] = body
             if len(answers) == len(requests) or time.monotonic() > end:
                 break
-            time.sleep(pause)
+            time.sleep(_PAUSE)
         return {i: answers.get(i, Absent(f"no answer in {self._patience:g} seconds")) for i in requests}
 
 
@@ -113,7 +118,7 @@ class MailboxLink:
     def receive(self) -> bytes:
         """Wait for a request. The first is one that an earlier process may have answered: it may be the job's last."""
         problem = ""
-        for pause in _pauses():
+        while True:
             try:
                 body = self._letter.new()
             except (UserError, OSError) as error:
@@ -124,16 +129,46 @@ class MailboxLink:
             if body is not None and (name := digest(body)) != self._last:
                 self._last = name
                 return body
-            time.sleep(pause)
-        raise AssertionError("the pauses have no end")
+            time.sleep(_PAUSE)
 
     def send(self, body: bytes) -> None:
         """Write the answer to the request that came last."""
         inside.replace(self._folder / _ANSWER, self._last.encode() + b"\n" + body)
 
 
-def _pauses() -> Iterator[float]:
-    pause, longest = PAUSES
-    while True:
-        yield pause
-        pause = min(longest, 1.02 * pause)
+def run_processes(jobs: Path, work: Path, patience: float) -> None:
+    """Run a job over mailboxes: a process for the server and one for each site.
+
+    Args:
+        jobs: the job's folder.
+        work: folder with a folder for each site, where its samples are.
+        patience: seconds after which a silent site is left out of a round.
+
+    Raises:
+        UserError: the server has failed.
+    """
+    job = SiteJob.load(jobs / JOB)
+    common = [str(jobs), "--box", str(work / "box")]
+    sites = [
+        _start(["join", *common, "--site", str(i), "--folder", str(folder)], work / f"site-{i}.log")
+        for i, folder in zip(job.sites, folders(work, job), strict=True)
+    ]
+    try:
+        server = _start(
+            ["serve", *common, "--folder", str(work / SERVER), "--patience", f"{patience:g}"], work / "server.log"
+        )
+        if server.wait():
+            last = (work / "server.log").read_text(encoding="utf-8").strip().rpartition("\n")[2]
+            raise UserError(f"the server has failed: {last}")
+        for site in sites:
+            site.wait(patience)
+    finally:
+        for site in sites:
+            site.kill()
+            site.wait()
+
+
+def _start(arguments: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "bench.cli", "sites", *arguments]
+    with log.open("wb") as file:
+        return subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, **safe_path()})

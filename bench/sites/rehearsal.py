@@ -1,16 +1,13 @@
-"""A rehearsal of a job on noise: sites must give the very bytes of a simulation, or the cell is refused.
+"""Jobs beside their simulation: a rehearsal on noise, where sites must give the very bytes, or the cell is refused.
 
 So nobody needs to know which method looks at what: one that needs more than a client's samples and its messages, such
 as the server's state or the sizes of all where a client's model is made, has other bytes, or fails.
 """
 
 import math
-import queue
 import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,78 +15,35 @@ from bench.data import Array, TokenShape, noise
 from bench.errors import UserError
 from bench.federation.federation import Federation
 from bench.rng import generator
+from bench.settings import Executor, Settings
 from bench.sites.forms import Forms
 from bench.sites.job import SiteJob, check_settings
 from bench.sites.messages import read_file, same_bytes
-from bench.sites.server import Absent, SitesServer, Travelled
+from bench.sites.server import SERVER, Absent, SitesServer, Travelled
 from bench.sites.site import MODEL, SiteClient
+from bench.store import inside
+from bench.store.documents import read_json
 
 SIZES = (7, 4, 5)
 """Training samples of the rehearsal's sites: few and unequal."""
 
 
-class Threaded:
-    """A site behind a function, in a thread of its own: its program may wait for a reply in the middle of a round."""
-
-    def __init__(self, site: SiteClient) -> None:
-        self.problem: BaseException | None = None
-        self._requests: queue.Queue[bytes] = queue.Queue()
-        self._answers: queue.Queue[bytes | Absent] = queue.Queue()
-        threading.Thread(target=self._serve, args=(site,), daemon=True).start()
-
-    def _serve(self, site: SiteClient) -> None:
-        try:
-            site.serve(self)
-        except BaseException as error:  # whoever asks hears of it
-            self.problem = error
-            self.send(Absent(f"{type(error).__name__}: {error}"))
-
-    def ask(self, request: bytes) -> bytes | Absent:
-        """The site's answer to a message; that it is absent once it has failed."""
-        if self.problem is not None:
-            return Absent(f"{type(self.problem).__name__}: {self.problem}")
-        self._requests.put(request)
-        return self._answers.get()
-
-    def receive(self) -> bytes:
-        """Wait for the next message."""
-        return self._requests.get()
-
-    def send(self, body: bytes | Absent) -> None:
-        """Answer it."""
-        self._answers.put(body)
-
-
-class Threads:
-    """Sites in threads of this process, which answer one after another."""
+class LocalHub:
+    """Sites of this process, which answer one after another."""
 
     def __init__(self, sites: Mapping[int, SiteClient]) -> None:
-        self._sites = {i: Threaded(site) for i, site in sites.items()}
+        self._sites = sites
 
     def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
         """Ask one site after another; the error of a site that fails is raised here."""
-        answers = {}
-        for i, request in requests.items():
-            answers[i] = self._sites[i].ask(request)
-            if (problem := self._sites[i].problem) is not None:
-                raise problem
-        return answers
+        return {i: self._sites[i].answer(request) for i, request in requests.items()}
 
 
-class Rehearsed(NamedTuple):
-    """Findings of a rehearsal.
-
-    Attributes:
-        forms: what uploads look like.
-        messages: what travelled in the last round; tensors have the sizes of the job's.
-    """
-
-    forms: Forms
-    messages: list[Travelled]
-
-
-def rehearse(job: SiteJob) -> Rehearsed:
+def rehearse(job: SiteJob) -> tuple[Forms, list[Travelled]]:
     """Run a job on noise, simulated and with sites.
+
+    Returns:
+        What the messages look like, and those of the last round; their tensors have the sizes of the job's.
 
     Raises:
         UserError: the cell cannot run at sites; the message says what differs.
@@ -101,9 +55,10 @@ def rehearse(job: SiteJob) -> Rehearsed:
     forms = Forms()
     name = f"{job.settings.method} cannot run at sites"
     with tempfile.TemporaryDirectory() as folder:
-        sites = {i: SiteClient(small, i, samples[i], Path(folder) / f"site-{i}", "debug") for i in small.sites}
+        work = Path(folder)
+        sites = {i: SiteClient(small, i, samples[i], at, "debug") for i, at in enumerate(folders(work, small))}
         try:
-            server = SitesServer(small, Threads(sites), Path(folder) / "server", forms)
+            server = SitesServer(small, LocalHub(sites), work / SERVER, forms)
             server.run()
         except Exception as error:
             cause = error.__cause__ or error
@@ -113,11 +68,14 @@ def rehearse(job: SiteJob) -> Rehearsed:
             raise UserError(f"{name}: {server.rounds.left_out[0]}")
         for _ in range(small.settings.rounds):
             simulation.advance()
-        if different := _difference(simulation, server.federation, Path(folder)):
-            raise UserError(f"{name}: it needs more than a site's samples and messages, as {different} is another")
+        different = differences(simulation, work)
+        if not same_bytes(simulation.server.state, server.federation.server.state):
+            different.append("the server's state")
+        if different:
+            raise UserError(f"{name}: it needs more than a site's samples and messages, as {different[0]} is another")
     changed = [(job.settings.epochs, small.settings.epochs), (job.settings.steps or 1, small.settings.steps or 1)]
-    work = math.prod(math.ceil(whole / part) for whole, part in changed if part)
-    return Rehearsed(forms.scaled(work, math.ceil(len(job.sites) / len(small.sites))), server.rounds.messages)
+    longer = math.prod(math.ceil(whole / part) for whole, part in changed if part)
+    return forms.scaled(longer, math.ceil(len(job.sites) / len(small.sites))), server.rounds.messages
 
 
 def _small(job: SiteJob) -> SiteJob:
@@ -146,27 +104,41 @@ def _noise(job: SiteJob, site: int) -> dict[str, Array]:
 
 
 def _simulation(job: SiteJob, samples: list[dict[str, Array]]) -> Federation:
-    parts = [(s["x"], s["y"], s["x_validation"], s["y_validation"]) for s in samples]
-    x = np.concatenate([array for x, _, held, _ in parts for array in (x, held)])
-    y = np.concatenate([array for _, y, _, held in parts for array in (y, held)])
-    train, validation, start = {}, {}, 0
-    for i, (xs, _, held, _) in enumerate(parts):
-        train[i] = np.arange(start, start + len(xs))
-        validation[i] = np.arange(start + len(xs), start + len(xs) + len(held))
-        start += len(xs) + len(held)
+    x, y = (np.concatenate([s[part] for s in samples for part in (name, f"{name}_validation")]) for name in "xy")
+    ends = np.cumsum([len(s[part]) for s in samples for part in ("x", "x_validation")])
+    parts = np.split(np.arange(len(x)), ends[:-1])
+    train, validation = (dict(enumerate(parts[first::2])) for first in (0, 1))
     return job.half(job.data.dataset(x, y), train, validation, "debug")
 
 
-def _difference(simulation: Federation, server: Federation, folder: Path) -> str:
-    """Name the first thing that is another with sites than in the simulation; empty if nothing is."""
-    if simulation.ledger != server.ledger:
-        return "the count of bytes and seconds"
-    if not same_bytes(simulation.server.state, server.server.state):
-        return "the server's state"
-    if simulation.method.trains == "gm":
-        return ""
-    for i, model in simulation.evaluator.personal(simulation.version).items():
-        saved, _ = read_file((folder / f"site-{i}" / MODEL).read_bytes())
+def folders(work: Path, job: SiteJob) -> list[Path]:
+    """The folders of a job's sites on one machine."""
+    return [work / f"site-{i}" for i in job.sites]
+
+
+def simulate(settings: Settings, data_root: Path, executor: Executor = "auto") -> Federation:
+    """The simulated cell after its last round."""
+    federation = Federation.of(settings, data_root, executor=executor)
+    for _ in range(settings.rounds):
+        federation.advance()
+    return federation
+
+
+def differences(simulation: Federation, work: Path) -> list[str]:
+    """Name the differences between a job's folders and its simulated cell; none if all bytes are the same."""
+    texts, version, method = [], simulation.version, simulation.method
+    if read_json(work / SERVER / "ledger.json")["ledger"] != simulation.ledger:
+        texts.append("the ledger")
+    models = {}
+    generic = simulation.evaluator.generic(version, {}) if method.trains != "pm" else None
+    if generic is not None:
+        models[work / SERVER] = generic
+    personal = simulation.evaluator.personal(version) if method.trains != "gm" else {}
+    for i in simulation.clients.ids:
+        if model := personal.get(i, generic):
+            models[work / f"site-{i}"] = model
+    for folder, model in models.items():
+        saved, _ = read_file(inside.read_bytes(folder / MODEL))
         if not same_bytes(saved, model.tensors()):
-            return "a site's model"
-    return ""
+            texts.append(f"the model of {folder.name}")
+    return texts

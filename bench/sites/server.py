@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -23,9 +23,6 @@ log = logging.getLogger(__name__)
 
 SERVER = "server"
 """Name of the server's folder on one machine."""
-
-TRAVELLED = "messages.jsonl"
-"""File of the server's folder with one line for each message of the rounds that count, as `Travelled`."""
 
 
 class Absent(NamedTuple):
@@ -88,6 +85,7 @@ class SiteRounds:
         self._federation = federation
         self._hub = hub
         self._forms = forms
+        self._facts = job.forms or Forms()
         self._without = without
         self._clients = len(job.sites)
         self._models = {w.weights.numel() for w in map(federation.server.initial_model, federation.clients.ids)}
@@ -148,10 +146,6 @@ class SiteRounds:
         for i, weight in of.items():
             if len(of) > 2 and 2 * weight > (whole := sum(of.values())):
                 log.warning("round %d: site %d has %.1f %% of all weight", version + 1, i, 100 * weight / whole)
-
-    def count(self, ids: Iterable[int], version: int) -> None:
-        """Note that the server's version, which is made now, has counted a round of these sites."""
-        self.after |= dict.fromkeys(ids, version)
 
     def _computed(self, i: int, down: dict[str, Any], events: list[Work | Sent], version: int) -> ComputedRound:
         traffic = self._federation.traffic
@@ -243,7 +237,7 @@ class SiteRounds:
         reader.end()
         counted = events if asked is None else [*events, Sent(asked, waits=True)]
         if self._forms is None:
-            self._job.facts.check_round(counted, known, self._job.limits.update, ended=ended)
+            self._facts.check_round(counted, known, self._job.limits.update, ended=ended)
         elif ended:
             self._forms.learn_round(counted, known)
         assert isinstance(answer, bytes)
@@ -253,7 +247,7 @@ class SiteRounds:
     def _values(self, kind: Literal["upload", "exchange"], values: Any, i: int, sent: list[Any]) -> dict[str, Any]:
         """The values of a site's message, which were sent in answer to `sent`, once they are checked or learned."""
         if self._forms is None:
-            self._job.facts.check(kind, values, sent[0])
+            self._facts.check(kind, values, sent[0])
             check_numbers(values, sent, self._job.limits.update, self._federation.server.sizes[i], self._models)
         else:
             self._forms.learn(kind, values, self._clients)
@@ -341,7 +335,7 @@ class SitesServer:
             self.federation.restore(saved.tensors, saved.rest["federation"])
             self.rounds.after = {int(i): version for i, version in saved.rest["after"].items()}
             self.rounds.left_out = saved.rest["left_out"]
-            self.rounds.messages = self._messages(saved.version)
+            self.rounds.messages = [Travelled(**row) for row in saved.rest.get("messages", ())]
 
     def _sizes(self) -> dict[int, int]:
         """Each site's number of training samples."""
@@ -376,14 +370,6 @@ class SitesServer:
             raise UserError(f"--back: {self._folder} has no checkpoint before its last one")
         inside.remove(self._folder / "checkpoint" / checkpoint.name_of(versions[0]))
 
-    def _messages(self, version: int) -> list[Travelled]:
-        """The messages of a version; those of later rounds, under way as the server stopped, leave the file."""
-        path = self._folder / TRAVELLED
-        rows = [Travelled(**json.loads(line)) for line in inside.read_bytes(path).splitlines()]
-        rows = [row for row in rows if row.round <= version]
-        inside.replace(path, _lines(rows).encode())
-        return [row for row in rows if row.round == version]
-
     def run(self) -> None:
         """Go on to the last round, then let every site have its model."""
         settings = self._job.settings
@@ -412,7 +398,7 @@ class SitesServer:
             if not (size := largest(leaf)) <= bound:  # nor is it NaN
                 text = f"round {round_}: the server's {where} would hold {size:g}, where {bound:g} is the most"
                 raise UserError(f"{text}; nothing is written.{self.rounds.largest()}")
-        self.rounds.count(self.federation.server.selected, self.federation.version)
+        self.rounds.after |= dict.fromkeys(self.federation.server.selected, self.federation.version)
         tensors, plain = self.federation.state()
         rest = {
             "federation": plain,
@@ -420,9 +406,8 @@ class SitesServer:
             "sizes": self.federation.server.sizes,
             "after": self.rounds.after,
             "left_out": self.rounds.left_out,
+            "messages": [row._asdict() for row in self.rounds.messages],
         }
-        with inside.append(self._folder / TRAVELLED) as file:
-            file.write(_lines(self.rounds.messages))
         self._writer.save(checkpoint.Checkpoint(self.federation.version, tensors, rest))
 
     def _finish(self) -> None:
@@ -450,7 +435,3 @@ class SitesServer:
                 log.warning(text)
         lines = {"ledger": federation.ledger, "left_out": self.rounds.left_out}
         inside.replace(self._folder / "ledger.json", json.dumps(lines, indent=1).encode())
-
-
-def _lines(rows: list[Travelled]) -> str:
-    return "".join(json.dumps(row._asdict()) + "\n" for row in rows)

@@ -9,9 +9,9 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from bench.engine.anomalies import Diverged
 from bench.engine.batches import DrawAddress
@@ -19,7 +19,7 @@ from bench.engine.programs import ProgramRun, Sent, Work
 from bench.errors import UserError
 from bench.federation.participants import as_model
 from bench.federation.snapshot import Packer, unpack
-from bench.method import Client, Message
+from bench.method import Client, Message, Program
 from bench.params import Params
 from bench.settings import Executor
 from bench.sites.job import SiteJob, SiteSamples, samples_digest
@@ -47,26 +47,33 @@ DIGEST = "samples.digest"
 """File of a site's folder with the digest of the samples that its state was trained on."""
 
 
-class SiteLink(Protocol):
-    """A site's end of the connection to its server."""
+class _Waits(Exception):
+    """The program of a round waits for the reply to an exchange."""
 
-    def receive(self) -> bytes:
-        """Wait for the next message."""
-
-    def send(self, body: bytes) -> None:
-        """Answer the message that came last."""
-
-
-class _Instead(Exception):
-    """Another message came where the reply to an exchange was due."""
-
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, values: dict[str, Any]) -> None:
         super().__init__()
-        self.body = body
+        self.values = values
+
+
+@dataclass(frozen=True)
+class _Round:
+    """A round that has begun.
+
+    Attributes:
+        began: the envelope of the message that began it.
+        client: the client, whose state the program changes.
+        run: the program.
+        told: how many of the program's events the server knows of.
+    """
+
+    began: Envelope
+    client: Client
+    run: ProgramRun
+    told: int = 0
 
 
 class SiteClient:
-    """One client of a job.
+    """One client of a job, which answers messages of its server.
 
     Args:
         job: the job.
@@ -74,6 +81,9 @@ class SiteClient:
         samples: its samples.
         folder: its folder, for its state and its model.
         executor: of its engine.
+
+    Attributes:
+        finished: whether the server has said that all rounds are done.
 
     Raises:
         UserError: the job has no such site, or the samples are not of its kind.
@@ -90,40 +100,35 @@ class SiteClient:
         self._federation = job.of_site(site, samples, executor)
         self._n_train = self._federation.clients.bare(site).n_train
         self._digest = samples_digest(samples)
-        self._states: dict[int, Client] = {}
+        self._waiting: _Round | None = None
+        self._latest = "", b""  # digest of a message, and its answer
+        self.finished = False
 
-    def serve(self, link: SiteLink) -> None:
-        """Answer messages until the server says that all rounds are done."""
-        ended, body = False, link.receive()
-        while not ended:
-            try:
-                answer, ended = self._answer(body, link)
-            except _Instead as other:
-                body = other.body
-                continue
-            except Refused as problem:
-                log.warning("site %d takes no part: %s", self._site, problem)
-                answer = self._sealed("refused", body, reason=str(problem))
-            link.send(answer)
-            if not ended:
-                body = link.receive()
+    def answer(self, body: bytes) -> bytes:
+        """Answer a message; one that cannot be taken is answered with the reason."""
+        try:
+            return self._answer(body)
+        except Refused as problem:
+            log.warning("site %d takes no part: %s", self._site, problem)
+            return self._sealed("refused", body, reason=str(problem))
 
-    def _answer(self, body: bytes, link: SiteLink) -> tuple[bytes, bool]:
-        envelope = self._read(body).envelope
+    def _answer(self, body: bytes) -> bytes:
+        content = self._read(body)
+        envelope = content.envelope
         self._check_samples(anew=envelope.kind == "hello")
-        kept = self._file("answer", envelope.version + 1)
-        if kept.exists() and decode(earlier := inside.read_bytes(kept)).envelope.request == digest(body):
-            return earlier, False  # it got lost on its way
+        if digest(body) == self._latest[0]:  # the answer got lost on its way
+            return self._latest[1]
         match envelope.kind:
             case "hello":
-                return self._sealed("here", body, n_train=self._n_train), False
+                return self._sealed("here", body, n_train=self._n_train)
             case "round":
-                return self._round([body], link), False
+                return self._advance(self._begun(content), body)
             case "reply":
-                return self._round(self._steps(envelope.version, body), link), False
+                return self._advance(self._resumed(content), body)
             case "finish":
-                self._finish(body)
-                return self._sealed("finished", body), True
+                self._finish(content)
+                self.finished = True
+                return self._sealed("finished", body)
         raise Refused(f"a server does not send {envelope.kind!r}")
 
     def _check_samples(self, *, anew: bool) -> None:
@@ -184,7 +189,7 @@ class SiteClient:
         """
         try:
             yield
-        except (Refused, _Instead, UserError, OSError, MemoryError):
+        except (Refused, _Waits, UserError, OSError, MemoryError):
             raise
         except Diverged as error:
             raise Refused(f"its training diverged: {error.what}") from None
@@ -196,73 +201,54 @@ class SiteClient:
 
     # -- a round ------------------------------------------------------------------------------------------------------
 
-    def _round(self, steps: list[bytes], link: SiteLink) -> bytes:
-        """Compute a round and return the answer that ends it, with the new state on the disk.
-
-        Args:
-            steps: the message that began the round, and the replies to exchanges so far.
-            link: for further exchanges.
-        """
-        content = self._read(steps[0])
-        envelope, told, asked = content.envelope, 0, 0
-        client, values = self._client(envelope.after), self._values(content)
-
-        def reply(messages: list[Message]) -> dict[int, Any]:
-            nonlocal told, asked
-            asked += 1
-            if asked == len(steps):
-                packed = Packed()
-                values = packed.pack(messages[0].values, "")
-                events = _plain(program.events[told:], packed)
-                self._keep_steps(envelope.version, steps)
-                link.send(
-                    self._sealed("exchange", steps[-1], packed, version=envelope.version, values=values, events=events)
-                )
-                body = link.receive()
-                answered = decode(body).envelope
-                if (answered.kind, answered.version) != ("reply", envelope.version):
-                    raise _Instead(body)
-                self._keep_steps(envelope.version, [*steps, body])
-                steps.append(body)
-            told = len(program.events) + 1  # the exchange itself, which the engine notes next
-            return {self._site: self._values(self._read(steps[asked]))}
-
+    def _begun(self, content: Content) -> _Round:
+        envelope, values = content.envelope, self._values(content)
+        client = self._client(envelope.after)
+        address = DrawAddress(self._job.settings.seed, envelope.version, self._site)
         with self._refusing():
-            program = self._program(client, values, envelope.version)
-            self._federation.engine.run([program], reply)
-            if program.result is not None:
-                as_model(program.result, f"{type(self._federation.method).__name__}.client_round")
-        packed = Packed()
-        events = _plain(program.events[told:], packed)
-        answer = self._sealed("done", steps[-1], packed, version=envelope.version, events=events, n_train=self._n_train)
-        self._keep(envelope.version + 1, envelope.after, answer)
-        return answer
+            run = ProgramRun(self._site, self._federation.method.client_round(client, values), address)
+        return _Round(envelope, client, run)
 
-    def _program(self, client: Client, values: Any, version: int) -> ProgramRun:
-        self._states[version + 1] = client = replace(client, state=dict(client.state))
-        program = self._federation.method.client_round(client, values)
-        return ProgramRun(self._site, program, DrawAddress(self._job.settings.seed, version, self._site))
+    def _resumed(self, content: Content) -> _Round:
+        """The round that waits for a reply, with that reply.
 
-    def _steps(self, version: int, body: bytes) -> list[bytes]:
-        """The messages of a round whose program was lost as this process ended, with the reply that has come now."""
-        files = sorted(self._folder.glob(f"step-{version:06d}-*"))
-        steps = [inside.read_bytes(path) for path in files]
-        if not steps:
+        Raises:
+            Refused: none does; the process that began the round may have ended.
+        """
+        waiting, version = self._waiting, content.envelope.version
+        if waiting is None or waiting.began.version != version:
             raise Refused(f"site {self._site} has not begun round {version + 1}")
-        return steps if body in steps else [*steps, body]
+        program = _answered(waiting.run.program, self._values(content))
+        return replace(waiting, run=replace(waiting.run, program=program, waiting=None))
 
-    def _keep_steps(self, version: int, steps: Sequence[bytes]) -> None:
-        for number, step in enumerate(steps):
-            path = self._folder / f"step-{version:06d}-{number:04d}"
-            if not path.exists() or inside.read_bytes(path) != step:
-                inside.replace(path, step)
-        for path in sorted(self._folder.glob(f"step-{version:06d}-*"))[len(steps) :]:  # of an earlier attempt
-            path.unlink()
+    def _advance(self, round_: _Round, request: bytes) -> bytes:
+        """Run a program to its next exchange, or to its end, and return the answer; at the end, the state is on the
+        disk before."""
+
+        def wait(messages: list[Message]) -> dict[int, Any]:
+            raise _Waits(messages[0].values)
+
+        run, packed, kind, self._waiting = round_.run, Packed(), "done", None
+        fields: dict[str, Any] = {"n_train": self._n_train}
+        try:
+            with self._refusing():
+                self._federation.engine.run([run], wait)
+                if run.result is not None:
+                    as_model(run.result, f"{type(self._federation.method).__name__}.client_round")
+        except _Waits as exchange:
+            kind, fields = "exchange", {"values": packed.pack(exchange.values, "")}
+            self._waiting = replace(round_, told=len(run.events))
+        events = _plain(run.events[round_.told :], packed)
+        answer = self._sealed(kind, request, packed, version=round_.began.version, events=events, **fields)
+        if kind == "done":
+            self._keep(round_)
+            self._latest = digest(request), answer
+        return answer
 
     # -- state --------------------------------------------------------------------------------------------------------
 
-    def _file(self, kind: str, label: int) -> Path:
-        return self._folder / f"{kind}-{label:06d}"
+    def _state_file(self, label: int) -> Path:
+        return self._folder / f"state-{label:06d}"
 
     def _client(self, after: int) -> Client:
         """The client with its state after the round that made the server's version `after` (0: before any).
@@ -272,43 +258,31 @@ class SiteClient:
         """
         clients, kept = self._federation.clients, self._labels()
         if after == 0 and len(kept) <= 2:  # more are there only if the server has counted a round of this site
-            return clients[self._site]
-        if after == 0:
+            return clients.copy(self._site)
+        path = self._state_file(after)
+        if not path.exists():
             raise Refused(
-                f"site {self._site} has states of rounds {', '.join(map(str, kept))}, and its server knows of none: "
-                "give the server its folder back, or begin the job anew with an empty folder of the site"
+                f"site {self._site} has states of rounds {', '.join(map(str, kept)) or 'none'}, and its server counts "
+                f"on {path.name}: give the one that lost its folder's files them back, or begin the job anew with "
+                "empty folders"
             )
-        if after not in self._states:
-            path = self._file("state", after)
-            if not path.exists():
-                raise Refused(
-                    f"site {self._site} has no state of round {after}, but of {', '.join(map(str, kept)) or 'none'}: "
-                    f"put its folder's file {path.name} back, or begin the job anew with an empty folder"
-                )
-            tensors, plain = read_file(inside.read_bytes(path))
-            state = unpack(json.loads(plain), tensors, self._federation.server.specs)
-            self._states[after] = replace(clients.bare(self._site), state=state)
-        return self._states[after]
+        tensors, plain = read_file(inside.read_bytes(path))
+        state = unpack(json.loads(plain), tensors, self._federation.server.specs)
+        return replace(clients.bare(self._site), state=state)
 
-    def _keep(self, label: int, after: int, answer: bytes) -> None:
-        """Write the state of a round and then its answer, and forget what the job needs no longer.
+    def _keep(self, round_: _Round) -> None:
+        """Write the state of a round, and forget those that the job needs no longer.
 
         That are states before the last two that the server has counted, as it may go back by one, and states between
         the last one and this, which it has not counted. So a message from earlier, sent again, deletes no state.
         """
-        packer = Packer()
-        plain = packer.pack(self._states[label].state)
-        inside.replace(self._file("state", label), write_file(packer.tensors, json.dumps(plain)))
-        inside.replace(self._file("answer", label), answer)
-        counted = [at for at in self._labels() if at <= after][-2:]
-        self._states = {at: client for at, client in self._states.items() if at in (*counted, label)}
+        packer, label = Packer(), round_.began.version + 1
+        plain = packer.pack(round_.client.state)
+        inside.replace(self._state_file(label), write_file(packer.tensors, json.dumps(plain)))
+        counted = [at for at in self._labels() if at <= round_.began.after][-2:]
         for at in self._labels():
             if at < label and at not in counted:
-                for path in self._file("answer", at), self._file("state", at):
-                    path.unlink(missing_ok=True)
-        for path in self._folder.glob("step-*"):
-            if int(path.name.split("-")[1]) < label:
-                path.unlink()
+                self._state_file(at).unlink()
 
     def _labels(self) -> list[int]:
         """Numbers of the rounds after which a state is kept here, in order."""
@@ -317,18 +291,14 @@ class SiteClient:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _finish(self, body: bytes) -> None:
+    def _finish(self, content: Content) -> None:
         """Write the site's model: its personalized one, or the generic one where the method trains no other."""
-        content = self._read(body)
         envelope, values, federation = content.envelope, self._values(content), self._federation
         model: Params | None = values.get("generic")
         with self._refusing():
             if federation.method.trains != "gm":
-                client = self._client(envelope.after)
                 federation.server.round = envelope.version
-                program = federation.method.personal(
-                    federation.server, replace(client, state=dict(client.state)), values["down"]
-                )
+                program = federation.method.personal(federation.server, self._client(envelope.after), values["down"])
                 address = DrawAddress(self._job.settings.seed, envelope.version, self._site, "evaluate")
                 model = federation.engine.finish(self._site, program, address)
             model = None if model is None else as_model(model, "personal")
@@ -342,11 +312,20 @@ def write_model(path: Path, model: Params, job: SiteJob, version: int) -> None:
     inside.replace(path, write_file(model.tensors(), json.dumps(about)))
 
 
+def _answered(program: Program, answer: Any) -> Program:
+    """Go on with a program that waits for an answer."""
+    while True:
+        try:
+            request = program.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        answer = yield request
+
+
 def _plain(events: Sequence[Work | Sent], packed: Packed) -> list[PlainEvent]:
-    plain: list[PlainEvent] = []
-    for event in events:
-        if isinstance(event, Work):
-            plain.append(PlainEvent(work=(event.steps, event.samples)))
-        else:
-            plain.append(PlainEvent(sent=packed.pack(event.values, ""), weight=event.weight))
-    return plain
+    return [
+        PlainEvent(work=(event.steps, event.samples))
+        if isinstance(event, Work)
+        else PlainEvent(sent=packed.pack(event.values, ""), weight=event.weight)
+        for event in events
+    ]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from bench.settings import Settings
-from bench.sites.export import JOB, export
-from bench.sites.job import SiteJob, SiteSamples, simulated
-from bench.sites.rehearsal import Threads
+from bench.sites.export import export
+from bench.sites.job import JOB, SiteJob, SiteSamples, simulated
+from bench.sites.rehearsal import LocalHub
 from bench.sites.server import SitesServer
 from bench.sites.site import SiteClient
 
@@ -63,7 +63,7 @@ class Small:
 
     def run(self) -> SitesServer:
         """Run the whole job with sites in threads."""
-        server = self.server(Threads(self.sites()))
+        server = self.server(LocalHub(self.sites()))
         server.run()
         return server
 

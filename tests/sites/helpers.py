@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load, save
 
 from bench.sites.messages import decode
-from bench.sites.rehearsal import Threads
+from bench.sites.rehearsal import LocalHub
 from bench.sites.server import Absent
 from bench.sites.site import SiteClient
 
@@ -45,8 +45,8 @@ def edited(tensors: Mapping[str, torch.Tensor] | None = None, sent: Any = None, 
     return lambda body: rewritten(body, change)
 
 
-class Faulty(Threads):
-    """Threads some of whose answers are damaged on their way, though the site has done its work."""
+class Faulty(LocalHub):
+    """A hub some of whose answers are damaged on their way, though the site has done its work."""
 
     def __init__(self, sites: Mapping[int, SiteClient], fault: Fault, when: Any) -> None:
         super().__init__(sites)

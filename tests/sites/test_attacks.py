@@ -12,10 +12,9 @@ import torch
 
 from bench.errors import UserError
 from bench.sites.job import Limits
-from bench.sites.loopback import differences, simulate
 from bench.sites.mailbox import MailboxHub, MailboxLink, folder_of
 from bench.sites.messages import decode, digest, read_file
-from bench.sites.rehearsal import Threads
+from bench.sites.rehearsal import LocalHub, differences, simulate
 from bench.sites.server import Absent
 from bench.sites.site import MODEL, SiteClient
 from bench.store import inside
@@ -42,8 +41,8 @@ def test_a_site_with_more_than_half_of_all_weight_is_named(
     assert text.endswith(" % of all weight")
 
 
-class Boasting(Threads):
-    """Threads of which site 2 says that it has other numbers of samples."""
+class Boasting(LocalHub):
+    """A hub of which site 2 says that it has other numbers of samples."""
 
     n = 0
 
@@ -89,7 +88,7 @@ def test_a_spoiled_model_is_taken_back_from_the_checkpoint_before_it(small: Call
     assert "The largest absolute values sent in round 3: site 0 " in str(error.value)
     assert ", site 1 1e+25, site 2 " in str(error.value)
     assert "`--back --without SITE` makes that round again without it" in str(error.value)
-    again = job.server(Threads(job.sites()), back=True, without=[1])
+    again = job.server(LocalHub(job.sites()), back=True, without=[1])
     assert again.federation.version == 2
     again.run()
     assert [line.partition(": site 1 is left out: the server was started")[0] for line in again.rounds.left_out] == [
@@ -102,11 +101,11 @@ def test_a_spoiled_model_is_taken_back_from_the_checkpoint_before_it(small: Call
 
 def test_going_back_needs_an_earlier_checkpoint(small: Callable[..., Small]) -> None:
     job = small("fedavg")
-    job.server(Threads(job.sites())).advance()
+    job.server(LocalHub(job.sites())).advance()
     with pytest.raises(UserError, match=r"--back: .* has no checkpoint before its last one"):
-        job.server(Threads({}), back=True)
+        job.server(LocalHub({}), back=True)
     with pytest.raises(UserError, match="there is no site 3"):
-        job.server(Threads({}), without=[3])
+        job.server(LocalHub({}), without=[3])
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_a_state_that_is_out_of_proportion_is_not_written(
         UserError, match=rf"round 2: the server's \['model'\].weights would hold {number}, .*in round 2"
     ):
         server.run()
-    again = job.server(Threads(job.sites()))
+    again = job.server(LocalHub(job.sites()))
     assert again.federation.version == 1
     again.run()
     assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
@@ -228,36 +227,14 @@ def test_who_waits_reads_a_file_once(tmp_path: Path) -> None:
 # -- a server against its sites ----------------------------------------------------------------------------------------
 
 
-class Messages:
-    """A link that hands over messages, and then ends the process of the site."""
-
-    class NoMore(BaseException):
-        """There is no further message."""
-
-    def __init__(self, *bodies: bytes) -> None:
-        self.bodies = list(bodies)
-        self.answers: list[bytes] = []
-
-    def receive(self) -> bytes:
-        if not self.bodies:
-            raise self.NoMore
-        return self.bodies.pop(0)
-
-    def send(self, body: bytes) -> None:
-        self.answers.append(body)
-
-
 def told(site: SiteClient, *bodies: bytes) -> list[str]:
     """The reasons for which a site refuses messages; `kind` of what it answers otherwise."""
-    link = Messages(*bodies)
-    with pytest.raises(Messages.NoMore):
-        site.serve(link)
-    envelopes = [decode(body).envelope for body in link.answers]
+    envelopes = [decode(site.answer(body)).envelope for body in bodies]
     return [envelope.reason if envelope.kind == "refused" else envelope.kind for envelope in envelopes]
 
 
-class Recording(Threads):
-    """Threads whose messages to site 1 are kept."""
+class Recording(LocalHub):
+    """A hub whose messages to site 1 are kept."""
 
     def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
         self.seen = [*getattr(self, "seen", []), requests[1]]
@@ -294,8 +271,8 @@ def test_a_site_refuses_what_no_server_of_the_job_sends_and_keeps_its_state(smal
         (changed(version=10**9), "there is no round 1000000001 after 3"),
         (changed(version=6), "there is no round 7 after 3"),
         (changed(version=2), "there is no round 3 after 3"),
-        (changed(version=5, after=0), "site 1 has states of rounds 2, 3, 4, and its server knows of none"),
-        (changed(version=5, after=1), "site 1 has no state of round 1, but of 2, 3, 4"),
+        (changed(version=5, after=0), "site 1 has states of rounds 2, 3, 4, and its server counts on state-000000"),
+        (changed(version=5, after=1), "site 1 has states of rounds 2, 3, 4, and its server counts on state-000001"),
         (changed(values=None), "its round has no names"),
         (changed(values={"$dict": []}), "it did not send model"),
         (changed(values={"$dict": [["model", "text"]]}), "model is ['str'], where ['model', "),
@@ -328,7 +305,7 @@ def test_earlier_messages_that_are_sent_again_delete_nothing(small: Callable[...
     class Replaying(Recording):
         def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
             for body in getattr(self, "seen", [])[::-1]:
-                self._sites[1].ask(body)
+                self._sites[1].answer(body)
             return super().ask(requests)
 
     server = job.server(Replaying(job.sites()))
@@ -349,7 +326,7 @@ def test_a_program_that_fails_on_what_it_was_sent_does_not_end_the_site(
         yield
 
     site._federation.method.client_round = broken  # type: ignore[method-assign]
-    server = job.server(Threads({**job.sites(), 1: site}))
+    server = job.server(LocalHub({**job.sites(), 1: site}))
     server.run()
     assert server.rounds.left_out == [
         f"round {n}: site 1 is left out: its program ends with KeyError: 'missing'" for n in (1, 2)

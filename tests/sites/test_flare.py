@@ -10,7 +10,7 @@ import pytest
 from bench.errors import UserError
 from bench.sites.export import export, write_samples
 from bench.sites.job import SiteJob
-from bench.sites.loopback import differences, folders, simulate
+from bench.sites.rehearsal import differences, folders, simulate
 from tests.runs.helpers import until
 from tests.sites.conftest import cell
 from tests.warm import PATIENCE, Start

@@ -14,7 +14,7 @@ from bench.errors import UserError
 from bench.settings import Settings
 from bench.sites.export import LOADER, export
 from bench.sites.job import DataFacts, SiteJob, samples_digest, simulated
-from bench.sites.rehearsal import Threads
+from bench.sites.rehearsal import LocalHub
 from tests.sites.conftest import Small
 from tests.sites.helpers import Faulty, edited
 
@@ -69,14 +69,14 @@ def test_a_site_that_comes_back_with_other_samples_is_left_out(small: Callable[.
     """Also with as many; once it has the old ones again it takes part."""
     job = small("fedavg", rounds=3)
     before = dict(job.samples[1])
-    job.server(Threads(job.sites())).advance()
+    job.server(LocalHub(job.sites())).advance()
     other_samples(job, 1, y=9 - before["y"])
-    server = job.server(Threads(job.sites()))
+    server = job.server(LocalHub(job.sites()))
     server.advance()
     assert len(server.rounds.left_out) == 1
     assert "site 1 has other samples than those that it began with: load those again" in server.rounds.left_out[0]
     other_samples(job, 1, **before)
-    again = job.server(Threads(job.sites()))
+    again = job.server(LocalHub(job.sites()))
     again.run()
     assert again.rounds.left_out == server.rounds.left_out
 
@@ -84,16 +84,16 @@ def test_a_site_that_comes_back_with_other_samples_is_left_out(small: Callable[.
 def test_other_samples_may_come_before_a_job_has_begun(small: Callable[..., Small]) -> None:
     """The server then knows their number; once there is a state a new server does not take others."""
     job = small("fedavg", rounds=1)
-    job.server(Threads(job.sites()))
+    job.server(LocalHub(job.sites()))
     other_samples(job, 1, x=job.samples[1]["x"][:20], y=job.samples[1]["y"][:20])
-    server = job.server(Threads(job.sites()))
+    server = job.server(LocalHub(job.sites()))
     assert server.federation.server.sizes[1] == 20
     server.run()
     assert server.rounds.left_out == []
     (job.work / "server").rename(job.work / "earlier")
     other_samples(job, 1, x=job.samples[1]["x"][:10], y=job.samples[1]["y"][:10])
     with pytest.raises(UserError, match="cannot start: site 1: site 1 has other samples than those that it began with"):
-        job.server(Threads(job.sites()))
+        job.server(LocalHub(job.sites()))
 
 
 def test_another_number_of_samples_in_a_message_is_refused(small: Callable[..., Small]) -> None:
