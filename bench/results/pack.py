@@ -5,13 +5,12 @@ import itertools
 import json
 import lzma
 import re
-import shutil
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.errors import UserError, shortage
+from bench.errors import UserError
 from bench.places import check_file, check_output_file, check_output_folder
 from bench.results.results import RunView, load_run
 from bench.store import inside
@@ -41,8 +40,6 @@ TRIALS = "trials_*.csv"
 SHARED = "partitions.json.xz"
 """The file: texts of `partition.json` by their checksums, which the cells' `status.json` has."""
 RECORD = "partition.json"
-_MOST = 500_000_000  # bytes that a small file may become
-_CHUNK = 1 << 16
 MODELS = "models"
 _MODEL = rf"{MODELS}/(gm|pm)/[0-9]{{8}}/([a-z0-9-]{{1,40}}\.pt|state\.json|manifest\.json)"
 _MEMBER = re.compile(rf"run\.json|tuning\.csv|trials_[0-9]{{1,9}}\.csv|[0-9a-f]{{16}}/({'|'.join(PACKED)}|{_MODEL})")
@@ -122,14 +119,19 @@ def without_checksums(status: dict[str, Any], names: Iterable[str]) -> bytes:
 
 
 def archived(members: Iterable[tuple[str, bytes]]) -> bytes:
-    """Pack files of these names and contents, without times and owners: the same results give the same bytes."""
+    """Pack files of these names and contents: the same results give the same bytes."""
+    return lzma.compress(_tar(members), filters=_TEXTS)
+
+
+def _tar(members: Iterable[tuple[str, bytes]]) -> bytes:
+    """An archive of files without times and owners."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, content in members:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    return lzma.compress(packed.getvalue(), filters=_TEXTS)
+    return packed.getvalue()
 
 
 def unpack(file: Path, folder: Path) -> RunView:
@@ -143,9 +145,12 @@ def unpack(file: Path, folder: Path) -> RunView:
     """
     check_file(file, "packed run", "`bench pack RUN` makes one")
     check_output_folder(folder, "", empty=True)
+    contents = _contents(file)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        _extract(file, folder)
+        for name, content in contents.items():
+            inside.make_folder(folder, (folder / name).parent)
+            inside.replace(folder / name, content, durable=False)
         _restore(folder, file.parent)
         return load_run(folder)
     except BaseException as error:
@@ -154,6 +159,56 @@ def unpack(file: Path, folder: Path) -> RunView:
         if isinstance(error, UserError):  # the file is what the user knows, and the folder may be a temporary one
             raise UserError(str(error).replace(str(folder), str(file))) from None
         raise
+
+
+def _contents(file: Path) -> dict[str, bytes]:
+    """The contents of a packed run's files by name.
+
+    Raises:
+        UserError: it is none, or holds too much.
+    """
+    contents: dict[str, bytes] = {}
+    try:
+        packed = _decompressed(file)
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
+            for member in archive:
+                if len(contents) == MOST_FILES:
+                    raise ValueError(_too_much())
+                if not member.isreg() or not _MEMBER.fullmatch(member.name) or member.name in contents:
+                    raise ValueError(f"{member.name[:60]!a} is in it, and `bench pack` writes no such file, or one")
+                content = archive.extractfile(member)
+                contents[member.name] = content.read() if content else b""
+        if _tar(contents.items()) != packed:
+            raise ValueError("it is not the archive that `bench pack` makes of its files")
+    except (EOFError, ValueError, lzma.LZMAError, tarfile.TarError) as error:
+        raise UserError(f"{file} is not a packed run ({error}); `bench pack RUN` makes one") from None
+    return contents
+
+
+def _too_much() -> str:
+    return f"it holds more than {MOST_FILES} files or {MOST_BYTES / 1e9:g} GB"
+
+
+def _decompressed(file: Path) -> bytes:
+    """The content of a file that is a single .xz stream from its first byte to its last.
+
+    Python's own reader skips what follows a stream: padding, further streams, anything. So one content could have any
+    number of checksums.
+
+    Raises:
+        ValueError: it has more than `MOST_BYTES`.
+        EOFError: the file ends before the stream does.
+        lzma.LZMAError: it is damaged, or something follows the stream.
+    """
+    stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    content = stream.decompress(file.read_bytes(), MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(_too_much())
+    if not stream.eof:
+        raise EOFError("it is cut short")
+    if stream.unused_data:
+        raise lzma.LZMAError("something follows the end of its .xz stream")
+    return content
 
 
 def read_shared(folder: Path) -> dict[str, str]:
@@ -166,8 +221,7 @@ def read_shared(folder: Path) -> dict[str, str]:
     if not file.exists():
         return {}
     try:
-        with io.BufferedReader(OneStream(file)) as packed:
-            texts = json.loads(packed.read(_MOST))
+        texts = json.loads(_decompressed(file))
         if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
             raise ValueError("it has no texts by their checksums")
     except (ValueError, EOFError, lzma.LZMAError) as error:
@@ -209,86 +263,3 @@ def _restore(run: Path, folder: Path) -> None:
                 "as it does where the run is from"
             )
         inside.replace(record, texts[checksum].encode(), durable=False)
-
-
-class OneStream(io.RawIOBase):
-    """The content of a file that is a single .xz stream from its first byte to its last.
-
-    Python's own reader skips what follows a stream: padding, further streams, anything. So one content could have any
-    number of checksums.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self._source = open(file, "rb")  # noqa: SIM115  # closed with this object
-        self._packed = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-
-    def readable(self) -> bool:
-        """Whether it can be read: always."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read what fits, and return its length.
-
-        Raises:
-            EOFError: the file ends before the stream does.
-            lzma.LZMAError: it is damaged, or something follows the stream.
-        """
-        while not self._packed.eof:
-            chunk = self._source.read(_CHUNK) if self._packed.needs_input else b""
-            if self._packed.needs_input and not chunk:
-                raise EOFError("it is cut short")
-            if content := self._packed.decompress(chunk, len(buffer)):
-                buffer[: len(content)] = content
-                return len(content)
-        if self._packed.unused_data or self._source.read(1):
-            raise lzma.LZMAError("something follows the end of its .xz stream")
-        return 0
-
-    def close(self) -> None:
-        """Close the file."""
-        self._source.close()
-        super().close()
-
-
-def _check_end(archive: tarfile.TarFile) -> None:
-    """Check that after an archive's last file come the zeros that fill a record, as in what `archived` makes.
-
-    Raises:
-        ValueError: something else does.
-    """
-    rest = archive.fileobj.read(2 * tarfile.RECORDSIZE)
-    records = -(-(archive.offset + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE)
-    if rest.strip(b"\0") or archive.offset + tarfile.BLOCKSIZE + len(rest) != records * tarfile.RECORDSIZE:
-        raise ValueError("after its last file comes something else than the zeros that fill a record")
-
-
-def _extract(file: Path, folder: Path) -> None:
-    try:
-        with (
-            io.BufferedReader(OneStream(file)) as stream,
-            tarfile.open(fileobj=stream, mode="r|", bufsize=tarfile.RECORDSIZE) as archive,
-        ):
-            size = 0
-            for count, member in enumerate(archive, start=1):
-                size += member.size
-                if count > MOST_FILES or size > MOST_BYTES:
-                    raise UserError(
-                        f"{file} holds more than {MOST_FILES} files or {MOST_BYTES / 1e9:g} GB: nothing was unpacked. "
-                        "If you know where it is from: tar -xJf unpacks it"
-                    )
-                if not member.isreg() or not _MEMBER.fullmatch(member.name):
-                    raise UserError(f"{file} is not a packed run: `bench pack` writes no {member.name[:60]!a}")
-                content = archive.extractfile(member)
-                place = folder / member.name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                if content is None or place.exists():
-                    raise UserError(f"{file} is not a packed run: {member.name} is in it twice")
-                with open(place, "wb") as target:
-                    shutil.copyfileobj(content, target)
-            _check_end(archive)
-    except (EOFError, ValueError, lzma.LZMAError, tarfile.TarError) as error:
-        raise UserError(f"{file} is not a packed run ({error}); `bench pack RUN` makes one") from None
-    except OSError as error:
-        if shortage(error):
-            raise
-        raise UserError(f"{file} is not a packed run ({error}); `bench pack RUN` makes one") from None
