@@ -18,9 +18,6 @@ from bench.errors import UserError
 from bench.places import refused
 from bench.store import inside
 
-DEEPEST = 32
-"""So many levels may JSON be nested; ours has at most a dozen."""
-
 CELL_ID = r"^[0-9a-f]{16}$"
 """What the name of a cell's folder is: an id, which cannot lead anywhere else."""
 
@@ -193,19 +190,15 @@ def read_json(path: Path) -> Any:
         UserError: it is damaged, nested too deeply, or no file.
     """
     try:
-        content = json.loads(inside.read_bytes(path))
-        if _is_deep(content):
-            raise RecursionError
+        return json.loads(inside.read_bytes(path))
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:
         raise UserError(refused(error)) from None
     except ValueError as error:
-        what = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
-        raise UserError(f"{path} is damaged ({what}): delete it and give the command that wrote it again") from None
+        raise _damaged(path, "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error) from None
     except RecursionError:
-        raise UserError(f"{path} is damaged (more than {DEEPEST} levels deep): `bench` wrote no such file") from None
-    return content
+        raise UserError(f"{path} is damaged (nested too deeply): `bench` wrote no such file") from None
 
 
 def id_of(folder: Path) -> str:
@@ -237,9 +230,12 @@ def checked(kind: type[_T], content: Any, path: Path) -> _T:
     try:
         document: _T = _ADAPTERS[kind].validate_python(content)
     except ValidationError as error:
-        remedy = "delete it and give the command that wrote it again"
-        raise UserError(f"{path} is damaged ({first_error(error)}): {remedy}") from None
+        raise _damaged(path, first_error(error)) from None
     return document
+
+
+def _damaged(path: Path, problem: object) -> UserError:
+    return UserError(f"{path} is damaged ({problem}): delete it and give the command that wrote it again")
 
 
 def first_error(error: ValidationError) -> str:
@@ -279,13 +275,3 @@ def _size(text: str) -> int:
         return len(base64.b64decode(text, validate=True))
     except binascii.Error as error:
         raise ValueError(str(error)) from None
-
-
-def _is_deep(content: Any) -> bool:
-    level = [content] if isinstance(content, dict | list) else []
-    for _ in range(DEEPEST):
-        children = (child for value in level for child in (value.values() if isinstance(value, dict) else value))
-        level = [child for child in children if isinstance(child, dict | list)]
-        if not level:
-            return False
-    return True

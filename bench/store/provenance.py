@@ -73,13 +73,8 @@ def _commit() -> str | None:
 def _versions() -> dict[str, str]:
     from bench import __version__
 
-    numbers = {"pFLeague": __version__, "python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            numbers[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return numbers
+    numbers = {package: importlib.metadata.version(package) for package in _PACKAGES}
+    return {"pFLeague": __version__, "python": platform.python_version(), **numbers}
 
 
 def _cpu() -> str:

@@ -240,7 +240,7 @@ def checksum(path: Path, size: int | None = None) -> str:
 
 
 def _checksum(path: Path) -> str:
-    """Checksum of a file that is read many times; empty where there is no file, or only a link to one."""
+    """Checksum of a file; empty where there is no file, or only a link to one."""
     if not inside.is_file(path):
         return ""
     stat = path.stat()

@@ -126,6 +126,7 @@ def read_tables(folders: Iterable[Path], name: str) -> "tuple[pd.DataFrame, list
     """
     import pandas as pd
 
+    folders = list(folders)
     files = [folder / f"{name}.csv" for folder in folders]
     texts = [_whole_lines(file) for file in files]
     try:
@@ -134,10 +135,11 @@ def read_tables(folders: Iterable[Path], name: str) -> "tuple[pd.DataFrame, list
             for head, same in itertools.groupby((text.partition("\n") for text in texts if text), lambda part: part[0])
         ]
     except ValueError as error:
-        file = next((file for file, text in zip(files, texts, strict=True) if not _is_sound(text, name)), files[0])
-        raise UserError(
-            f"{file} is damaged: no table of {', '.join(_TABLES[name])} ({' '.join(str(error).split())})"
-        ) from None
+        if len(files) > 1:
+            for folder in folders:
+                read_table(folder, name)  # one of them raises the error
+        problem = " ".join(str(error).split())
+        raise UserError(f"{files[0]} is damaged: no table of {', '.join(_TABLES[name])} ({problem})") from None
     whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(_TABLES[name]))
     return whole, [max(0, text.count("\n") - 1) for text in texts]
 
@@ -175,10 +177,3 @@ def _parsed(text: str, name: str) -> "pd.DataFrame":
     if words := [column for column in numbers if frame[column].dtype.kind not in "iuf"]:
         raise ValueError(f"no numbers in column {words[0]}")
     return frame
-
-
-def _is_sound(text: str, name: str) -> bool:
-    try:
-        return not text or _parsed(text, name) is not None
-    except ValueError:
-        return False
