@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bench.errors import UserError
 from bench.operations import NotExportable, Recording, first_line, function_of, recorded, restored
+from bench.places import check_file
 from bench.plugin import DATASETS
 
 if TYPE_CHECKING:
@@ -199,30 +200,23 @@ def check_samples(x: Tensor, shape: Sequence[int], *, of_bytes: bool, vocabulary
 
 def _array(file: Path) -> Any:
     """An array of samples from a file."""
+    check_file(file, "file of samples")
     try:
         content = np.load(file, allow_pickle=False)
         if not isinstance(content, np.ndarray):
             if "x" not in content.files:
                 raise UserError(f"{file} has no array 'x'; it has {', '.join(content.files)}")
             content = content["x"]
-    except FileNotFoundError:
-        raise UserError(f"{file} does not exist") from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{file} is no array of numbers (.npy, or .npz with an array 'x'): {error}") from None
     if content.dtype.kind not in "uif" or not content.ndim:
         raise UserError(f"{file} holds values of type {content.dtype}; samples are arrays of numbers [n, ...]")
     if content.dtype == np.uint8:
         return content
-    if content.dtype.kind != "f":  # torch knows one order of bytes, and few types without a sign
-        if content.size and content.max() > np.iinfo(np.int64).max:
-            raise UserError(f"{file} holds {content.max()}; a model takes whole numbers below 2^63")
-        return content.astype(np.int64)
-    with np.errstate(over="ignore"):  # becomes infinite
-        floats = content.astype(np.float32)
-    if not np.isfinite(floats).all():
-        sample = int(np.argwhere(~np.isfinite(floats))[0][0])
-        raise UserError(f"{file}: sample {sample} holds a number that is not finite in float32")
-    return floats
+    if content.dtype.kind == "u" and content.size and content.max() > np.iinfo(np.int64).max:
+        raise UserError(f"{file} holds {content.max()}; a model takes whole numbers below 2^63")
+    with np.errstate(over="ignore"):  # becomes infinite, which the model refuses
+        return content.astype(np.float32 if content.dtype.kind == "f" else np.int64)  # torch knows one order of bytes
 
 
 def load_model(file: Path | str) -> ExportedModel:
@@ -231,12 +225,9 @@ def load_model(file: Path | str) -> ExportedModel:
     Raises:
         UserError: it is no such file, it is damaged, or it asks for anything else.
     """
+    check_file(Path(file), "file of a model", "`bench export RUN --out FOLDER` writes some, such as generic.pt")
     try:
         content = torch.load(Path(file), map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"{file} does not exist") from None
-    except IsADirectoryError:
-        raise UserError(f"{file} is a folder; give the file of a model in it, such as generic.pt") from None
     except Exception as error:  # torch raises many kinds for what is none of its files
         raise UserError(f"{file} is no exported model, or damaged ({first_line(error)})") from None
     if not isinstance(content, dict) or _KEY not in content:

@@ -16,7 +16,7 @@ from bench.places import check_folder, kind_of
 from bench.results.cell_names import CELL_COLUMNS, cell_columns, cell_name
 from bench.results.figures import figures_of, further_scores
 from bench.results.privacy import PROTECTED, Statement, epsilons, privacy_notes
-from bench.results.summary import to_html
+from bench.results.summary import summary, to_html
 from bench.settings import RECORDED, Settings
 from bench.store import documents
 from bench.store.data_record import record_of
@@ -176,13 +176,11 @@ class RunView:
         return to_html(self.path, self.results, self.privacy_notes)
 
     def __repr__(self) -> str:
-        """The folder, how many cells are in which state, and the first lines of the results."""
-        from bench.results.summary import to_lines
-
+        """The folder, how many cells are in which state, and the results in short."""
         states = Counter(cell.status.state for cell in self.cells)
         counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
-        lines = [f"<run {self.path}: {len(self.cells)} cells, {counts}>", *to_lines(self.results), *self.privacy_notes]
-        return "\n".join(lines)
+        tables = [text for title, table in summary(self.results) for text in (title, table.to_string(max_rows=8))]
+        return "\n".join([f"<run {self.path}: {len(self.cells)} cells, {counts}>", *tables, *self.privacy_notes])
 
     @property
     def privacy_notes(self) -> list[str]:

@@ -5,7 +5,6 @@
 """
 
 import copy
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +28,8 @@ from bench.federation.scores import Evaluation
 from bench.federation.snapshot import Packer, unpack
 from bench.model_call import Arithmetic, batchnorm_in_float32
 from bench.params import Params
-from bench.results.figures import ALL, ReadCell
+from bench.results.figures import ALL
+from bench.results.results import CellView
 from bench.settings import Settings
 from bench.store import checkpoint, inside
 from bench.store.documents import read_json
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 
 METRICS = ("gm", "pm")
 FOLDER = "models"
+_REMEDY = (
+    "Run it again with its models: bench run --grid GRID --fresh --keep best (the reported round; --keep all: the last "
+    "one)"
+)
 
 
 class KeptModel(nn.Module):
@@ -164,7 +168,7 @@ class SavedModels:
         UserError: the cell is not done, or its data are not there.
     """
 
-    def __init__(self, cell: ReadCell, data_root: Path | str = "data") -> None:
+    def __init__(self, cell: CellView, data_root: Path | str = "data") -> None:
         if cell.status.state != "done":
             reason = f" ({cell.status.reason})" if cell.status.reason else ""
             raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is{reason}")
@@ -201,7 +205,7 @@ class SavedModels:
         """
         kept, tests = self._reported, self.partition.test
         if metric not in kept.rounds or (metric == "gm" and kept.generic is None):
-            raise UserError(f"{self.cell.name}: no model of the reported round was kept. {_remedy(self.cell)}")
+            raise UserError(f"{self.cell.name}: no model of the reported round was kept. {_REMEDY}")
         clients = [i for i in self.clients if len(tests[i])]
         models = [kept.generic if metric == "gm" else kept.personal[i] for i in clients]
         tasks = [(model, tests[i]) for model, i in zip(models, clients, strict=True) if model is not None]
@@ -229,15 +233,10 @@ class SavedModels:
             raise UserError(
                 f"{cell.name} has no generic model: its clients' models differ in architecture. Name a client"
             )
-        predictor = KeptModel(
-            _whole_network(params, federation),
-            _normalisation(self.dataset, client, params.weights.dtype),
-            self.raw,
-            bf16=cell.settings.precision == "bf16",
-            cell=cell.folder.name,
-            round=round,
-        )
-        return predictor.eval()
+        network = _whole_network(params, federation)
+        normalisation = _normalisation(self.dataset, client, params.weights.dtype)
+        bf16 = cell.settings.precision == "bf16"
+        return KeptModel(network, normalisation, self.raw, bf16=bf16, cell=cell.folder.name, round=round).eval()
 
 
 def model_logits(federation: Federation, dataset: Dataset, tasks: Sequence[Task]) -> list[Tensor]:
@@ -307,15 +306,15 @@ def reported_so_far(folder: Path, metric: str, settings: Settings) -> int | None
     return reported_round(curves("accuracy"), selecting, metric, settings.protocol)
 
 
-def _of_last_state(cell: ReadCell, federation: Federation, client: int | None) -> Params | None:
-    saved = next((generation for generation in checkpoint.load(cell.folder / "checkpoint")), None)
+def _of_last_state(cell: CellView, federation: Federation, client: int | None) -> Params | None:
+    saved = next(checkpoint.load(cell.folder / "checkpoint"), None)
     if saved is None or saved.version != cell.settings.rounds:
-        raise UserError(f"{cell.name}: no model was kept. {_remedy(cell)}")
+        raise UserError(f"{cell.name}: no model was kept. {_REMEDY}")
     plain, evaluator, trains = saved.rest["federation"], federation.evaluator, federation.method.trains
     if "known" in plain:
         federation.restore(saved.tensors, plain)
     elif trains == "pm" or (client is not None and trains == "both") or federation.clients.local_buffers:
-        raise UserError(f"{cell.name}: `--keep server` kept nothing of the clients. {_remedy(cell)}")
+        raise UserError(f"{cell.name}: `--keep server` kept nothing of the clients. {_REMEDY}")
     else:
         federation.enter(saved.version)
         federation.server.round = saved.version - 1
@@ -324,15 +323,6 @@ def _of_last_state(cell: ReadCell, federation: Federation, client: int | None) -
         personal = evaluator.personal(saved.version) if trains == "pm" else {}
         return evaluator.generic(saved.version, personal)
     return evaluator.personal(saved.version, [client])[client]
-
-
-def _remedy(cell: ReadCell) -> str:
-    only = f"method={cell.settings.method},seed={cell.settings.seed}"
-    out = shlex.quote(str(cell.folder.parent))
-    return (
-        f"Run it again with its models: bench run --grid GRID --out {out} --only {only} --fresh --keep best "
-        "(the reported round; --keep all: the last one)"
-    )
 
 
 class _Behind(nn.Module):

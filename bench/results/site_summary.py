@@ -170,11 +170,6 @@ def _number(noisy: dict[str, int], bound: tuple[float, float], scale: Fraction) 
     }
 
 
-def write_summary(file: Path, summary: Mapping[str, Any]) -> None:
-    """Write a summary, a line for each entry."""
-    file.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def summarise_table(
     source: Path, out: Path, label: str, subject: str, bounds: Path | None, epsilon: float | None
 ) -> str:
@@ -203,6 +198,7 @@ def summarise_table(
     numeric = {column: not isinstance(entry, list) for column, entry in bound.items()}
     columns, left_out = DATASETS.offered("csv", "values")(source, numeric, subject)
     unit = "subject" if subject else "row"
-    write_summary(out, summarise(columns, label, bound, Fraction(epsilon), unit))
+    summary = summarise(columns, label, bound, Fraction(epsilon), unit)
+    out.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     told = f"{out}: of {len(bound)} columns, epsilon {epsilon:g} for each {unit}"
     return f"{told}; left out: {', '.join(left_out) or 'none'}"

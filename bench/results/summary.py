@@ -55,16 +55,6 @@ def undone(figures: "pd.DataFrame") -> str:
     return counted and f"not in the table: {counted}"
 
 
-def to_lines(figures: "pd.DataFrame") -> list[str]:
-    """The summary in a few lines for a prompt: of each table the first rows."""
-    rows = 8
-    lines = [text] if (text := undone(figures)) else []
-    for title, table in summary(figures):
-        left = f"... and {len(table) - rows} more rows" if len(table) > rows else ""
-        lines += [title, *table.head(rows).to_string().splitlines(), *filter(None, [left])]
-    return lines
-
-
 def to_html(run: Path, figures: "pd.DataFrame", notes: Sequence[str] = ()) -> str:
     """The summary for a notebook, with notes below."""
     texts = [f"<b>{html.escape(str(run))}</b>", html.escape(undone(figures))]

@@ -170,7 +170,7 @@ def test_arrays_of_any_number_type_and_order_of_bytes(model: ExportedModel, tmp_
         np.save(tmp_path / "x.npy", x.astype(dtype))
         table = model.predict(tmp_path / "x.npy").table
         np.testing.assert_allclose(table["probability of yes"], expected, rtol=1e-6)
-    for large, said in ((np.uint64(2**63), "below 2\\^63"), (1e300, "not finite in float32"), (np.nan, "not finite")):
+    for large, said in ((np.uint64(2**63), "below 2\\^63"), (1e300, "not finite"), (np.nan, "not finite")):
         np.save(tmp_path / "x.npy", np.full((1, 1, 8, 8), large))
         with pytest.raises(UserError, match=said):
             model.predict(tmp_path / "x.npy")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bench.data import Dataset, Partition
 from bench.errors import UserError
-from bench.results.portrait import portrait, remarks
+from bench.results.data_description import portrait, remarks
 from bench.samples import normalising
 from bench.samples.subjects import most_frequent, split_off_validation
 from datasets.tables import table
