@@ -145,10 +145,9 @@ def unpack(file: Path, folder: Path) -> RunView:
     """
     check_file(file, "packed run", "`bench pack RUN` makes one")
     check_output_folder(folder, "", empty=True)
-    contents = _contents(file)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        for name, content in contents.items():
+        for name, content in _contents(file).items():
             inside.make_folder(folder, (folder / name).parent)
             inside.replace(folder / name, content, durable=False)
         _restore(folder, file.parent)
