@@ -17,7 +17,7 @@ from bench.exported import ExportedModel, exported, far_apart
 from bench.federation.cell_data import load_partition
 from bench.operations import NotExportable, Recording
 from bench.places import check_output_folder, file_stems
-from bench.results.results import CellView
+from bench.results.figures import ReadCell
 from bench.results.saved_models import KeptModel, SavedModels
 from bench.store import inside
 
@@ -64,7 +64,7 @@ class Export(NamedTuple):
     notes: list[str]
 
 
-def export_cell(cell: CellView, out: Path, data_root: Path) -> Export:
+def export_cell(cell: ReadCell, out: Path, data_root: Path) -> Export:
     """Write the models of a finished cell to a folder; the work of `bench.results.results.CellView.export`.
 
     The folder has a file for each client, named after its site, `generic.pt`, `models.json` that says which is which,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,18 +18,35 @@ from bench.results.reported_round import (
     selection_curve,
     table_of,
 )
-from bench.settings import RECORDED, FurtherTest
+from bench.settings import RECORDED, FurtherTest, Settings
 from bench.store import documents
+from bench.store.store import Status
 from bench.store.tables import read_table, read_tables
 
 if TYPE_CHECKING:
-    from bench.results.results import CellView
+    import pandas as pd  # its import starts a thread, and workers are forked from a process that has this module
 
 ALL = -1
 """In the column `client` of `evaluated`: the row is a mean over clients, or of all samples together."""
 
 
-def reported_figures(cell: "CellView", quantity: str = "accuracy") -> list[dict[str, Any]]:
+class ReadCell(Protocol):
+    """The part of a cell (`bench.results.results.CellView`) that figures and saved models are made of."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def folder(self) -> Path: ...
+    def table(self, name: str) -> "pd.DataFrame": ...
+
+
+def reported_figures(cell: ReadCell, quantity: str = "accuracy") -> list[dict[str, Any]]:
     """The accuracies, or another score, that a report shows of a cell, at the round that its protocol chooses:
     `metric`, `on`, `mean`, `round`, `value` and others. Empty where the cell is not done."""
     figures = figures_of([cell], quantity)[cell.id] if cell.status.state == "done" else []
@@ -38,7 +55,7 @@ def reported_figures(cell: "CellView", quantity: str = "accuracy") -> list[dict[
     return chosen or [figure for figure in figures if figure["selection"] == "last"]
 
 
-def further_scores(cells: Sequence["CellView"]) -> list[str]:
+def further_scores(cells: Sequence[ReadCell]) -> list[str]:
     """The scores beside accuracy and loss that some of the cells have on their own tests, in the tables' order."""
     folders = [cell.folder for cell in cells]
     later = read_tables(folders, "evaluated")[0]
@@ -56,7 +73,7 @@ def missing_scores(folder: Path, tests: Sequence[FurtherTest], metrics: Sequence
     return [pair for pair in wanted if pair not in present]
 
 
-def figures_of(cells: Sequence["CellView"], quantity: str = "accuracy") -> dict[str, list[dict[str, Any]]]:
+def figures_of(cells: Sequence[ReadCell], quantity: str = "accuracy") -> dict[str, list[dict[str, Any]]]:
     """The figures of cells that are done, by id; nan where they say nothing (`_beyond_guessing`).
 
     Their tables are read together: see `read_tables`.
@@ -79,7 +96,7 @@ def figures_of(cells: Sequence["CellView"], quantity: str = "accuracy") -> dict[
     return figures
 
 
-def _beyond_guessing(cells: Sequence["CellView"]) -> dict[str, set[tuple[CurveKey, int]]]:
+def _beyond_guessing(cells: Sequence[ReadCell]) -> dict[str, set[tuple[CurveKey, int]]]:
     """Find the places and rounds, by cell, at which a mean of personalized models is no model any more.
 
     Its loss is then above ln(n + C), for n test samples of C classes. A guess that counts each class once more often
@@ -96,7 +113,7 @@ def _beyond_guessing(cells: Sequence["CellView"]) -> dict[str, set[tuple[CurveKe
     return lost
 
 
-def _curves(cells: Sequence["CellView"], quantity: str) -> dict[str, Curves]:
+def _curves(cells: Sequence[ReadCell], quantity: str) -> dict[str, Curves]:
     """The curves of a score, by cell."""
     folders = [cell.folder for cell in cells]
     curves = curves_of_cells(*read_tables(folders, table_of(quantity)), quantity)
@@ -111,7 +128,7 @@ def _curves(cells: Sequence["CellView"], quantity: str) -> dict[str, Curves]:
     return {cell.id: after(of_cell, cell.settings.last_change) for cell, of_cell in zip(cells, curves, strict=True)}
 
 
-def _selecting(cells: Sequence["CellView"], accuracies: dict[str, Curves]) -> dict[str, Curves]:
+def _selecting(cells: Sequence[ReadCell], accuracies: dict[str, Curves]) -> dict[str, Curves]:
     """The curves by which each cell's rounds are chosen (`select_by`)."""
     chosen = {"accuracy": accuracies}
     for name in {cell.settings.select_by for cell in cells} - {"accuracy"}:
@@ -121,7 +138,7 @@ def _selecting(cells: Sequence["CellView"], accuracies: dict[str, Curves]) -> di
 
 
 def _cell_figures(
-    cell: "CellView", curves: Curves, selecting: Curves, of_score: Curves, alike: set[int]
+    cell: ReadCell, curves: Curves, selecting: Curves, of_score: Curves, alike: set[int]
 ) -> list[dict[str, Any]]:
     """The figures of one cell.
 
@@ -166,7 +183,7 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(defined)) if defined else math.nan
 
 
-def _rounds_alike(cells: Sequence["CellView"]) -> list[set[int]]:
+def _rounds_alike(cells: Sequence[ReadCell]) -> list[set[int]]:
     """The rounds of each cell in which as many local models were scored as in its last round."""
     clients, lengths = read_tables([cell.folder for cell in cells], "clients")
     local = clients.assign(cell=np.repeat(np.arange(len(cells)), lengths))[clients["metric"] == "lm"]

@@ -22,8 +22,7 @@ from bench.federation.attacks import make_attack
 from bench.federation.cell_data import CellData, apply_shifts, file_samples, load_all
 from bench.federation.federation import Federation
 from bench.federation.scores import Evaluation, FurtherScores, Outputs, Scorer, mean_of_present
-from bench.results.figures import ALL, missing_scores
-from bench.results.results import CellView
+from bench.results.figures import ALL, ReadCell, missing_scores
 from bench.results.saved_models import ReportedModels, model_logits, reported_models
 from bench.samples.corruptions import corrupt
 from bench.settings import NO_TRIGGER, CorruptedTest, FileTest, FurtherTest, Settings, ShiftedTest
@@ -34,7 +33,7 @@ _Rows = list[dict[str, Any]]
 
 
 def evaluate_cell(
-    cell: CellView,
+    cell: ReadCell,
     tests: Sequence[FurtherTest],
     metrics: Sequence[str],
     data_root: Path = Path("data"),

@@ -21,14 +21,13 @@ SUFFIX = ".tar.xz"
 LEFT_OUT = ("timeline", "hits")
 """Tables that are not packed: they would be most of the file, and the ledger has the seconds of every round, the table
 of clients how many samples were right."""
-FILES = (
+RELATIONS = "relations.json"
+PACKED = (
     "settings.json", "status.json", "timing.json", "partition.json",
     *(f"{name}.csv" for name in COLUMNS if name not in LEFT_OUT),
+    RELATIONS, "privacy.json", "evaluated.csv",
 )  # fmt: skip
-"""What is packed of a finished cell, beside `relations.json` and `privacy.json`, which some cells leave, and
-`evaluated.csv`."""
-RELATIONS = "relations.json"
-PACKED = (*FILES, RELATIONS, "privacy.json", "evaluated.csv")
+"""What is packed of a finished cell; not every cell has all of them."""
 _TEXTS = [{"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
 """Compression of texts: 3 % smaller than by the preset alone."""
 MOST_FILES, MOST_BYTES = 50_000, 2_000_000_000

@@ -4,15 +4,12 @@
   for all clients: the generic model's by its pooled validation accuracy, the personalized models' by the validation
   accuracies weighted with the clients' data sizes. It is the round with the best mean of the last `WINDOW` validation
   accuracies, the latest of equals, because the peak of a noisy curve mostly lies in an early lucky round
-  (docs/examples/reported_round.py). The test figure of that round is reported. Beside it stand the test figures of that
-  peak (`peak`), of the last round (`last`) and the mean of the last `WINDOW` evaluations (`tail`). The setting
-  `select_by` names another score than the accuracy by which the round is chosen.
-- Protocol `paper`: there is no validation data, and the best test figure over the evaluated rounds is reported, as the
-  papers do.
+  (docs/examples/reported_round.py). Beside its test figure stand those of that peak (`peak`), of the last round
+  (`last`), and the mean of the last `WINDOW` evaluations (`tail`).
+- Protocol `paper`: there is no validation data, and the best test figure is reported, as the papers do.
 - Where the data change (`timeline`), only rounds after the last change count: one before it knew other data.
-- A model right after local training (`lm`) exists only for clients that have trained. For it, both protocols choose
-  among the rounds in which as many clients are scored as in the last one. Otherwise the best round could be one in
-  which only a few clients had trained.
+- A model right after local training (`lm`) exists only for clients that have trained. For it, rounds count in which as
+  many clients are scored as in the last one. Otherwise the best round could be one in which few clients had trained.
 """
 
 import math

@@ -28,8 +28,7 @@ from bench.federation.scores import Evaluation
 from bench.federation.snapshot import Packer, unpack
 from bench.model_call import Arithmetic, batchnorm_in_float32
 from bench.params import Params
-from bench.results.figures import ALL
-from bench.results.results import CellView
+from bench.results.figures import ALL, ReadCell
 from bench.settings import Settings
 from bench.store import checkpoint, inside
 from bench.store.documents import read_json
@@ -168,7 +167,7 @@ class SavedModels:
         UserError: the cell is not done, or its data are not there.
     """
 
-    def __init__(self, cell: CellView, data_root: Path | str = "data") -> None:
+    def __init__(self, cell: ReadCell, data_root: Path | str = "data") -> None:
         if cell.status.state != "done":
             reason = f" ({cell.status.reason})" if cell.status.reason else ""
             raise UserError(f"{cell.name} is {cell.status.state}, not done: its models are there when it is{reason}")
@@ -306,7 +305,7 @@ def reported_so_far(folder: Path, metric: str, settings: Settings) -> int | None
     return reported_round(curves("accuracy"), selecting, metric, settings.protocol)
 
 
-def _of_last_state(cell: CellView, federation: Federation, client: int | None) -> Params | None:
+def _of_last_state(cell: ReadCell, federation: Federation, client: int | None) -> Params | None:
     saved = next(checkpoint.load(cell.folder / "checkpoint"), None)
     if saved is None or saved.version != cell.settings.rounds:
         raise UserError(f"{cell.name}: no model was kept. {_REMEDY}")

@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,10 @@ def _versions() -> dict[str, str]:
 
 
 def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    table = Path("/proc/cpuinfo")
+    text = table.read_text(encoding="utf-8") if table.exists() else ""
+    name = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return name[1] if name else platform.processor()
 
 
 def _gpus() -> list[str]:

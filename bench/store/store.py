@@ -55,12 +55,7 @@ COLUMNS = {
     "work": ("round", "steps", "samples", "server_steps", "server_samples"),
     "timeline": ("round", "client", "kind", "start", "end"),
 }
-"""The tables of a cell: `RUN/<cell id>/<name>.csv`. `hits` has which test samples a model classified correctly, as
-bits, `scores` and `client_scores` the scores that the grid's `metrics` ask for (other cells have none), `changes`
-accuracies on the tests before and after a change of the data (cells whose data stay have none), `ledger` bytes and
-simulated seconds (`seconds`: when a version was there, `settled`: when its personalized models were, too), `work` the
-batches trained on and the samples read, `timeline` what clients did in the first versions, in simulated seconds; none
-has wall time."""
+"""The tables of a cell, `RUN/<cell id>/<name>.csv`, as docs/run-store.md explains them. None has wall time."""
 
 RECORDS = ("settings.json", "partition.json", "tests.json", "samples.json", "relations.json", "privacy.json")
 """Files of a cell that its checksums cover beside the tables, where it has them. How long it took,
