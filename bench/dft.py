@@ -9,13 +9,14 @@ is needed.
 
 import functools
 import math
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.library import custom_op
+from torch.library import CustomOpDef, custom_op
 
 from bench import tensors
 
@@ -73,10 +74,16 @@ def takes_one_pass(x: Tensor) -> bool:
     return tensors.on_gpu(x)
 
 
+@functools.cache
 def takes_two_steps(d: int) -> bool:
     """Whether this length has a prime factor that GPU libraries have no transform for, and is not itself a prime."""
-    primes = _primes(d)
-    return len(primes) > 1 and primes[-1] > LARGEST_PRIME
+    largest, p = d, 2
+    while p * p <= largest:
+        if largest % p:
+            p += 1
+        else:
+            largest //= p
+    return LARGEST_PRIME < largest < d
 
 
 class _Rfft(Function):
@@ -157,7 +164,7 @@ def _multiplicity(d: int, like: Tensor) -> Tensor:
 def _rfft(x: Tensor, norm: str) -> Tensor:
     flat = x.reshape(-1, x.shape[-1])
     spectrum = flat.new_empty(len(flat), x.shape[-1] // 2 + 1, dtype=x.dtype.to_complex())
-    for part, place in zip(*(torch.split(t, _lanes(flat)) for t in (flat, spectrum)), strict=True):
+    for part, place in _parts(flat, spectrum):
         _forward(part, norm, place)
     return spectrum.view(*x.shape[:-1], -1)
 
@@ -166,7 +173,7 @@ def _rfft(x: Tensor, norm: str) -> Tensor:
 def _irfft(z: Tensor, d: int, norm: str) -> Tensor:
     flat = z.reshape(-1, z.shape[-1])
     vectors = flat.new_empty(len(flat), d, dtype=z.dtype.to_real())
-    for part, place in zip(*(torch.split(t, _lanes(flat)) for t in (flat, vectors)), strict=True):
+    for part, place in _parts(flat, vectors):
         place.copy_(_inverse(part, d, norm))
     return vectors.view(*z.shape[:-1], -1)
 
@@ -179,18 +186,6 @@ def _(x: Tensor, norm: str) -> Tensor:
 @_irfft.register_fake
 def _(z: Tensor, d: int, norm: str) -> Tensor:
     return z.new_empty(*z.shape[:-1], d, dtype=z.dtype.to_real())
-
-
-@_rfft.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], x: Tensor, norm: str) -> tuple[Tensor, int]:
-    assert in_dims[0] is not None
-    return _rfft(x.movedim(in_dims[0], 0), norm), 0
-
-
-@_irfft.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], z: Tensor, d: int, norm: str) -> tuple[Tensor, int]:
-    assert in_dims[0] is not None
-    return _irfft(z.movedim(in_dims[0], 0), d, norm), 0
 
 
 @custom_op("pfleague::spectral_divergence", mutates_args=())
@@ -210,18 +205,16 @@ def _slopes(
     z: Tensor, other: Tensor, often: Tensor, eps: Tensor, up: Tensor, d: int, generalised: bool, first: bool
 ) -> Tensor:
     """The gradient with respect to the spectrum, of which the inverse transform gives that with respect to x."""
-    middle = d // 2 if d % 2 == 0 else 0
     if kernels := tensors.triton_kernels("bench.dft_kernels", z, other):
+        middle = d // 2 if d % 2 == 0 else 0
         flat = _flat(z), _flat(other), often, eps.reshape(-1), up.to(other.dtype).reshape(-1)
         slopes: Tensor = kernels.slopes(*flat, middle, generalised, first)
         return slopes.view(z.shape)
     a, small = z.abs(), eps[..., None]
     slope = torch.log((a + small) / (other + small)) + a / (a + small) if first else -other / (a + small)
     slope = slope + (-1.0 if first else 1.0) if generalised else slope
-    # The inverse transform counts every frequency twice, except the first and (for even d) the middle one.
-    half = torch.full_like(often, 0.5)
-    half[0] = half[middle] = 1.0
-    share = torch.where(a > 0, up.to(other.dtype)[..., None] * often * half * slope / a, 0.0)
+    often = often / _multiplicity(d, often)  # the inverse transform counts each frequency so often
+    share = torch.where(a > 0, up.to(other.dtype)[..., None] * often * slope / a, 0.0)
     return z * share
 
 
@@ -235,23 +228,27 @@ def _(z: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(z)
 
 
-@_divergence.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-    return _divergence(*_lanes_first(info.batch_size, in_dims, args)), 0
+def _register_lanes(operation: CustomOpDef) -> None:
+    """Let `vmap` call an operation once for all lanes, which come first in its tensors.
+
+    The third one, of a divergence the counts, is the same for all.
+    """
+
+    def of_lanes(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        assert in_dims[2:3] in ((), (None,))
+        lanes = list(args)
+        for i, (t, dim) in enumerate(zip(args, in_dims, strict=True)):
+            if dim is not None:
+                lanes[i] = t.movedim(dim, 0)
+            elif isinstance(t, Tensor) and i != 2:
+                lanes[i] = t.expand(info.batch_size, *t.shape)
+        return operation(*lanes), 0
+
+    operation.register_vmap(of_lanes)
 
 
-@_slopes.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-    return _slopes(*_lanes_first(info.batch_size, in_dims, args)), 0
-
-
-def _lanes_first(lanes: int, in_dims: tuple[int | None, ...], args: tuple[Any, ...]) -> list[Any]:
-    """The arguments of all lanes; the counts, which are third, are the same for all."""
-    assert in_dims[2] is None
-    return [
-        t if i == 2 or not isinstance(t, Tensor) else t.expand(lanes, *t.shape) if dim is None else t.movedim(dim, 0)
-        for i, (t, dim) in enumerate(zip(args, in_dims, strict=True))
-    ]
+for _operation in (_rfft, _irfft, _divergence, _slopes):
+    _register_lanes(_operation)
 
 
 def _flat(spectra: Tensor) -> Tensor:
@@ -328,25 +325,13 @@ def _on(device: torch.device, dtype: torch.dtype, index: Any, positive: Any) -> 
     return torch.from_numpy(index.astype(np.int32)).to(device), sign
 
 
-def _lanes(flat: Tensor) -> int:
-    """The number of vectors that are transformed at a time."""
-    return max(1, _AT_ONCE // flat.shape[-1])
+def _parts(*matrices: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Rows of matrices, so many at a time as are transformed together."""
+    rows = max(1, _AT_ONCE // matrices[0].shape[-1])
+    return zip(*(torch.split(matrix, rows) for matrix in matrices), strict=True)
 
 
-@functools.cache
 def _factors(d: int) -> tuple[int, int]:
     """Two factors of a length, as near to each other as there are, the smaller one first."""
     a = next(a for a in range(math.isqrt(d), 0, -1) if d % a == 0)
     return a, d // a
-
-
-@functools.cache
-def _primes(d: int) -> list[int]:
-    """The prime factors of a number, smallest first, as often as they occur."""
-    factors, p = [], 2
-    while p * p <= d:
-        while d % p == 0:
-            factors.append(p)
-            d //= p
-        p += 1
-    return [*factors, d] if d > 1 else factors

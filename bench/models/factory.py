@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,26 +12,13 @@ from bench.config.validation import complete
 from bench.errors import UserError
 from bench.models.adapters import insert
 from bench.models.init import initialise, rules_of, seeded
-from bench.models.trial import Watched, check, goes_side_by_side, try_out
+from bench.models.trial import Watched, check, try_out
 from bench.plugin import MODELS, call_factory, is_external
 from bench.rng import Address, generator
 from bench.settings import AdapterSettings
 from bench.tensors import constants, precise, statistics
 
-
-class _Trial(NamedTuple):
-    """The result of a model's trial.
-
-    Attributes:
-        side_by_side: whether several clients' go side by side.
-        watched: the layers that training uses.
-    """
-
-    side_by_side: bool
-    watched: Watched
-
-
-_TRIED: dict[Hashable, _Trial] = {}
+_TRIED: dict[Hashable, Watched] = {}
 """Models that passed their trial in this process; a cell builds its model several times."""
 
 
@@ -66,16 +53,14 @@ def build(
         _replace(net, _in_float32)
         at = name, MODELS.get(name), type(shape), shape, classes, json.dumps(dict(options or {}), sort_keys=True)
         if at not in _TRIED:
-            samples, watched = try_out(name, net, shape, classes)
-            goes = goes_side_by_side(net, samples)
-            _TRIED[at] = _Trial(goes, watched)
-        goes, watched = _TRIED[at]
+            _TRIED[at] = try_out(name, net, shape, classes)
+        watched = _TRIED[at]
         for path in watched.moving:
             setattr(net.get_submodule(path), "moves_statistics", True)  # noqa: B010 (for mypy)
         if not watched.by_sample:  # its batches must not be padded, as those of layers with statistics
             setattr(net, "moves_statistics", True)  # noqa: B010
         setattr(net, "draws_in_training", watched.draws)  # noqa: B010
-        setattr(net, "better_alone", not goes or getattr(net, "better_alone", False))  # noqa: B010 (for mypy)
+        setattr(net, "better_alone", not watched.side_by_side or getattr(net, "better_alone", False))  # noqa: B010 (for mypy)
         called = watched.called
         kept = {path for path, _ in constants(net)}
         _replace(net, lambda path, tensor: tensor if path in kept else tensor.to("meta"))

@@ -78,24 +78,6 @@ class Cut(Network):
         finally:
             self.body.set_submodule(self.place, nn.Identity())
 
-    def order(self, x: Tensor) -> list[str]:
-        """Names of the layers of the network as it was, once for each call, in the order in which the calls end.
-
-        Layers that contain its last layer are left out: their calls end after that layer's in any network.
-        """
-        ended: list[str] = []
-        layers = {p: layer for p, layer in self.body.named_modules() if not f"{self.place}.".startswith(p and f"{p}.")}
-        hooks = [
-            layer.register_forward_hook(lambda *_, path=path: ended.append(path))
-            for path, layer in {**layers, self.place: self.head}.items()
-        ]
-        try:
-            self.uncut(x)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return ended
-
 
 def _attended(tokens: Tensor, padding: int) -> Tensor:
     """The attention mask of Hugging Face's tokenizers, `[batch, length]`: 1 at tokens of a text, 0 at padding.

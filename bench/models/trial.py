@@ -67,26 +67,25 @@ def _problems(net: nn.Module) -> Iterator[str]:
 
 
 class Watched(NamedTuple):
-    """Layers of a model that training was watched to use, by name.
+    """What training was watched to do with a model.
 
     Attributes:
-        called: those that it calls.
-        moving: those whose statistics it moves.
+        called: names of the layers that it calls.
+        moving: names of those whose statistics it moves.
         draws: whether it draws, such as a mask of dropout.
         by_sample: whether a sample has the same draws and features in a larger batch, so that a batch may be padded.
+        side_by_side: whether several clients' models are computed at once.
     """
 
     called: frozenset[str]
     moving: frozenset[str]
     draws: bool
     by_sample: bool
+    side_by_side: bool
 
 
-def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> tuple[Tensor, Watched]:
+def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> Watched:
     """Run a model on two samples, in evaluation and in training, with weights drawn here in place of its own.
-
-    Returns:
-        The samples, and what training uses.
 
     Raises:
         UserError: it fails, its logits have another shape, forward(x) is not head(features(x)), it draws random
@@ -107,7 +106,8 @@ def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> 
     try:
         with torch.no_grad():
             _compare(name, net.eval(), x, classes)
-            watched = _watch(name, net.train(), x)
+            called, moving, draws = _watch(name, net.train(), x)
+            by_sample = _by_sample(net, x, draws)
     except UserError:
         raise
     except Exception as error:  # a user's code may raise anything
@@ -121,7 +121,7 @@ def try_out(name: str, net: nn.Module, shape: tuple[int, ...], classes: int) -> 
                 f"model {name!r} changes its parameter {path!r} in its forward pass, which may be the server's or "
                 "another client's: compute a changed copy there"
             )
-    return x, watched
+    return Watched(called, moving, bool(draws.shapes), by_sample, goes_side_by_side(net, x))
 
 
 def goes_side_by_side(net: nn.Module, x: Tensor) -> bool:
@@ -158,7 +158,7 @@ def goes_side_by_side(net: nn.Module, x: Tensor) -> bool:
 def _compare(name: str, net: nn.Module, x: Tensor, classes: int) -> None:
     """Check that the whole model and its parts give the same logits."""
     parts: Any = net
-    with _refusing_draws(name, net, "in evaluation"):
+    with _refusing_draws(name, "in evaluation"):
         whole = net.uncut(x) if isinstance(net, Cut) else net(x)
     if whole.shape != (_SAMPLES, classes):
         raise UserError(
@@ -166,34 +166,17 @@ def _compare(name: str, net: nn.Module, x: Tensor, classes: int) -> None:
         )
     try:
         agree = torch.allclose(whole, parts.head(parts.features(x)), rtol=1e-4, atol=1e-5)
-    except Exception as error:  # layers after the head may not take what comes before it
-        if not isinstance(net, Cut) or not (problem := _not_last(net, x)):
+    except Exception:  # layers after the head may not take what comes before it
+        if not isinstance(net, Cut):
             raise
-        raise UserError(f"model {name!r} {problem}") from error
+        agree = False
     if not agree and isinstance(net, Cut):
-        problem = _not_last(net, x) or (
-            f"is cut at {net.place!r}, and what the network computes after it changes the logits: leave that out, "
-            "as losses take logits"
+        raise UserError(
+            f"model {name!r} is cut at {net.place!r}, and its logits are not what that layer computes: give "
+            "bench.with_head the last layer, which the network calls once, and leave out what comes after it"
         )
-        raise UserError(f"model {name!r} {problem}")
     if not agree:
         raise UserError(f"model {name!r}: forward(x) is not head(features(x)), on which methods rely; make them agree")
-
-
-def _not_last(net: Cut, x: Tensor) -> str:
-    """Say why the layer at which a network was cut is not its last; empty if it is called once, and no layer after."""
-    order = net.order(x)
-    calls = order.count(net.place)
-    if calls != 1:
-        often = f"calls {calls} times" if calls else "never calls"
-        return f"is cut at {net.place!r}, which the network {often}: bench.with_head takes a layer that is called once"
-    if order[-1] == net.place:
-        return ""
-    kind = type(net.body.get_submodule(order[-1])).__name__
-    return (
-        f"is cut at {net.place!r}, and {order[-1]!r} ({kind}) is computed after it: give bench.with_head the last "
-        "layer, or leave out what comes after the logits"
-    )
 
 
 class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -212,61 +195,48 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
-def _refusing_draws(name: str, net: nn.Module, when: str) -> Iterator[set[str]]:
-    """Note the layers that a network calls inside, and refuse it if one of them moves a generator of the process."""
-    before: list[list[Any]] = []
-    drawing: list[str] = []
-    called: set[str] = set()
-
-    def leave(path: str, layer: nn.Module) -> None:
-        called.add(path)
-        if not all(map(_equal, before.pop(), _generators())):
-            drawing.append(f"{path!r} ({type(layer).__name__})" if path else "its forward pass")
-
-    hooks = []
-    for path, layer in net.named_modules():
-        hooks.append(layer.register_forward_pre_hook(lambda *_: before.append(_generators())))
-        hooks.append(layer.register_forward_hook(lambda layer, *_, path=path: leave(path, layer)))
-    try:
-        with torch.random.fork_rng(devices=[]), _Drawing() as operations:
-            yield called
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if drawing:  # inner layers come first
-        by = f" by {operations.names[0]}" if operations.names else ""
+def _refusing_draws(name: str, when: str) -> Iterator[None]:
+    """Refuse a network that moves a generator of the process in the block."""
+    with torch.random.fork_rng(devices=[]), _Drawing() as operations:
+        before = _generators()
+        yield
+        after = _generators()
+    if operations.names or before != after:
+        by = operations.names[0] if operations.names else "numpy or Python"
         raise UserError(
-            f"model {name!r} draws random numbers in {drawing[0]}{by} {when}, and they would depend on which clients "
-            "are computed together: draw by dropout, torch.rand, randn or bernoulli where self.training is true, as "
+            f"model {name!r} draws random numbers by {by} {when}, and they would depend on which clients are computed "
+            "together: draw by dropout, torch.rand, randn or bernoulli where self.training is true, as "
             "`F.dropout(x, p, training=self.training)` does"
         )
 
 
-def _generators() -> list[Any]:
-    """States of the generators of the process: torch's, Python's and numpy's."""
-    return [torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)["state"]["pos"]]
+def _generators() -> tuple[Any, ...]:
+    """States of the generators of Python and numpy."""
+    return random.getstate(), np.random.get_state(legacy=False)["state"]["pos"]
 
 
-def _equal(a: Any, b: Any) -> bool:
-    return torch.equal(a, b) if isinstance(a, Tensor) else bool(a == b)
+def _watch(name: str, net: nn.Module, x: Tensor) -> tuple[frozenset[str], frozenset[str], NetworkDraws]:
+    """Check that training leaves the generators of the process and the constants as they are.
 
-
-def _watch(name: str, net: nn.Module, x: Tensor) -> Watched:
-    """Check that training leaves the generators of the process and the constants as they are; return what it uses."""
+    Returns:
+        The layers that it calls, those whose statistics it moves, and what it drew.
+    """
     before = {path: value.clone() for path, value in net.named_buffers()}
+    called: set[str] = set()
+    hooks = [layer.register_forward_hook(lambda *_, path=path: called.add(path)) for path, layer in net.named_modules()]
     draws, unhooked = NetworkDraws(torch.zeros((), dtype=torch.int64)), torch.autograd.graph.disable_saved_tensors_hooks
-    with _refusing_draws(name, net, "in training") as called, draws, unhooked(_CHECKPOINTS), torch.enable_grad():
+    with _refusing_draws(name, "in training"), draws, unhooked(_CHECKPOINTS), torch.enable_grad():
         net(x)
+    for hook in hooks:
+        hook.remove()
     for path, value in constants(net):
         if not torch.equal(value, before[path]):
             raise UserError(
                 f"model {name!r} changes its buffer {path!r} in training; only persistent buffers of floating numbers "
                 "can be statistics that travel with the model"
             )
-    moved = (path.rpartition(".")[0] for path, value in statistics(net) if not torch.equal(value, before[path]))
-    watched = frozenset(called), frozenset(moved)
-    by_sample = _by_sample(net, x, draws)
-    return Watched(*watched, bool(draws.shapes), by_sample)
+    moved = {path.rpartition(".")[0] for path, value in statistics(net) if not torch.equal(value, before[path])}
+    return frozenset(called), frozenset(moved), draws
 
 
 def _by_sample(net: nn.Module, x: Tensor, draws: NetworkDraws) -> bool:

@@ -73,7 +73,7 @@ MISTAKES: dict[str, tuple[str, int | None]] = {
     "another name is uploaded": (written(upload='{"w": trained["w"]}'), None),
     "nothing is uploaded": (written().replace('yield Upload({"model": trained["w"]})', "pass"), None),
     "an upload is not yielded": (written().replace("yield Upload", "Upload"), 14),
-    "a round is no program": (written().replace("yield ", ""), 13),
+    "a round is no program": (written().replace("yield ", ""), 14),
     "a layer that is not there": (
         written(train='Train({"w": down["model"]}, loss=cross_entropy, only={"w": ("classifier",)})'),
         13,

@@ -361,10 +361,10 @@ def packed(net: Any, z: Tensor) -> Tensor:
 REFUSED = [
     (part, "draws into a part of a tensor in place"),
     (part_after, "reads a part of a tensor that it drew into in place"),
-    (exponential, "draws random numbers in its forward pass by exponential_ in training, .* torch.rand"),
+    (exponential, "draws random numbers by exponential_ in training, .* torch.rand"),
     (recomputed, "a second time .torch.utils.checkpoint.* switch gradient checkpointing off"),
     (written_into, "calls rand with `out`"),
-    (coin, "draws random numbers in its forward pass in training"),
+    (coin, "draws random numbers by numpy or Python in training"),
     (always, r"by bernoulli_ in evaluation, .* `F.dropout\(x, p, training=self.training\)`"),
     (packed, "of a packed sequence: give it a padded one"),
 ]

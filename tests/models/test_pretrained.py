@@ -141,7 +141,7 @@ BAD: list[tuple[Any, str]] = [
     ),
     (
         {f"{whose}.{name}": value for whose in ("teacher", "student") for name, value in WHOLE.items()},
-        "it has the model's fc1.weight as teacher.body.fc1.weight and as student.body.fc1.weight; save one of them",
+        "it has the model's tensors twice, under 'teacher.body.' and 'student.body.'; save one of them",
     ),
     (
         {"a.kernel": FITS["body.fc1.weight"], "a.bias": FITS["body.fc1.bias"]} | HEAD,
@@ -225,7 +225,7 @@ def test_order_overrides_no_name(name: str, tmp_path: Path) -> None:
     """One renamed layer of a file that is sorted by names, where layers of one shape follow as fc1, fc10, fc11."""
     values = dict(sorted(numbered(lambda name: name.replace("fc5.", "q.")).items()))
     (save_file if name.endswith("safetensors") else torch.save)(values, tmp_path / name)
-    missing = "24 of 26 tensors .*, but not body.fc5.weight, body.fc5.bias, .* It also has body.q.bias, body.q.weight"
+    missing = "24 of 26 tensors .*, but not body.fc5.weight, body.fc5.bias, "
     with pytest.raises(UserError, match=missing):
         match(tmp_path / name, build(*DEEP))
     torch.save(numbered(lambda name: name.replace("fc5.", "q.")), tmp_path / "in_order.pt")
@@ -239,7 +239,7 @@ def test_layers_of_one_shape_are_not_told_by_the_alphabet(name: str, tmp_path: P
     """All layers have other names; those of a file with different shapes are told by these."""
     write = save_file if name.endswith("safetensors") else torch.save
     write(dict(sorted(numbered(lambda name: name.replace("fc", "z")).items())), tmp_path / name)
-    with pytest.raises(UserError, match=r"such as body.fc1.weight, .* does not tell body.z10.weight from body.z11"):
+    with pytest.raises(UserError, match=r"such as body.fc1.weight, .* does not tell layers of one shape apart"):
         match(tmp_path / name, build(*DEEP))
     others = {name.replace("body.fc1", "a").replace("head", "b"): value for name, value in WHOLE.items()}
     write(dict(sorted(others.items())), tmp_path / name)
