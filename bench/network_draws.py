@@ -132,21 +132,19 @@ def _shifted(z: Tensor, n: int) -> Tensor:
 
 
 def _dropout(
-    draws: NetworkDraws, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    draws: NetworkDraws,
+    func: Any,
+    input: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    train: bool = True,
 ) -> Tensor:
-    """`functional.dropout`, and `torch.dropout`, whose third argument is called `train`."""
-    return _dropped(draws, input, p, training, inplace, input)
-
-
-def _torch_dropout(draws: NetworkDraws, func: Any, input: Tensor, p: float, train: bool) -> Tensor:
-    return _dropped(draws, input, p, train, False, input)
-
-
-def _dropout_of_channels(
-    draws: NetworkDraws, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Tensor:
-    """`functional.dropout1d` to `dropout3d`: whole channels of a batch are dropped."""
-    return _dropped(draws, input, p, training, inplace, _of_channels(func, input))
+    """`functional.dropout`, `torch.dropout`, whose third argument is called `train`, and `functional.dropout1d` to
+    `dropout3d`, by which whole channels of a batch are dropped."""
+    like = input if func.__name__ == "dropout" else _of_channels(func, input)
+    return _dropped(draws, input, p, training and train, inplace, like)
 
 
 def _of_channels(func: Any, input: Tensor) -> Tensor:
@@ -323,10 +321,10 @@ def _randperm(draws: NetworkDraws, func: Any, n: int, *, generator: None = None,
 
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     functional.dropout: _dropout,
-    torch.dropout: _torch_dropout,
-    functional.dropout1d: _dropout_of_channels,
-    functional.dropout2d: _dropout_of_channels,
-    functional.dropout3d: _dropout_of_channels,
+    torch.dropout: _dropout,
+    functional.dropout1d: _dropout,
+    functional.dropout2d: _dropout,
+    functional.dropout3d: _dropout,
     functional.alpha_dropout: _alpha_dropout,
     functional.feature_alpha_dropout: _alpha_dropout,
     functional.scaled_dot_product_attention: _attention,

@@ -370,7 +370,7 @@ def _wrong_option(train: Train) -> str:
 def refuse_unyielded(cls: type) -> None:
     """Refuse a class whose file has a request that stands alone and is not yielded, so that nobody answers it.
 
-    Python says nothing of `Upload(...)` on a line of its own; of `trained = Train(...)`, whoever reads `trained` is told.
+    Python says nothing of `Upload(...)` on a line of its own; `trained = Train(...)` fails where `trained` is read.
 
     Raises:
         UserError: the message names file, line and request.

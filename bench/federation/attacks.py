@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bench.attacks.attack import Attack, checked
 from bench.data import Dataset, Partition
@@ -131,7 +130,6 @@ class Forger:
         self._name = str(settings.attack and settings.attack.name)
         self.sent = SentValues(
             f"attack {self._name!r}: method {self._method!r}",
-            "malicious clients send them honestly",
             f"which it would leave as it is; {_BY_DATA}",
         )
         if method.bound:
@@ -201,7 +199,8 @@ class Forger:
                 f"attack: method {self._method!r} downloads no {name!r}, so the attack is on its numbers and not on "
                 "their change"
             )
-        updates = {i: _difference(value.weights, bases[i]) for i, value in honest.items()}
+        starts = {i: torch.zeros_like(honest[i].weights) if base is None else base for i, base in bases.items()}
+        updates = {i: value.weights - starts[i] for i, value in honest.items()}
         malicious = [i for i in updates if i in self._malicious]
         planned = torch.stack([updates[i] for i in malicious])
         benign = [update for i, update in updates.items() if i not in self._malicious]
@@ -209,16 +208,8 @@ class Forger:
         lies = self._attack.forge(planned, torch.stack(benign) if benign else planned[:0], rng)
         if lies is planned:
             return {}
-        return {i: honest[i].with_weights(_sum(lie, bases[i])) for i, lie in zip(malicious, lies, strict=True)}
+        return {i: honest[i].with_weights(starts[i] + lie) for i, lie in zip(malicious, lies, strict=True)}
 
 
 def _downs(computed: Sequence[ComputedRound]) -> dict[int, dict[str, Any]]:
     return {round_.client.id: round_.down for round_ in computed}
-
-
-def _difference(weights: Tensor, base: Tensor | None) -> Tensor:
-    return weights if base is None else weights - base
-
-
-def _sum(update: Tensor, base: Tensor | None) -> Tensor:
-    return update.clone() if base is None else base + update

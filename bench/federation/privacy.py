@@ -120,36 +120,29 @@ def check_privacy(settings: Settings, method: Method) -> None:
             "timeline: `exchange` passes samples on to other clients, and epsilon counts what each client has done, "
             f"not what was done with its samples; leave out `exchange` or {'`gaussian`' if each else '`dp_sgd`'}"
         )
-    if noise is None:
-        return
-    if each:
-        if any(operation.name == "adaptive_clip" for operation in settings.channel):
-            raise UserError("channel: adaptive_clip counts bits of all clients: take `on: sum` of gaussian, or clip")
-        return
-    problem = _of_sum(settings, method)
-    if problem:
+    if each and any(operation.name == "adaptive_clip" for operation in settings.channel):
+        raise UserError("channel: adaptive_clip counts bits of all clients: take `on: sum` of gaussian, or clip")
+    if noise is not None and not each and (problem := _of_sum(settings, method)):
         raise UserError(f"channel: noise on the sum of a round's updates: {problem}")
 
 
 def _of_sum(settings: Settings, method: Method) -> str:
     """The reason why a cell cannot have noise on the sum; empty if it can."""
-    kind, each = type(method), "take `on: each` of gaussian"
-    if settings.channel[-1].name != "gaussian":
-        return (
-            f"{settings.channel[-1]['name']!r} after gaussian changes each update before the sum, when it has only a "
-            f"part of the noise; take it out, or {each}"
-        )
-    if settings.server is not None:
-        return f"server rule {settings.server.name!r} does not take a plain mean; leave out `server`, or {each}"
-    if type(method.rule) is not ServerRule or not isinstance(method.trigger, Everyone):
-        return f"method {settings.method!r} has a server rule of its own; {each}"
-    if not method.mean_of or kind.aggregate is not Method.aggregate or kind.reply is not Method.reply:
-        return f"method {settings.method!r} does more with uploads than a mean; {each}"
-    if settings.participation < 1 and method.everyone:
-        return f"method {settings.method!r} has all clients in every round; leave out `participation`"
-    if settings.participation < 1 and settings.selection not in (DEFAULT_SELECTION, POISSON):
-        return f"selection {settings.selection!r} does not draw clients uniformly; take {POISSON!r}"
-    return ""
+    kind, name, each = type(method), f"method {settings.method!r}", "take `on: each` of gaussian"
+    last, sampled = settings.channel[-1].name, settings.participation < 1
+    own_rule = type(method.rule) is not ServerRule or not isinstance(method.trigger, Everyone)
+    mean_only = method.mean_of and kind.aggregate is Method.aggregate and kind.reply is Method.reply
+    uniform = settings.selection in (DEFAULT_SELECTION, POISSON)
+    problems = {
+        f"{last!r} after gaussian changes each update before the sum; take it out, or {each}": last != "gaussian",
+        f"server rule {settings.server and settings.server.name!r} does not take a plain mean; leave out `server`, or "
+        f"{each}": settings.server is not None,
+        f"{name} has a server rule of its own; {each}": own_rule,
+        f"{name} does more with uploads than a mean; {each}": not mean_only,
+        f"{name} has all clients in every round; leave out `participation`": sampled and method.everyone,
+        f"selection {settings.selection!r} does not draw clients uniformly; take {POISSON!r}": sampled and not uniform,
+    }
+    return next((problem for problem, found in problems.items() if found), "")
 
 
 class Releases:

@@ -20,8 +20,6 @@ class Size(NamedTuple):
 
 
 def _sum(sizes: list[Size]) -> Size:
-    if len(sizes) == 1:  # most messages have one entry
-        return sizes[0]
     return Size(sum(size.main for size in sizes), sum(size.buffers for size in sizes))
 
 
@@ -43,7 +41,6 @@ class Ledger:
         # Received tensors are kept until the version ends; otherwise a new tensor at the address of a freed one would
         # count as received.
         self._seen: dict[tuple[Any, ...], Tensor] = {}
-        self._sizes: dict[int, tuple[Any, Size]] = {}
 
     def size(self, values: Any) -> Size:
         """Count the bytes of a message."""
@@ -74,15 +71,13 @@ class Ledger:
         return Size(part.nbytes)
 
     def _received(self, part: Any) -> Size:
-        if id(part) not in self._sizes:
-            size = self._size(part)
-            self._sizes[id(part)] = part, size
-            if isinstance(part, Params):
-                self._count(part.weights, Size(size.main))
-                self._count(part.buffers, Size(0, size.buffers))
-            else:
-                self._count(part, size)
-        return self._sizes[id(part)][1]
+        size = self._size(part)
+        if isinstance(part, Params):
+            self._count(part.weights, Size(size.main))
+            self._count(part.buffers, Size(0, size.buffers))
+        else:
+            self._count(part, size)
+        return size
 
     def _count(self, tensor: Tensor, size: Size) -> None:
         """Count a tensor that nobody has received before in this version."""

@@ -53,8 +53,7 @@ def test_the_scaffold_has_no_mistake(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "line", "says"),
-    [
-    ],
+    [],
 )
 def test_a_forgotten_yield_is_refused_with_its_line(
     changes: list[tuple[str, str]], line: str, says: str, tmp_path: Path
