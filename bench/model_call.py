@@ -24,18 +24,15 @@ Stats = Literal["batch", "frozen"]
 
 
 class Arithmetic(NamedTuple):
-    """The arithmetic of a cell's networks, in training and in evaluation.
+    """The arithmetic of a cell's networks, by its setting `precision`.
 
-    Attributes:
-        precision: as in a cell's settings. In `bf16`, matrix products and convolutions are in bfloat16, and outputs
-            have the dtype of the weights.
+    In `bf16`, matrix products and convolutions are in bfloat16, and outputs have the dtype of the weights.
     """
 
     precision: str = "fp32"
 
     @property
     def bf16(self) -> bool:
-        """Whether products are in bfloat16."""
         return self.precision == "bf16"
 
 
@@ -53,7 +50,7 @@ class PaddingMask(Protocol):
     """Knows which samples of a batch only fill it up."""
 
     def left_out(self, net: nn.Module, inputs: Tensor) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which the network's BatchNorm layers leave those samples of `inputs` out."""
+        """Let the network's BatchNorm layers leave those samples of `inputs` out."""
 
 
 class _Call(nn.Module):
@@ -95,11 +92,7 @@ def _copied(net: nn.Module) -> nn.Module:
 
 
 def keep_still(net: nn.Module, frozen: Collection[str]) -> None:
-    """Put frozen layers of a network in training into the mode of evaluation: running statistics stay as they are.
-
-    Args:
-        frozen: names of the frozen tensors.
-    """
+    """Put layers of frozen tensors into the mode of evaluation: their running statistics stay as they are."""
     for layer in frozen_layers(net, frozen):
         layer.eval()
 

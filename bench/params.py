@@ -41,7 +41,6 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Number of scalars."""
         return math.prod(self.shape)
 
     def under(self, prefixes: Prefixes) -> bool:
@@ -192,7 +191,7 @@ class Spec:
 
     @cached_property
     def _known(self) -> dict[Any, Any]:
-        """Answers to earlier questions, which come for every client in every round."""
+        """Answers to questions that come for every client in every round."""
         return {}
 
     def named(self, *names: str) -> Prefixes:

@@ -117,12 +117,8 @@ class Forger:
     """
 
     def __init__(self, settings: Settings, attack: Attack, malicious: list[int], method: Method) -> None:
-        """Refuse a method for which the attack makes no sense.
-
-        Raises:
-            UserError: it sends no messages, or the attack needs other clients' updates and the server waits for none;
-                or uploads have noise on their sum, whose parts of malicious clients the lies would leave out.
-        """
+        """Refuse what the attack does not go with, by a `UserError`: a method that sends no messages; a server that
+        waits for no others, where the attack needs their updates; and noise on a sum, which lies would leave out."""
         self._attack = attack
         self._malicious = set(malicious)
         self._seed = settings.seed
@@ -147,12 +143,7 @@ class Forger:
             )
 
     def forge_uploads(self, computed: Sequence[ComputedRound], version: int) -> None:
-        """Put lies in the place of uploads: of the first one of every client, of the second ones, and so on.
-
-        Args:
-            computed: rounds of clients that started together.
-            version: number of the server version that they downloaded.
-        """
+        """Put lies in the place of uploads: of the first one of every client, of the second ones, and so on."""
         downs, events = _downs(computed), {round_.client.id: round_.program.events for round_ in computed}
         places = {i: [k for k, e in enumerate(of) if isinstance(e, Sent) and not e.waits] for i, of in events.items()}
         for number in range(max(map(len, places.values()), default=0)):
@@ -192,7 +183,6 @@ class Forger:
     def _lies(
         self, name: str, honest: Mapping[int, Params], downs: Mapping[int, Mapping[str, Any]], at: tuple[int, str]
     ) -> dict[int, Params]:
-        """Lies in the place of one honest value, by malicious client."""
         bases = {i: origin(downs[i].get(name), value) for i, value in honest.items()}
         if None in bases.values():
             self.sent.note(

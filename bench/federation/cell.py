@@ -32,25 +32,16 @@ class CellContext:
 
     Args:
         settings: settings of the cell.
-        dataset, partition: data of the cell after its shifts and its attack, without tests if it is a trial of a sweep
-            (`bench.federation.cell_data.load_all`).
-        public: public samples of the cell; None if it has none.
+        dataset, partition, public: as of `bench.federation.cell_data.load_all`.
         device: where it is computed.
         offload: whether models are kept in the host's memory between trainings.
         features: where features are kept that take the samples' place.
         engine: options of `Engine`.
 
     Attributes:
-        method: the method, with its hyperparameters and its server rule.
-        selection: the rule by which the server selects a round's clients.
         new: ids of the clients held out of training.
         malicious: ids of the malicious clients; None if the cell has no attack.
-        device_data: the samples.
-        server: the server's state.
         on_features: whether samples are features and models are heads, as all that comes before is frozen.
-        engine: answers what programs ask for.
-        clients: the clients that train.
-        clock, timer: simulated seconds of work and messages, and the times of rounds.
         traffic: counts the bytes of the version under way.
         channel, forger: what uploads go through, and who forges them; None where the cell has none.
 

@@ -61,12 +61,7 @@ class Channel:
         self.releases = None if noise is None else Releases(noise, next(iter(adaptive), None))
 
     def begin(self, version: int, clients: int) -> None:
-        """Begin a version.
-
-        Args:
-            version: its number.
-            clients: how many clients a round has on average.
-        """
+        """Begin a version, of which a round has so many clients on average."""
         self._version, self._clients, self._started = version, clients, 0
 
     def passage(self, client: Client, down: Mapping[str, Any], version: int, clients: int) -> Passage:
@@ -74,8 +69,7 @@ class Channel:
 
         Args:
             client: the client, in whose state operations keep what they need.
-            down: what it downloaded.
-            version: number of the server version that it downloaded.
+            down, version: what it downloaded.
             clients: how many clients start with it.
 
         Returns:
@@ -174,8 +168,7 @@ class Channel:
         return whole.with_weights(start + total / self._clients)
 
     def _noise_of_nobody(self, name: str, weights: Tensor) -> Tensor:
-        """All the noise on a sum of updates of the shape of `weights`, as it is on the one update of nobody, which is
-        0."""
+        """All the noise on a sum of updates like `weights`: that on the update of nobody, which is 0."""
         return self._operated(Update.of(torch.zeros_like(weights)), name, {}, self._version, SERVER).decoded()
 
     def close(self, rate: float) -> None:
@@ -200,14 +193,10 @@ class Channel:
 
     def state(self) -> dict[str, Any]:
         """All that a later `restore` needs beside the states of clients, in plain values."""
-        released = {} if self.releases is None else self.releases.state()
-        return {
-            **self.sent.state(), "moving": self._moving, "shared": self._shared, "answers": self._answers,
-            "released": released,
-        }  # fmt: skip
+        plain = {**self.sent.state(), "moving": self._moving, "shared": self._shared, "answers": self._answers}
+        return plain | {"released": {} if self.releases is None else self.releases.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a `state`."""
         self.sent.restore(state)
         self._moving = state["moving"]
         self._shared, self._answers = dict(state["shared"]), dict(state["answers"])
@@ -283,11 +272,9 @@ class SentValues:
         ]
 
     def state(self) -> dict[str, Any]:
-        """The record in plain values."""
         return {"sent": self.models, "weights": sorted(self._weights), "names": self._names}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`."""
         self.models = dict(state["sent"])
         self._weights, self._names = set(state["weights"]), dict(state["names"])
 
@@ -302,7 +289,6 @@ class SentValues:
             raise UserError(f"{self._source} sends {sends}, {self._refused}")
 
     def note(self, text: str) -> None:
-        """Tell the user something once."""
         if text not in self.notices:
             self.notices.append(text)
 

@@ -63,7 +63,6 @@ class Selector:
         return self.present(selected, version)
 
     def present(self, ids: list[int], version: int) -> list[int]:
-        """Leave out of the clients `ids` those that drop out of a round."""
         return [i for i in ids if not self._cell.clock.drops_out(i, version)]
 
     def pick_idle(self, room: int, busy: set[int], *, at_least_one: bool) -> list[int]:
@@ -100,12 +99,7 @@ class Rounds(Protocol):
 
 
 class ClientRounds:
-    """Computes the rounds of clients side by side with the engine of this process.
-
-    Args:
-        cell: the cell.
-        unselected: keeps downloads for later training.
-    """
+    """Computes the rounds of clients side by side with the engine of this process."""
 
     def __init__(self, cell: CellContext, unselected: "Unselected") -> None:
         self._cell = cell
@@ -134,7 +128,6 @@ class ClientRounds:
         return computed
 
     def _begin(self, i: int, version: int, clients: int) -> ComputedRound:
-        """Let a client download a version, as one of so many, and make its program."""
         cell, down = self._cell, self._cell.clients.down(i)
         self._unselected.note_download(i, down)
         client = cell.clients.copy(i)

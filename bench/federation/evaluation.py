@@ -15,11 +15,7 @@ from bench.params import Params
 
 
 class Evaluator:
-    """Asks the method for its models, and these for their outputs.
-
-    Attributes:
-        scorers: the scorers of the outputs.
-    """
+    """Asks the method for its models, and these for their outputs."""
 
     def __init__(self, cell: CellContext) -> None:
         self._cell = cell
@@ -100,11 +96,7 @@ class Evaluator:
         return self._clients.mean_buffers(as_model(model, f"{type(self._method).__name__}.generic"))
 
     def _outputs_of_newcomers(self, version: int, generic: Params | None) -> list[Outputs]:
-        """Adapt to clients that took no part in training, for some epochs: metrics `new0`, `new1` and so on.
-
-        Raises:
-            UserError: these clients should start from the generic model, and there is none.
-        """
+        """Adapt to clients that took no part in training, for some epochs: metrics `new0`, `new1` and so on."""
         from_generic = self._cell.settings.new_client_start == "generic"
         if from_generic and generic is None:
             raise UserError("`new_client_start: generic` needs one architecture for all: there is no generic model")

@@ -49,10 +49,6 @@ class Federation(CellContext):
         in_flight: rounds whose messages have not all arrived yet.
         rounds_started: by client, how many rounds it has started (round clock).
         local_models: by client, its model right after local training.
-        selector: selects the clients of a round.
-        client_rounds: where the rounds of clients are computed.
-        unselected: trains the clients that a round did not select.
-        evaluator: asks the method for its models, and scores them.
         ledger: one row of traffic per version.
         work: steps and samples of the last version, of the clients and of the server.
         warnings: messages to the user about this run, one line each.
@@ -67,7 +63,6 @@ class Federation(CellContext):
         public: Dataset | None,
         **execution: Unpack[Execution],
     ) -> None:
-        """Make the cell; the arguments and errors are those of `CellContext`."""
         super().__init__(settings, dataset=dataset, partition=partition, public=public, **execution)
         self.version = 0
         self.now = self.settled = 0.0
@@ -256,10 +251,7 @@ class Federation(CellContext):
 
     @property
     def spans(self) -> list[Span]:
-        """Times at which the clients of the last version downloaded, trained and uploaded.
-
-        They are recorded for the first versions only.
-        """
+        """What clients did when in the last version; of the first versions only."""
         return self.timer.spans
 
     @property
@@ -289,11 +281,11 @@ class Federation(CellContext):
 
         Only on the same path are results promised to be the same bytes.
         """
-        convolutions: dict[str, str | int] = {}
-        if self.device_data.device.type != "cpu":
-            convolutions["convolutions"] = way(self.settings.precision, self.settings.dtype)
-        return convolutions | {
-            "device": str(self.device_data.device),
+        device = self.device_data.device
+        convolutions = way(self.settings.precision, self.settings.dtype) if device.type != "cpu" else ""
+        return {
+            **({"convolutions": convolutions} if convolutions else {}),
+            "device": str(device),
             "models": str(self.device_data.home),
             "executor": self.engine.executor,
             "precision": self.settings.precision,
@@ -325,18 +317,14 @@ class Federation(CellContext):
             **({} if self.channel is None else {"channel": self.channel.state()}),
             **({} if self.settings.dp_sgd is None else {"private": self.engine.private.state()}),
         }
-        server = packer.pack(self.server.state, "server")
-        # A group of its own for each client: what did not change is not written again.
-        clients = {str(i): packer.pack(state, f"client-{i}") for i, state in self.clients.states().items()}
-        local = {str(i): packer.pack(w, f"local-{i}") for i, w in self.local_models.items()}
         flights = [flight.plain() for flight in self.in_flight]
-        underway = packer.pack({"held": self.unselected.downloads, "flights": flights}, "underway")
         plain = {
+            "server": packer.pack(self.server.state, "server"),
+            # A group of its own for each client: what did not change is not written again.
+            "clients": {str(i): packer.pack(state, f"client-{i}") for i, state in self.clients.states().items()},
+            "local": {str(i): packer.pack(w, f"local-{i}") for i, w in self.local_models.items()},
+            "underway": packer.pack({"held": self.unselected.downloads, "flights": flights}, "underway"),
             "known": packer.pack(progress),
-            "server": server,
-            "clients": clients,
-            "local": local,
-            "underway": underway,
         }
         return packer.tensors, plain
 
@@ -368,8 +356,8 @@ class Federation(CellContext):
 
 def _work_since(earlier: dict[str, Work], later: dict[str, Work]) -> dict[str, int]:
     """Return the work done between two totals, as a row of a table."""
-    row: dict[str, int] = {}
-    for side, prefix in (("clients", ""), ("server", "server_")):
-        row[f"{prefix}steps"] = later[side].steps - earlier[side].steps
-        row[f"{prefix}samples"] = later[side].samples - earlier[side].samples
-    return row
+    return {
+        f"{prefix}{unit}": getattr(later[side], unit) - getattr(earlier[side], unit)
+        for side, prefix in (("clients", ""), ("server", "server_"))
+        for unit in ("steps", "samples")
+    }

@@ -62,7 +62,6 @@ class ServerState:
         return self._heads[whole]
 
     def _train_on_features(self) -> None:
-        """Make the head of each model the model: the samples are features from now on."""
         self._heads = {}
 
     def _whole_model(self, client: int | None = None, *, draw: int = 0, classes: int | None = None) -> Params:
@@ -96,7 +95,6 @@ class ServerState:
         return {name: value for name, value in tensors.items() if not (draw and name.startswith("head."))}
 
     def architecture(self, client: int) -> str:
-        """The name of a client's model."""
         return self._architectures[client]
 
     def build(self, arch: str, module: nn.Module) -> Params:
@@ -139,12 +137,7 @@ class ServerState:
 
 
 class Clients:
-    """All clients that can train. A client's state is created when it is first used.
-
-    Attributes:
-        ids: ids of those that are there now, sorted.
-        local_buffers: whether BatchNorm buffers stay with the clients (the policy `local`).
-    """
+    """All clients that can train, and the ids of those that are there now. A state is created when it is first used."""
 
     def __init__(self, method: Method, server: ServerState, device_data: DeviceData, *, local_buffers: bool) -> None:
         self.ids = [i for i, size in sorted(server.sizes.items()) if size]
@@ -162,7 +155,6 @@ class Clients:
         return self._clients[i]
 
     def bare(self, i: int) -> Client:
-        """A client without state."""
         data = self._device_data
         counts = torch.as_tensor(data.counts[i], device=data.home)
         return Client(i, len(data.partition.train[i]), counts, n_earlier=data.n_earlier(i))
@@ -186,11 +178,9 @@ class Clients:
         self.load(self.states())
 
     def states(self) -> dict[int, dict[str, Any]]:
-        """The states of all clients that have one."""
         return {i: self._clients[i].state for i in sorted(self._clients)}
 
     def load(self, states: dict[int, dict[str, Any]]) -> None:
-        """Restore the states of clients, by client id."""
         self._clients = {}
         for i, state in states.items():
             client = self.bare(i)

@@ -72,7 +72,6 @@ def epsilon(mechanisms: Sequence[Mechanism], delta: float, *, fixed: bool = Fals
 
 
 def _event(noise: float, rate: float, count: int, *, fixed: bool = False) -> Any:
-    """Releases as the accountant takes them."""
     import dp_accounting as dp
 
     release: Any = dp.GaussianDpEvent(noise)
@@ -161,11 +160,10 @@ class Releases:
         self._versions: Counter[tuple[float, float]] = Counter()  # by noise and sampling rate of a version: versions
 
     def add(self, client: int) -> None:
-        """Count a value with noise of its own that a client sent."""
+        """Count a value with noise of its own."""
         self._sent[client] += 1
 
     def add_sum(self) -> None:
-        """Count a sum with noise."""
         self._sums += 1
 
     def close(self, clients: int, rate: float) -> None:
@@ -189,11 +187,9 @@ class Releases:
         return [(self._noise["noise"], 1.0, count) for count in [max(self._sent.values(), default=0)] if count]
 
     def state(self) -> dict[str, Any]:
-        """All counts, in plain values."""
         return {"sent": dict(self._sent), "versions": [[*of, count] for of, count in self._versions.items()]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from the counts of `state`."""
         self._sent = Counter(state["sent"])
         self._versions = Counter({(noise, rate): count for noise, rate, count in state["versions"]})
 
@@ -201,10 +197,7 @@ class Releases:
 def client_statement(settings: Settings, method: Method, releases: Releases, passed: Sequence[str]) -> dict[str, Any]:
     """The promise of a cell to its clients: epsilon, and what is not protected, in plain values.
 
-    Args:
-        settings, method: of the cell.
-        releases: what its channel has released.
-        passed: what clients sent that the channel let pass, in words.
+    `passed` is what clients sent that the channel let pass, in words.
     """
     noise = noise_of(settings.channel)
     assert noise is not None, "a channel without noise has no releases"
@@ -242,10 +235,7 @@ def client_statement(settings: Settings, method: Method, releases: Releases, pas
 def sample_statement(settings: Settings, private: PrivateSteps, passed: Sequence[str]) -> dict[str, Any]:
     """The promise of DP-SGD to the samples of each client: epsilon, and what is not protected, in plain values.
 
-    Args:
-        settings: of the cell.
-        private: the noisy steps, and what else was computed from samples.
-        passed: what clients sent beside model values, in words.
+    `passed` is what clients sent beside model values, in words.
     """
     training = settings.dp_sgd
     assert training is not None, "a cell without noise in training promises nothing"
@@ -277,11 +267,7 @@ def sample_statement(settings: Settings, private: PrivateSteps, passed: Sequence
 def _spent(mechanisms: Sequence[Mechanism], delta: float, *, apart: int, sampling: Sampling) -> dict[str, Any]:
     """Epsilon, rounded up, and what it is of; null is infinite.
 
-    Args:
-        mechanisms: with noise in units of the clipping norm.
-        delta: of epsilon.
-        apart: how many norms neighbours are apart.
-        sampling: who is in a release.
+    The mechanisms' noise is in units of the clipping norm, and neighbours are `apart` norms apart.
     """
     spent = epsilon([(z / apart, rate, n) for z, rate, n in mechanisms], delta, fixed=sampling == "fixed")
     return {

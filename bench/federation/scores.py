@@ -73,14 +73,8 @@ class FurtherScores:
 
     A score of the user's own that raises an exception is missing (nan) there: hours of training are worth more.
 
-    Args:
-        names: names of the scores.
-
     Attributes:
         problems: texts about scores that failed, each about the first time, by score.
-
-    Raises:
-        UserError: a name is unknown.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -91,11 +85,10 @@ class FurtherScores:
         return bool(self._functions)
 
     def values(self, labels: Indices, logits: Floats, samples: str) -> dict[str, float]:
-        """Compute all scores; all are missing (nan) where a logit is not finite.
+        """Compute all scores of one sample or more; all are missing (nan) where a logit is not finite.
 
         Args:
-            labels: `[n]`, of at least one sample.
-            logits: `[n, classes]`.
+            labels, logits: `[n]` and `[n, classes]`.
             samples: what the samples are, for messages.
         """
         if not np.isfinite(logits).all():
@@ -130,13 +123,7 @@ def mean_of_present(values: Floats, shares: Floats) -> float:
 class SamplePositions:
     """Positions of the clients' samples in a list of scored samples; clients without samples are left out.
 
-    Args:
-        positions: those of each client.
-        sizes: its training samples.
-        malicious: as of `Scorer`.
-
     Attributes:
-        clients: ids of the clients.
         samples: number of samples of each client.
         at: positions of the samples, client after client.
         shares: the clients' weights in each kind of mean, `[clients]`.
@@ -163,7 +150,6 @@ class SamplePositions:
         return totals
 
     def each(self) -> Iterator[tuple[int, Indices]]:
-        """Yield each client with the positions of its samples in the list."""
         if self.clients:
             yield from zip(self.clients, np.split(self.at, self._begins[1:]), strict=True)
 
@@ -207,7 +193,6 @@ class Scorer:
         }
         self._parts_of = {i: [parts[s][i] for s in SPLITS] for i in ids}
         self.own = {i: np.concatenate(of_client) for i, of_client in self._parts_of.items()}
-        self._latest_places: tuple[list[int], dict[str, SamplePositions]] = [], {}
 
     def score(self, outputs: Outputs, into: Evaluation) -> None:
         """Score all models, waiting only once for a GPU."""
@@ -248,20 +233,17 @@ class Scorer:
 
     def _places(self, ids: list[int]) -> dict[str, SamplePositions]:
         """Return the places in a list that has each client's validation samples and then its test samples."""
-        if ids != self._latest_places[0]:  # mostly it is asked for all clients
-            at: dict[str, dict[int, Indices]] = {s: {} for s in SPLITS}
-            end = 0
-            for i in ids:
-                for s, part in zip(SPLITS, self._parts_of[i], strict=True):
-                    at[s][i] = np.arange(end, end := end + len(part))
-            self._latest_places = ids, {s: self._positions(positions) for s, positions in at.items()}
-        return self._latest_places[1]
+        at: dict[str, dict[int, Indices]] = {s: {} for s in SPLITS}
+        end = 0
+        for i in ids:
+            for s, part in zip(SPLITS, self._parts_of[i], strict=True):
+                at[s][i] = np.arange(end, end := end + len(part))
+        return {s: self._positions(positions) for s, positions in at.items()}
 
     def _positions(self, positions: Mapping[int, Indices]) -> SamplePositions:
         return SamplePositions(positions, self._sizes, self._malicious)
 
     def _scored_samples(self, outputs: Outputs) -> Indices:
-        """Return the positions of the scored samples in their order."""
         positions = [self.needed] if outputs.names else []
         positions += [self.own[i] for ids in outputs.own.values() for i in ids]
         at = np.concatenate(positions)
@@ -331,13 +313,10 @@ class Scorers:
     """The scorers of a cell: of the clients that train, and of those held out of training.
 
     Args:
-        labels: of all samples, on the device that the outputs lie on.
+        labels, metrics, malicious: as of `Scorer`.
         partition: the partition, with its changes.
-        ids: clients that train.
-        new: clients held out of training.
-        metrics: names of further scores.
+        ids, new: clients that train, and that are held out of training.
         now: the number of the stage whose data the clients have.
-        malicious: the malicious clients; None: the cell has no attack.
     """
 
     def __init__(
@@ -360,12 +339,7 @@ class Scorers:
         self.new = Scorer(labels, self._stages[now], new, metrics, malicious)
 
     def compared(self, version: int, rounds: int) -> range:
-        """The stages on whose tests the models of a version are scored, too: where a stage ends, all up to the next.
-
-        Args:
-            version: number of rounds done.
-            rounds: number of rounds of the cell.
-        """
+        """The stages on whose tests the models of a version are scored, too: where a stage ends, all up to the next."""
         ends = version in {change.round for change in self._changes} or (self._changes and version == rounds)
         return range(min(self._now + 2, len(self._stages)) if ends else 0)
 

@@ -97,11 +97,6 @@ def cell_spec(settings: Settings, name: str, net: nn.Module) -> Spec:
 def check_batch_size(settings: Settings, name: str, spec: Spec, shape: tuple[int, ...]) -> None:
     """Refuse batches of one sample for a model whose BatchNorm would get one value per channel of it.
 
-    Args:
-        settings: the cell's settings.
-        name, spec: a model of the cell.
-        shape: shape of a sample.
-
     Raises:
         UserError: the model cannot be trained on batches of this size.
     """

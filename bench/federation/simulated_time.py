@@ -137,15 +137,13 @@ class InFlight:
 
     @property
     def next(self) -> tuple[float, int]:
-        """Return the time of the round's next event, with the client's id to break ties."""
+        """Time of the round's next event, with the client's id to break ties."""
         return (self.messages[0][0] if self.messages else self.end), self.client.id
 
     def ended(self, now: float) -> bool:
-        """Whether all events of the round are over."""
         return not self.messages and self.end <= now
 
     def plain(self) -> dict[str, Any]:
-        """Return the plain values that a checkpoint stores of the round."""
         return {
             "client": self.client.id,
             "state": self.client.state,
@@ -240,7 +238,6 @@ class Timer:
         flight.end = max(time, arrival)
 
     def _upload(self, client: int, event: Sent, time: float) -> float:
-        """Return when a message sent at `time` arrives."""
         size = self._traffic.upload(event.values, event.encoded)
         return self._span(client, "upload", time, self._clock.up(client, size))
 

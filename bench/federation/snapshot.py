@@ -93,11 +93,7 @@ def plain_spec(spec: Spec) -> Plain:
 
 
 def spec_of(plain: Plain, specs: Mapping[str, Spec]) -> Spec:
-    """Read the layout of a model value from its plain form (`plain_spec`).
-
-    Args:
-        plain: the form.
-        specs: layouts of the cell's models by architecture.
+    """Read the layout of a model value from its plain form (`plain_spec`); `specs` are the whole ones by architecture.
 
     Raises:
         UserError: it is of a model that the cell does not have.

@@ -43,7 +43,6 @@ class Ledger:
         self._seen: dict[tuple[Any, ...], Tensor] = {}
 
     def size(self, values: Any) -> Size:
-        """Count the bytes of a message."""
         return _sum([self._size(part) for part in parts(values)])
 
     def upload(self, values: Any, encoded: int | None = None) -> Size:
@@ -80,7 +79,6 @@ class Ledger:
         return size
 
     def _count(self, tensor: Tensor, size: Size) -> None:
-        """Count a tensor that nobody has received before in this version."""
         at = memory_of(tensor)
         if tensor.numel() and at not in self._seen:
             self._seen[at] = tensor

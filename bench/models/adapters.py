@@ -173,9 +173,8 @@ def insert(net: nn.Module, settings: AdapterSettings, name: str, called: frozens
     """Put adapters into the layers of a network on the meta device, in place.
 
     Args:
-        net: the network.
+        net, name: the network, and the name of its model for messages.
         settings: kind of the adapters, and which layers get one.
-        name: name of the model, for messages.
         called: names of the layers that training calls; None for a model of the package, which calls all of them.
 
     Raises:
@@ -185,11 +184,9 @@ def insert(net: nn.Module, settings: AdapterSettings, name: str, called: frozens
     adapter = _adapter(settings)
     paths = _chosen(net, adapter, settings, name)
     if called is not None and (never := [p for p in paths if p not in called and adapter.shapes(net.get_submodule(p))]):
-        able = _chosen(net, adapter, settings.model_copy(update={"layers": ()}), name)
         raise UserError(
             f"adapters: model {name!r} never calls {_short(never)}: it reads their weights itself, or does not use "
-            f"them, and an adapter would do nothing. Name others by `layers`; it calls "
-            f"{_short(path for path in able if path in called) or 'none'}"
+            "them, and an adapter would do nothing. Name others by `layers`"
         )
     for path in paths:
         layer: Any = net.get_submodule(path)
@@ -219,13 +216,7 @@ def tensors_of_adapters(net: nn.Module) -> set[str]:
 
 
 def initial(net: nn.Module, generator_of: Callable[[str], np.random.Generator]) -> dict[str, Floats]:
-    """Initial values of the adapters' tensors, by name.
-
-    Args:
-        net: a network with adapters, on any device.
-        generator_of: the generator for a layer's adapter, by the layer's name: it draws the same whichever other layers
-            have one.
-    """
+    """Initial values of the adapters' tensors, by name; a layer draws the same whichever others have one."""
     values = {}
     for path, layer, adapter in adapted(net):
         rng = generator_of(path)
@@ -238,9 +229,6 @@ def frozen(net: nn.Module, settings: AdapterSettings, name: str) -> tuple[str, .
     """Names of the tensors of a network with adapters that stay as they are.
 
     Running statistics do so with their layer; those of a layer that is trained in part, as its bias, move.
-
-    Args:
-        net, settings, name: as of `insert`.
     """
     trained = tensors_of_adapters(net)
     if settings.name == BiasOnly.kind:
@@ -284,11 +272,7 @@ def _adapter(settings: AdapterSettings) -> Adapter:
 
 
 def _chosen(net: nn.Module, adapter: Adapter, settings: AdapterSettings, name: str) -> list[str]:
-    """Names of the layers that get an adapter, in their order.
-
-    Raises:
-        UserError: as of `insert`.
-    """
+    """Names of the layers that get an adapter, in their order."""
     layers = {path: layer for path, layer in net.named_modules() if path and layer._parameters}
     for prefix in settings.train:
         if not any(_under(path, (prefix,)) for path, _ in net.named_parameters()):

@@ -76,11 +76,7 @@ def initial_values(
     address: Address,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Tensor]:
-    """Initial values of `net = build(name, shape, classes, options)`, drawn at an address (`initialise`).
-
-    Raises:
-        UserError: as in `initialise`.
-    """
+    """Initial values of `net = build(name, shape, classes, options)`, drawn at an address (`initialise`)."""
 
     def constructed() -> dict[str, Tensor]:
         model = prepare(_constructed(name, shape, classes, options, (*address, "constructor")))
@@ -96,9 +92,6 @@ def values_of_constructor(
 
     They are found by constructing it under two seeds: these values do not move. It is empty where there are none beside
     zeros and ones, which layers have where nothing is read, and for our own models, which are not constructed.
-
-    Raises:
-        UserError: as in `build`.
     """
     if not _is_constructed(name):
         return ""
@@ -120,11 +113,7 @@ def values_of_constructor(
 def describe(
     name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Numbers of trainable scalars in total, in the body and in the head, and of scalars in buffers (BatchNorm).
-
-    Raises:
-        UserError: as in `build`.
-    """
+    """Numbers of trainable scalars in total, in the body and in the head, and of scalars in buffers (BatchNorm)."""
     net = build(name, shape, classes, options)
     sizes = {path: p.numel() for path, p in net.named_parameters()}
     head = sum(size for path, size in sizes.items() if path.startswith("head."))

@@ -137,7 +137,6 @@ def rules_of(module: nn.Module) -> dict[str, Rule | None]:
 
 
 def _layer(module: nn.Module, path: str) -> nn.Module:
-    """The layer of a tensor."""
     return module.get_submodule(path.rpartition(".")[0])
 
 

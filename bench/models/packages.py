@@ -86,11 +86,8 @@ def timm(architecture: str, shape: tuple[int, ...], classes: int, /, **options: 
     return with_head(net, heads[0])
 
 
-_FROM_THE_DATA = ("num_classes", "in_chans", "weights", "pretrained")
-
-
 def _check(name: str, options: dict[str, Any], architecture: str, known: list[str]) -> None:
-    for option in _FROM_THE_DATA:
+    for option in ("num_classes", "in_chans", "weights", "pretrained"):
         if option in options:
             raise UserError(
                 f"model {name!r}: leave out the option {option!r}: classes and channels are those of the data, and "

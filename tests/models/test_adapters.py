@@ -222,7 +222,7 @@ class ReadingWeights(nn.Module):
 def test_a_layer_that_is_never_called_gets_no_adapter() -> None:
     """It would train nothing; a bias that is trained needs no call."""
     for layers in ((), ("query",)):
-        with pytest.raises(UserError, match=r"model 'theirs' never calls query: .* it calls out$"):
+        with pytest.raises(UserError, match=r"model 'theirs' never calls query: .* Name others by `layers`$"):
             build("theirs", (8,), 3, {}, LORA.model_copy(update={"layers": layers}))
     net = build("theirs", (8,), 3, {}, LORA.model_copy(update={"layers": ("out",)}))
     assert [path for path, _, _ in adapters.adapted(net)] == ["out"]
