@@ -41,6 +41,7 @@ class Entry:
 
     @property
     def size(self) -> int:
+        """Number of scalars."""
         return math.prod(self.shape)
 
     def under(self, prefixes: Prefixes) -> bool:

@@ -197,6 +197,7 @@ class Channel:
         return plain | {"released": {} if self.releases is None else self.releases.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`."""
         self.sent.restore(state)
         self._moving = state["moving"]
         self._shared, self._answers = dict(state["shared"]), dict(state["answers"])
@@ -272,9 +273,11 @@ class SentValues:
         ]
 
     def state(self) -> dict[str, Any]:
+        """The record in plain values."""
         return {"sent": self.models, "weights": sorted(self._weights), "names": self._names}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`."""
         self.models = dict(state["sent"])
         self._weights, self._names = set(state["weights"]), dict(state["names"])
 
@@ -289,6 +292,7 @@ class SentValues:
             raise UserError(f"{self._source} sends {sends}, {self._refused}")
 
     def note(self, text: str) -> None:
+        """Tell the user something once."""
         if text not in self.notices:
             self.notices.append(text)
 

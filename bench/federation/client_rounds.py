@@ -63,6 +63,7 @@ class Selector:
         return self.present(selected, version)
 
     def present(self, ids: list[int], version: int) -> list[int]:
+        """Leave out of the clients `ids` those that drop out of a round."""
         return [i for i in ids if not self._cell.clock.drops_out(i, version)]
 
     def pick_idle(self, room: int, busy: set[int], *, at_least_one: bool) -> list[int]:

@@ -251,7 +251,7 @@ class Federation(CellContext):
 
     @property
     def spans(self) -> list[Span]:
-        """What clients did when in the last version; of the first versions only."""
+        """Times of downloads, training and uploads in the last version; of the first versions only."""
         return self.timer.spans
 
     @property

@@ -95,6 +95,7 @@ class ServerState:
         return {name: value for name, value in tensors.items() if not (draw and name.startswith("head."))}
 
     def architecture(self, client: int) -> str:
+        """The name of a client's model."""
         return self._architectures[client]
 
     def build(self, arch: str, module: nn.Module) -> Params:
@@ -155,6 +156,7 @@ class Clients:
         return self._clients[i]
 
     def bare(self, i: int) -> Client:
+        """A client without state."""
         data = self._device_data
         counts = torch.as_tensor(data.counts[i], device=data.home)
         return Client(i, len(data.partition.train[i]), counts, n_earlier=data.n_earlier(i))
@@ -178,9 +180,11 @@ class Clients:
         self.load(self.states())
 
     def states(self) -> dict[int, dict[str, Any]]:
+        """The states of all clients that have one."""
         return {i: self._clients[i].state for i in sorted(self._clients)}
 
     def load(self, states: dict[int, dict[str, Any]]) -> None:
+        """Restore the states of clients, by client id."""
         self._clients = {}
         for i, state in states.items():
             client = self.bare(i)

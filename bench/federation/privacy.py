@@ -141,7 +141,7 @@ def _of_sum(settings: Settings, method: Method) -> str:
         f"{name} has all clients in every round; leave out `participation`": sampled and method.everyone,
         f"selection {settings.selection!r} does not draw clients uniformly; take {POISSON!r}": sampled and not uniform,
     }
-    return next((problem for problem, found in problems.items() if found), "")
+    return next((problem for problem, is_there in problems.items() if is_there), "")
 
 
 class Releases:
@@ -164,6 +164,7 @@ class Releases:
         self._sent[client] += 1
 
     def add_sum(self) -> None:
+        """Count a sum with noise."""
         self._sums += 1
 
     def close(self, clients: int, rate: float) -> None:
@@ -187,9 +188,11 @@ class Releases:
         return [(self._noise["noise"], 1.0, count) for count in [max(self._sent.values(), default=0)] if count]
 
     def state(self) -> dict[str, Any]:
+        """All counts, in plain values."""
         return {"sent": dict(self._sent), "versions": [[*of, count] for of, count in self._versions.items()]}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on from the counts of `state`."""
         self._sent = Counter(state["sent"])
         self._versions = Counter({(noise, rate): count for noise, rate, count in state["versions"]})
 

@@ -150,6 +150,7 @@ class SamplePositions:
         return totals
 
     def each(self) -> Iterator[tuple[int, Indices]]:
+        """Yield each client with the positions of its samples in the list."""
         if self.clients:
             yield from zip(self.clients, np.split(self.at, self._begins[1:]), strict=True)
 

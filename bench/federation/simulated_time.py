@@ -141,9 +141,11 @@ class InFlight:
         return (self.messages[0][0] if self.messages else self.end), self.client.id
 
     def ended(self, now: float) -> bool:
+        """Whether all events of the round are over."""
         return not self.messages and self.end <= now
 
     def plain(self) -> dict[str, Any]:
+        """Return the plain values that a checkpoint stores of the round."""
         return {
             "client": self.client.id,
             "state": self.client.state,

@@ -43,6 +43,7 @@ class Ledger:
         self._seen: dict[tuple[Any, ...], Tensor] = {}
 
     def size(self, values: Any) -> Size:
+        """Count the bytes of a message."""
         return _sum([self._size(part) for part in parts(values)])
 
     def upload(self, values: Any, encoded: int | None = None) -> Size:

@@ -284,15 +284,12 @@ def _chosen(net: nn.Module, adapter: Adapter, settings: AdapterSettings, name: s
         raise UserError(f"adapters: model {name!r} has no layer that {adapter.kind} fits, beside those of `train`")
     chosen: set[str] = set()
     for entry in settings.layers:
-        for path in layers:
-            if obstacles[path] and entry in (path, path.rpartition(".")[2]):
-                raise UserError(
-                    f"adapters.layers: {path!r} of model {name!r} {obstacles[path]}; {adapter.kind} fits {_short(able)}"
-                )
-        meant = [path for path in able if _under(path, (entry,)) or path.rpartition(".")[2] == entry]
-        if not meant:
+        exact = [path for path in layers if entry in (path, path.rpartition(".")[2])]
+        blocked = next((f" ({path!r} {obstacles[path]})" for path in exact if obstacles[path]), "")
+        meant = [path for path in able if path in exact or _under(path, (entry,))]
+        if blocked or not meant:
             raise UserError(
-                f"adapters.layers: model {name!r} has no layer {entry!r} that {adapter.kind} fits; "
+                f"adapters.layers: model {name!r} has no layer {entry!r} that {adapter.kind} fits{blocked}; "
                 f"there are {_short(able)}"
             )
         chosen.update(meant)

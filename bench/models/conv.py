@@ -14,21 +14,13 @@ from bench.plugin import MODELS
 
 @MODELS.register("cnn")
 def cnn(shape: tuple[int, ...], classes: int, *, hidden: PositiveInt = 512) -> nn.Module:
-    """The CNN of PGFed (Luo et al. 2023, arXiv:2212.01448): 32 and 64 filters; 878,538 parameters on CIFAR-10.
-
-    Raises:
-        UserError: inputs are not images of at least 16 x 16.
-    """
+    """The CNN of PGFed (Luo et al. 2023, arXiv:2212.01448): 32 and 64 filters; 878,538 parameters on CIFAR-10."""
     return _two_convolutions("cnn", shape, classes, filters=(32, 64), hidden=[hidden])
 
 
 @MODELS.register("spfl_cnn")
 def spfl_cnn(shape: tuple[int, ...], classes: int, *, hidden: PositiveInt = 512) -> nn.Module:
-    """The CNN of SPFL's Table 4: 20 and 50 filters; its released code has a hidden layer of 500.
-
-    Raises:
-        UserError: inputs are not images of at least 16 x 16.
-    """
+    """The CNN of SPFL's Table 4: 20 and 50 filters; its released code has a hidden layer of 500."""
     return _two_convolutions("spfl_cnn", shape, classes, filters=(20, 50), hidden=[hidden])
 
 
@@ -37,9 +29,6 @@ def comet_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """The CNN of COMET (Cho et al. 2023): hidden layers of 120, 100, 84 and 50; 76,336 parameters on CIFAR-10.
 
     The paper does not give its filters; 6 and 16 are LeNet-5's.
-
-    Raises:
-        UserError: inputs are not images of at least 16 x 16.
     """
     return _two_convolutions("comet_cnn", shape, classes, filters=(6, 16), hidden=[120, 100, 84, 50])
 
@@ -49,9 +38,6 @@ def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
     """The LeNet of pFedHN's released code (Shamsian et al. 2021, arXiv:2103.04628): 121,182 parameters on CIFAR-10.
 
     16 and 32 filters, hidden layers of 120 and 84.
-
-    Raises:
-        UserError: inputs are not images of at least 16 x 16.
     """
     return _two_convolutions("lenet", shape, classes, filters=(16, 32), hidden=[120, 84])
 
@@ -64,9 +50,6 @@ def flower_cnn(shape: tuple[int, ...], classes: int, *, wide: bool = False) -> n
         shape, classes: of the samples.
         wide: the network that it takes for CIFAR-100, 128 filters in place of 64 and hidden layers of 256 and 128 in
             place of 120 and 64, and dropout of 0.6 before the head.
-
-    Raises:
-        UserError: inputs are not images of at least 16 x 16.
     """
     filters, hidden = ((64, 128), [256, 128]) if wide else ((64, 64), [120, 64])
     dropout = 0.6 if wide else 0.0

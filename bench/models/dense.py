@@ -12,22 +12,14 @@ from bench.plugin import MODELS
 
 @MODELS.register("logistic")
 def logistic(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Multinomial logistic regression: the head alone, the body has no weights.
-
-    Raises:
-        UserError: the samples are tokens.
-    """
+    """Multinomial logistic regression: the head alone, the body has no weights."""
     need_values("logistic", shape)
     return Network(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
 @MODELS.register("mlp")
 def mlp(shape: tuple[int, ...], classes: int, *, hidden: PositiveInt = 200, layers: PositiveInt = 1) -> nn.Module:
-    """Hidden layers of equal width, with ReLU; two of 200 are the 2NN of McMahan et al. 2017 (arXiv:1602.05629).
-
-    Raises:
-        UserError: the samples are tokens.
-    """
+    """Hidden layers of equal width, with ReLU; two of 200 are the 2NN of McMahan et al. 2017 (arXiv:1602.05629)."""
     need_values("mlp", shape)
     body: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     width = math.prod(shape)

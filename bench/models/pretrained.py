@@ -154,9 +154,9 @@ def _of_head(head: list[str], keys: list[str], beginning: str, place: str | None
     if len(_layers(keys)) == 1:
         layers.append(keys[0].rpartition(".")[0])
     for layer in layers:
-        found = {name: f"{layer}.{name.removeprefix('head.')}" for name in head}
-        if set(found.values()) <= set(keys):
-            return found
+        matched = {name: f"{layer}.{name.removeprefix('head.')}" for name in head}
+        if set(matched.values()) <= set(keys):
+            return matched
     return {}
 
 
@@ -170,10 +170,10 @@ def _by_order(
         ValueError: the layers are not of the same kinds, the order gives a tensor another key than its name does, or it
             says nothing, as the file is sorted by names and has layers of one shape.
     """
-    ours, theirs = _layers(sorted(target, key=lambda name: name.startswith("head."))), _layers(state)
+    own_layers, stored_layers = _layers(sorted(target, key=lambda name: name.startswith("head."))), _layers(state)
     keys: dict[str, str] = {}
     nothing: dict[str, str] = {}
-    for mine, stored in itertools.zip_longest(ours, theirs, fillvalue=nothing):
+    for mine, stored in itertools.zip_longest(own_layers, stored_layers, fillvalue=nothing):
         if mine.keys() != stored.keys() and named:
             return named
         if mine.keys() != stored.keys():
@@ -193,7 +193,7 @@ def _by_order(
     loose = _layers(key for name, key in keys.items() if name not in named)
     shapes = {frozenset((kind, state[key].shape) for kind, key in layer.items()) for layer in loose}
     # Networks have weights before biases, which is not the order of the alphabet.
-    in_alphabet = list(state) == sorted(state) and any(len(layer) > 1 for layer in theirs)
+    in_alphabet = list(state) == sorted(state) and any(len(layer) > 1 for layer in stored_layers)
     if len(shapes) < len(loose) and (path.suffix == ".safetensors" or in_alphabet):
         raise ValueError(
             f"its names are not the model's, such as {_short(target)}, and it is sorted by names, so that its order "

@@ -20,11 +20,8 @@ _WINDOWS = (3, 4, 5)  # lengths of the convolutions, in words
 
 @MODELS.register("har_cnn")
 def har_cnn(shape: tuple[int, ...], classes: int, *, filters: PositiveInt = 64, hidden: PositiveInt = 100) -> nn.Module:
-    """Network for time series: two convolutions over 5 steps, each with ReLU and a max-pool of 2, and a hidden layer.
-
-    Raises:
-        UserError: the samples are not series of at least 16 steps.
-    """
+    """Network for series of 16 steps or more: two convolutions over 5 steps, each with ReLU and a max-pool of 2, and a
+    hidden layer."""
     if len(shape) != 2 or isinstance(shape, TokenShape) or shape[1] < _SHORTEST:
         raise UserError(
             f"model 'har_cnn' needs series [channels, time] of at least {_SHORTEST} steps, and the samples have shape "
@@ -54,11 +51,7 @@ def char_lstm(
     hidden: PositiveInt = 256,
     layers: PositiveInt = 2,
 ) -> nn.Module:
-    """LEAF's network for the next character (Caldas et al. 2018): embedding, LSTMs, and the last state to the head.
-
-    Raises:
-        UserError: the samples are not tokens.
-    """
+    """LEAF's network for the next character (Caldas et al. 2018): embedding, LSTMs, and the last state to the head."""
     return _recurrent("char_lstm", LSTM, shape, classes, embedding, hidden, layers)
 
 
@@ -71,21 +64,13 @@ def gru(
     hidden: PositiveInt = 128,
     layers: PositiveInt = 1,
 ) -> nn.Module:
-    """An embedding, gated recurrent units and a dense layer (Cho et al. 2014, arXiv:1406.1078).
-
-    Raises:
-        UserError: the samples are not tokens.
-    """
+    """An embedding, gated recurrent units and a dense layer (Cho et al. 2014, arXiv:1406.1078)."""
     return _recurrent("gru", GRU, shape, classes, embedding, hidden, layers)
 
 
 @MODELS.register("fasttext")
 def fasttext(shape: tuple[int, ...], classes: int, *, embedding: PositiveInt = 64) -> nn.Module:
-    """The mean of the words' embeddings, padding left out (Joulin et al. 2017, arXiv:1607.01759; without n-grams).
-
-    Raises:
-        UserError: the samples are not tokens.
-    """
+    """The mean of the words' embeddings, padding left out (Joulin et al. 2017, arXiv:1607.01759; without n-grams)."""
     return Network(_MeanOfWords(need_tokens("fasttext", shape), embedding), nn.Linear(embedding, classes))
 
 
@@ -93,11 +78,7 @@ def fasttext(shape: tuple[int, ...], classes: int, *, embedding: PositiveInt = 6
 def pfllib_fasttext(
     shape: tuple[int, ...], classes: int, *, embedding: PositiveInt = 512, hidden: PositiveInt = 512
 ) -> nn.Module:
-    """PFLlib's fastText: mean embedding over all places, padding as zeros, and a linear hidden layer.
-
-    Raises:
-        UserError: the samples are not tokens.
-    """
+    """PFLlib's fastText: mean embedding over all places, padding as zeros, and a linear hidden layer."""
     mean = _MeanOfPlaces(need_tokens("pfllib_fasttext", shape), embedding)
     body: OrderedDict[str, nn.Module] = OrderedDict(mean=mean, fc1=nn.Linear(embedding, hidden))
     return Network(nn.Sequential(body), nn.Linear(hidden, classes))
@@ -110,9 +91,6 @@ def textcnn(
     """Convolutions over 3, 4 and 5 words, of each the largest value in the text (Kim 2014, arXiv:1408.5882).
 
     There is no dropout; padding has an embedding of zeros.
-
-    Raises:
-        UserError: the samples are not tokens, or have fewer than 5.
     """
     tokens = need_tokens("textcnn", shape)
     if tokens.length < max(_WINDOWS):

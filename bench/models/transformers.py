@@ -33,9 +33,6 @@ def transformer(
     """Transformer for tokens: embeddings, learned positions, blocks of attention, the mean of the words.
 
     Padding is left out.
-
-    Raises:
-        UserError: the samples are not tokens, or `heads` does not divide `width`.
     """
     tokens = need_tokens("transformer", shape)
     _need_heads("transformer", width, heads)
@@ -56,9 +53,6 @@ def vit_tiny(
 
     Args:
         patch: side of a patch in pixels; default: 4, or 16 for images with a side of more than 64 pixels.
-
-    Raises:
-        UserError: the samples are not images or cannot be cut into patches, or `heads` does not divide `width`.
     """
     _, height, across = need_images("vit_tiny", shape)
     side = patch or (16 if max(height, across) > _LARGE else 4)

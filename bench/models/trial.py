@@ -67,7 +67,7 @@ def _problems(net: nn.Module) -> Iterator[str]:
 
 
 class Watched(NamedTuple):
-    """What training was watched to do with a model.
+    """Uses of a model's layers and samples that training was watched to make.
 
     Attributes:
         called: names of the layers that it calls.
