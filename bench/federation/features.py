@@ -32,7 +32,7 @@ from bench.plugin import METHODS
 from bench.settings import Settings
 
 _LIBRARIES = {"bench", "methods", "torch", "numpy", "scipy", "pydantic"} | sys.stdlib_module_names
-_RUNS = {"features"}  # `model(w, x)` and `model.features(w, x)`
+_RUNS = {"model", "model.features"}
 _UNSEEN = {"getattr", "vars", "asdict", "replace"}  # of a batch, they may read its inputs under no name
 
 Shelf = Callable[[str, tuple[int, int], Callable[[], Array]], Array]
@@ -156,44 +156,23 @@ def _by_models_only(module: str, file: Path) -> bool:
     if any(name.partition(".")[0] not in known for tree in trees for name in _imported(tree)):
         return False
     nodes = [node for tree in trees for node in ast.walk(tree)]
-    if any(isinstance(node, ast.alias) and node.name == "compose" and node.asname for node in nodes):
+    calls = [(ast.unparse(node.func), node.args) for node in nodes if isinstance(node, ast.Call)]
+    typed = {a.arg for a in nodes if isinstance(a, ast.arg) and a.annotation and ast.unparse(a.annotation) == "Batch"}
+    renames = any(isinstance(node, ast.alias) and node.name == "compose" and node.asname for node in nodes)
+    builds = any(name.endswith(".build") for name, _ in calls)
+    looks = any(name in _UNSEEN and args and ast.unparse(args[0]) in typed | {"batch"} for name, args in calls)
+    if renames or builds or looks:
         return False
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    if any(isinstance(call.func, ast.Attribute) and call.func.attr == "build" for call in calls):
-        return False
-    if any(_name(call.func) in _UNSEEN and call.args and _is_batch(call.args[0], nodes) for call in calls):
-        return False
-    given = {id(argument) for call in calls if _runs_a_model(call) for argument in call.args}
     functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
-    composed = [call.args[0] if call.args else None for call in calls if _called(call) == "compose"]
     inputs: list[ast.expr] = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == "x"]
-    for function in composed:
-        definition = functions.get(_name(function))
+    for args in (args for name, args in calls if name.rpartition(".")[2] == "compose"):
+        definition = functions.get(ast.unparse(args[0])) if args else None
         if definition is None or len(definition.args.args) != 3:
             return False
         third = definition.args.args[2].arg
         inputs += [node for node in ast.walk(definition) if isinstance(node, ast.Name) and node.id == third]
+    given = {id(argument) for name, args in calls if name in _RUNS for argument in args}
     return all(id(node) in given for node in inputs)
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else _name(call.func)
-
-
-def _is_batch(node: ast.expr, nodes: list[ast.AST]) -> bool:
-    """Whether a name is that of a batch, by its letters or by a parameter's annotation."""
-    batches = {a.arg for a in nodes if isinstance(a, ast.arg) and a.annotation and _name(a.annotation) == "Batch"}
-    return _name(node) in batches | {"batch"}
-
-
-def _runs_a_model(call: ast.Call) -> bool:
-    return _name(call.func) == "model" or (
-        isinstance(call.func, ast.Attribute) and call.func.attr in _RUNS and _name(call.func.value) == "model"
-    )
-
-
-def _name(node: ast.AST | None) -> str:
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:

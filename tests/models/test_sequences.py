@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bench.data import TokenShape
 from bench.models.factory import build
 from bench.models.init import initialise
-from bench.models.recurrent import GRU, LSTM, Recurrent
+from bench.models.sequences import GRU, LSTM, Recurrent
 from bench.rng import generator
 from tests.models.helpers import filled, inputs
 

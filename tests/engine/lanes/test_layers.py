@@ -17,7 +17,7 @@ from bench.engine.lanes import LaneBatchNorm, LaneBlock, LaneConv2d, norm_relu, 
 from bench.engine.lanes.common import Geometry
 from bench.engine.lanes.convolution import convolve
 from bench.engine.lanes.norm import masked
-from bench.models.resnet import resnet18, resnet18_gn, resnet50
+from bench.models.image_networks import resnet18, resnet18_gn, resnet50
 from tests.engine.problems import assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice
 from tests.later import Later
