@@ -24,11 +24,7 @@ _BY_DATA = "take an attack by data: label_flip or backdoor"
 
 
 def make_attack(settings: Settings) -> Attack | None:
-    """The cell's attack, if it has one.
-
-    Raises:
-        UserError: the attack is unknown.
-    """
+    """The cell's attack, if it has one."""
     if settings.attack is None:
         return None
     kind = ATTACKS.get(settings.attack.name)

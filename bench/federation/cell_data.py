@@ -53,17 +53,10 @@ def as_trained(settings: Settings, dataset: Dataset, partition: Partition) -> tu
 
 
 def load_dataset(settings: Settings, data_root: Path = Path("data"), *, download: bool = False) -> Dataset:
-    """Load the data set of a cell.
+    """Load the data set of a cell; with `download`, fetch missing files, where the data set can.
 
     The last two data sets stay in memory, because cells that run one after another mostly have the same. A data set is
-    read again in another current directory, and when one of its files changes: a file that an option names, a file in
-    a folder that an option names, one that `UNVERIFIED` names, or one in the data root's folder of the set's name, down
-    to `_LEVELS` levels.
-
-    Args:
-        settings: the cell's settings.
-        data_root: the folder of the data files.
-        download: fetch missing files, where the data set can.
+    read again in another current directory, and when one of its files changes (`_versions`).
 
     Raises:
         UserError: the data set is unknown, missing or damaged.

@@ -39,10 +39,6 @@ DATA_FIELDS = (
 class Identities:
     """Ids of cells under one data root. Data that only reading tells are read once, when a cell first needs them.
 
-    Args:
-        data_root: the folder of the data files.
-        download: fetch missing files, where a data set can.
-
     Attributes:
         constructed: digests of what the constructors of models read, by the arguments of `read_by_constructor`.
     """
@@ -67,10 +63,7 @@ class Identities:
         return cell_id(settings, " ".join([declared_checksum(settings), *self.content(settings, partition_hash)]))
 
     def content(self, settings: Settings, partition_hash: str = "") -> list[str]:
-        """Texts that distinguish what a cell reads where its settings and declared checksum do not; else empty.
-
-        The arguments and errors are those of `of`.
-        """
+        """Texts that distinguish what a cell reads where its settings and declared checksum do not; else empty."""
         texts = [
             f"{place} {self._samples_of(name, options)}"
             for place, (name, options) in zip(("clients", "public"), data_of(settings), strict=False)
@@ -81,11 +74,7 @@ class Identities:
         return texts + self.weights(settings)
 
     def weights(self, settings: Settings) -> list[str]:
-        """Texts with what the constructors of the user's or another package's models read, one for each that reads any.
-
-        Raises:
-            UserError: the data are missing or damaged, or a model cannot be constructed for them.
-        """
+        """Texts with what the constructors of the user's or another package's models read."""
         texts = []
         for name in dict.fromkeys((settings.model, *settings.architectures)):
             options = settings.model_options if name == settings.model else {}
@@ -101,8 +90,7 @@ class Identities:
 
     def _samples_of(self, name: str, options: str) -> str:
         if (name, options) not in self._samples:
-            dataset = read_data(name, options, self._data_root, download=self._download)
-            self._samples[name, options] = _checksum(dataset)
+            self._samples[name, options] = _checksum(read_data(name, options, self._data_root, download=self._download))
         return self._samples[name, options]
 
     def _partition_of(self, settings: Settings) -> str:
@@ -120,15 +108,8 @@ def _checksum(dataset: Dataset) -> str:
 
 
 def read_by_constructor(name: str, shape: tuple[int, ...], classes: int, options: str) -> str:
-    """Digest of what the constructor of a model reads; empty if it reads nothing, or fails in another way than by a
-    `UserError`, of which the model's author hears in the cell, with a traceback.
-
-    Args:
-        name, shape, classes: as of `bench.models.factory.build`.
-        options: the model's, as JSON.
-
-    Raises:
-        UserError: the model does not fit the samples, or breaks the rules for models.
+    """Digest of what the constructor of a model with these options, as JSON, reads; empty if it reads nothing, or fails
+    in another way than by a `UserError`, of which the model's author hears in the cell, with a traceback.
     """
     from bench.models.factory import values_of_constructor  # here, as it takes torch
 

@@ -164,18 +164,15 @@ class Channel:
         assert start is not None, "updates are of this value"
         total = (whole.weights - start) * len(sent)
         if missing:
-            total += math.sqrt(missing) * self._noise_of_nobody(name, start)
+            # All the noise on the sum is on the one update of nobody, which is 0.
+            nobody = self._operated(Update.of(torch.zeros_like(start)), name, {}, self._version, SERVER)
+            total += math.sqrt(missing) * nobody.decoded()
         return whole.with_weights(start + total / self._clients)
-
-    def _noise_of_nobody(self, name: str, weights: Tensor) -> Tensor:
-        """All the noise on a sum of updates like `weights`: that on the update of nobody, which is 0."""
-        return self._operated(Update.of(torch.zeros_like(weights)), name, {}, self._version, SERVER).decoded()
 
     def close(self, rate: float) -> None:
         """End a version: what the server tells all clients of the next one, and what this one has released.
 
-        Args:
-            rate: share of the clients that a round has on average.
+        `rate` is the share of the clients that a round has on average.
         """
         for label, operation in self._operations:
             for key in sorted(key for key in self._answers if key.partition(" ")[0] == label):

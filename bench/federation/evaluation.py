@@ -39,17 +39,11 @@ class Evaluator:
         if self._cell.new and version == self._cell.settings.rounds:
             evaluation.outputs += self._outputs_of_newcomers(version, generic)
         for stage in self.scorers.compared(version, self._cell.settings.rounds):
-            evaluation.outputs += self._outputs_of_stage(stage, generic, names, personal)
+            scorer = self.scorers.stage(stage)  # of clients that are there now and were there then
+            models = {i: w for i, w in personal.items() if i in scorer.own}
+            of_stage = self._outputs(generic, names, {"pm": models} if models else {}, scorer)
+            evaluation.outputs += [replace(outputs, stage=stage) for outputs in of_stage]
         return evaluation
-
-    def _outputs_of_stage(
-        self, stage: int, generic: Params | None, names: tuple[str, ...], personal: dict[int, Params]
-    ) -> list[Outputs]:
-        """Compute outputs on the tests of another time, of clients that are there now and were there then."""
-        scorer = self.scorers.stage(stage)
-        models = {i: w for i, w in personal.items() if i in scorer.own}
-        of_stage = self._outputs(generic, names, {"pm": models} if models else {}, scorer)
-        return [replace(outputs, stage=stage) for outputs in of_stage]
 
     def _outputs(
         self,
@@ -63,7 +57,6 @@ class Evaluator:
         Args:
             generic: one model for all, scored as each of `names`.
             by_client: by name of the metric, models of clients, each scored on its client's samples.
-            scorer: of these outputs.
         """
         clients = {name: sorted(models) for name, models in by_client.items()}
         tasks = [] if generic is None else [(SERVER, generic, scorer.needed)]

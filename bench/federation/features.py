@@ -65,12 +65,7 @@ class Head(nn.Module):
 
 
 def can_take_their_place(settings: Settings, net: nn.Module) -> bool:
-    """Whether features can take the samples' place: neither these nor what comes before the head ever change.
-
-    Args:
-        settings: the cell's settings.
-        net: its model.
-    """
+    """Whether features can take the samples' place: neither these nor what comes before the head ever change."""
     if settings.augment != "none" or {*settings.architectures} - {settings.model}:
         return False
     frozen = frozen_tensors(settings, settings.model, net)
@@ -98,9 +93,8 @@ def with_features(
     """A pool with the features of its samples in their place.
 
     Args:
-        pool: the samples on the device.
+        pool, data: the samples on the device, and as they were read.
         w: the cell's model, whose body is frozen.
-        data: the samples that are in the pool.
         arithmetic: that of the cell's evaluation.
         threads: parts of the samples at a time; they change no byte.
         shelf: where features are kept.

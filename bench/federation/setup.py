@@ -141,7 +141,7 @@ def warnings(method: Method, settings: Settings, clients: int, device: str) -> l
 
 
 def degenerate(method: Method) -> list[str]:
-    """Warnings about settings that make the method or its server rule pointless."""
+    """Warnings about hyperparameters that make the method or its server rule pointless."""
     return list(dict.fromkeys(method.hp.degenerate() + method.rule.hp.degenerate()))
 
 

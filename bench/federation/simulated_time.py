@@ -59,11 +59,7 @@ class Clock:
     """
 
     def __init__(
-        self,
-        profile: Profile,
-        seed: int,
-        archs: Mapping[int, str],
-        delays: Mapping[int, int | tuple[int, ...]],
+        self, profile: Profile, seed: int, archs: Mapping[int, str], delays: Mapping[int, int | tuple[int, ...]]
     ) -> None:
         self._profile = profile
         self._seed = seed
@@ -113,10 +109,8 @@ class Clock:
         slow = self._profile.slow_clients
         if slow is None:
             return []
-        members = generator("clock", "slow clients", self._seed).permutation(clients)[
-            : round(slow.share * len(clients))
-        ]
-        return sorted({int(i) for i in members} | (set(slow.clients) & set(clients)))
+        drawn = generator("clock", "slow clients", self._seed).permutation(clients)[: round(slow.share * len(clients))]
+        return sorted({int(i) for i in drawn} | (set(slow.clients) & set(clients)))
 
 
 @dataclass

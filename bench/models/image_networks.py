@@ -17,7 +17,7 @@ from bench.plugin import MODELS
 _NARROWEST = 64  # channels of the first layers; all other layers have multiples of it
 _SMALL = 64  # pixels; the ImageNet stem would reduce the side of such images to a quarter before the first block
 _HIDDEN = 512  # of VGG
-_SMALLEST_OF_VGG = 32  # pixels; five pools reduce this side to one pixel
+_VGG_SIDE = 32  # pixels; five pools reduce this side to one pixel
 
 
 class ResNet(Network):
@@ -111,9 +111,9 @@ def _vgg(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
         UserError: inputs are not images of at least 32 x 32.
     """
     need_values(name, shape)
-    if len(shape) != 3 or min(shape[1:]) < _SMALLEST_OF_VGG:
+    if len(shape) != 3 or min(shape[1:]) < _VGG_SIDE:
         raise UserError(
-            f"model {name!r} needs images of at least {_SMALLEST_OF_VGG} x {_SMALLEST_OF_VGG} pixels, and the samples have shape "
+            f"model {name!r} needs images of at least {_VGG_SIDE} x {_VGG_SIDE} pixels, and the samples have shape "
             f"{shape}: take model 'cnn' or a ResNet, or larger images."
         )
     from torchvision.models import get_model
@@ -121,7 +121,7 @@ def _vgg(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     convolutions = get_model(f"{name}_bn", weights=None, init_weights=False).features
     channels, height, width = shape
     convolutions[0] = nn.Conv2d(channels, 64, kernel_size=3, padding=1)
-    area = (height // _SMALLEST_OF_VGG) * (width // _SMALLEST_OF_VGG)
+    area = (height // _VGG_SIDE) * (width // _VGG_SIDE)
     body = nn.Sequential(
         convolutions,
         nn.Flatten(),
@@ -140,7 +140,7 @@ def _normal_linear(layer: nn.Module, name: str, rng: np.random.Generator) -> Flo
 
 
 class MobileNet(Network):
-    """A MobileNetV3 (Howard et al. 2019, arXiv:1905.02244); convolutions and linear layers are drawn as in torchvision."""
+    """A MobileNetV3 (Howard et al. 2019, arXiv:1905.02244); its weights are drawn as in torchvision."""
 
     rules: ClassVar[Rules] = {nn.Conv2d: kaiming_normal_fan_out, nn.Linear: _normal_linear}
 
