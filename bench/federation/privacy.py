@@ -21,7 +21,7 @@ import importlib.util
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from bench.engine.private import PrivateSteps
 from bench.errors import UserError
@@ -39,17 +39,11 @@ CHOICES = "scores on test and validation samples, and what they chose: the repor
 _POOLED = "the mean and deviation of all clients' samples, by which these are normalised"
 _EACH_ITS_MEAN = "the mean and deviation of each client, by which its samples are normalised"
 
-Sampling = Literal["none", "poisson", "fixed"]
-"""Who is in a release: all, each by its own coin, or a fixed number drawn without replacement."""
-
 Mechanism = tuple[float, float, int]
 """Gaussian noise in units of the sensitivity, the sampling rate, and how many times it was released."""
 
-_SAMPLING_TEXTS: dict[Sampling, str] = {
-    "none": "none",
-    "poisson": "Poisson, each by its own coin",
-    "fixed": "a fixed number without replacement",
-}
+_COINS = "Poisson, each by its own coin"
+_FIXED = "a fixed number without replacement"
 
 
 def epsilon(mechanisms: Sequence[Mechanism], delta: float, *, fixed: bool = False) -> float:
@@ -211,16 +205,16 @@ def client_statement(settings: Settings, method: Method, releases: Releases, pas
         unprotected.append("single uploads: whoever adds them up is trusted")
     else:
         unprotected.append("that a client takes part")
-    sampling: Sampling = "none"
+    sampling = "none"
     if min(rates) < 1:
-        sampling = "poisson" if settings.selection == POISSON else "fixed"
+        sampling = _COINS if settings.selection == POISSON else _FIXED
         unprotected.append("who is in which round, and how many, in records of bytes, seconds and events")
     if settings.normalise == "pooled":
         unprotected.append(_POOLED)
     if method.trains != "gm":
         unprotected.append("personalized models, each trained on its client's data without noise")
     neighbours = "a client, or that client sending nothing" if on_sum else "any two data sets of a client"
-    if sampling == "fixed":
+    if sampling == _FIXED:
         neighbours = "a client, or another one in its place"
     return {
         "protects": "client",
@@ -228,9 +222,9 @@ def client_statement(settings: Settings, method: Method, releases: Releases, pas
         "on": noise["on"],
         "adjacency": neighbours,
         "sampling_rate": max(rates),
-        "sampling": _SAMPLING_TEXTS[sampling],
+        "sampling": sampling,
         "releases": sum(count for _, _, count in mechanisms),
-        **_spent(mechanisms, noise["delta"], apart=1 if on_sum and sampling != "fixed" else 2, sampling=sampling),
+        **_spent(mechanisms, noise["delta"], apart=1 if on_sum and sampling != _FIXED else 2, fixed=sampling == _FIXED),
         "unprotected": [*unprotected, CHOICES],
     }
 
@@ -260,19 +254,19 @@ def sample_statement(settings: Settings, private: PrivateSteps, passed: Sequence
         "norm": training.norm,
         "adjacency": "a sample of a client, or that sample left out",
         "sampling_rate": max((rate for _, rate, _ in most), default=1.0),
-        "sampling": _SAMPLING_TEXTS["poisson" if sampled else "none"],
+        "sampling": _COINS if sampled else "none",
         "releases": sum(steps for _, _, steps in most),
-        **_spent(most, training.delta, apart=1, sampling="poisson"),
+        **_spent(most, training.delta, apart=1),
         "unprotected": [*looks, "numbers of samples", CHOICES],
     }
 
 
-def _spent(mechanisms: Sequence[Mechanism], delta: float, *, apart: int, sampling: Sampling) -> dict[str, Any]:
+def _spent(mechanisms: Sequence[Mechanism], delta: float, *, apart: int, fixed: bool = False) -> dict[str, Any]:
     """Epsilon, rounded up, and what it is of; null is infinite.
 
     The mechanisms' noise is in units of the clipping norm, and neighbours are `apart` norms apart.
     """
-    spent = epsilon([(z / apart, rate, n) for z, rate, n in mechanisms], delta, fixed=sampling == "fixed")
+    spent = epsilon([(z / apart, rate, n) for z, rate, n in mechanisms], delta, fixed=fixed)
     return {
         "epsilon": None if math.isinf(spent) else math.ceil(1e4 * spent) / 1e4,
         "delta": delta,
