@@ -90,7 +90,7 @@ def _match(path: Path, state: Mapping[str, Tensor], net: nn.Module) -> Match:
         keys,
         {name: tuple(tensor.shape) for name, tensor in target.items() if name not in keys},
         {key: tuple(tensor.shape) for key, tensor in state.items() if key in left},
-        tuple(name for name in body if name in keys and name not in named),
+        tuple(name for name in keys if name in body and name not in named),
     )
 
 
@@ -150,11 +150,11 @@ def _of_head(head: list[str], keys: list[str], beginning: str, place: str | None
     """The file's keys of the head: of the layer of its place in the network that was cut, or of another package's name
     for it, or of the only layer that is left."""
     starts = [beginning, beginning.removesuffix("body."), ""]
-    layers = [start + layer for start in starts for layer in (*([place] if place else ()), *_HEADS)]
+    layers = [f"{start}{layer}." for start in starts for layer in (*([place] if place else ()), *_HEADS)]
     if len(_layers(keys)) == 1:
-        layers.append(keys[0].rpartition(".")[0])
+        layers.append(keys[0].removesuffix(keys[0].rpartition(".")[2]))
     for layer in layers:
-        matched = {name: f"{layer}.{name.removeprefix('head.')}" for name in head}
+        matched = {name: layer + name.removeprefix("head.") for name in head}
         if set(matched.values()) <= set(keys):
             return matched
     return {}
