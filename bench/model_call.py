@@ -9,6 +9,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -259,15 +260,9 @@ class Composed(nn.Module):
         if not isinstance(kind, Spec):
             return getattr(self, name) if isinstance(kind, tuple) else kind
         layers = getattr(self, name)
-        tensors = [_tensor(layers, entry).reshape(-1) for entry in kind.params + kind.buffers]
+        tensors = [attrgetter(entry.name)(layers).reshape(-1) for entry in kind.params + kind.buffers]
         n, none = len(kind.params), next(self.parameters()).new_empty(0)  # a body may be empty, or frozen
         return Params(torch.cat([none, *tensors[:n]]), torch.cat([none, *tensors[n:]]), kind)
-
-
-def _tensor(layers: nn.Module, entry: Entry) -> Tensor:
-    parent, _, name = entry.name.rpartition(".")
-    tensor: Tensor = getattr(layers.get_submodule(parent), name)
-    return tensor
 
 
 def compose(function: Predictor, **parts: Params | Tensor | int | float) -> Params:

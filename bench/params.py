@@ -406,14 +406,8 @@ def parts(value: Any) -> list[Any]:
     """The model values and tensors in nested values."""
     if isinstance(value, Params | Tensor):
         return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return []
-    collected: list[Any] = []
-    for element in value:
-        collected += parts(element)
-    return collected
+    elements = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [part for element in elements for part in parts(element)]
 
 
 def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:

@@ -116,7 +116,7 @@ class Frozen:
         """The values by name on a device, copied there once."""
         if device not in self._copies:
             with torch.inference_mode(False):  # a training may read the copy later
-                copies = {name: _copied(tensor, device) for name, tensor in self._tensors.items()}
+                copies = {name: t if t.is_meta else t.to(device) for name, t in self._tensors.items()}
             for prefix, part in self._parts.items():
                 copies |= {f"{prefix}.{name}": tensor for name, tensor in part.on(device).items()}
             self._copies[device] = copies
@@ -141,10 +141,6 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
         if not tensor.is_meta:  # a model whose cost is estimated has no numbers
             total.update(tensor.cpu().numpy().tobytes())
     return total.hexdigest()
-
-
-def _copied(tensor: Tensor, device: torch.device) -> Tensor:
-    return tensor if tensor.is_meta else tensor.to(device)
 
 
 NOTHING_FROZEN = Frozen({})

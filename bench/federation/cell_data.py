@@ -86,9 +86,10 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
             f"{dataset.shape}; they should be the same"
         )
     same_set = public.checksum == dataset.checksum
-    if not same_set and _same_file(settings.dataset_options.get("path"), chosen.options.get("path")):
+    own_path, path = (str(options.get("path") or "") for options in (settings.dataset_options, chosen.options))
+    if not same_set and own_path and path and Path(own_path).resolve() == Path(path).resolve():
         raise UserError(
-            f"the public set is the clients' own file, {chosen.options['path']}, read in another way: samples on which "
+            f"the public set is the clients' own file, {path}, read in another way: samples on which "
             "they are tested could be among it. Give it the options of the clients' data, or another file"
         )
     if not same_set and _may_share(settings) and (shared := _shared(public, dataset)):
@@ -107,10 +108,6 @@ def load_public(settings: Settings, data_root: Path, *, download: bool = False) 
         )
     drawn = np.sort(free[generator("public set", settings.seed).choice(len(free), size, replace=False)])
     return public.subset(drawn, size)
-
-
-def _same_file(path: str | None, other: str | None) -> bool:
-    return bool(path and other) and Path(str(path)).resolve() == Path(str(other)).resolve()
 
 
 _NIST = {"emnist", "emnist_writers"}  # the same pictures, in other files
@@ -293,11 +290,6 @@ def check_tests(tests: Iterable[FurtherTest], dataset: Dataset, partition: Parti
     return tuple(notes)
 
 
-def _numbered(dataset: Dataset) -> bool:
-    """Whether classes are called by numbers, so that a number in a file is such a name and no place among classes."""
-    return any(name.lstrip("-").isdigit() for name in dataset.classes)
-
-
 def file_samples(path: str, like: Dataset) -> Dataset:
     """The samples of an .npz file for a cell's models: its test part, or all where it has none.
 
@@ -330,9 +322,10 @@ def file_samples(path: str, like: Dataset) -> Dataset:
         )
     by_name = {name: number for number, name in enumerate(like.classes)}
     names = [str(label) for label in labels.tolist()]
+    numbered = any(name.lstrip("-").isdigit() for name in by_name)  # so that a number is a name, not a class's place
     if set(names) <= by_name.keys():
         y = np.array([by_name[name] for name in names], np.int64)
-    elif not _numbered(like) and labels.dtype.kind in "biu" and labels.min() >= 0 and labels.max() < like.num_classes:
+    elif not numbered and labels.dtype.kind in "biu" and labels.min() >= 0 and labels.max() < like.num_classes:
         y = labels.astype(np.int64)
     else:
         strange = next((name for name in names if name not in by_name), names[0])

@@ -179,10 +179,10 @@ class Timer:
         walks = [
             self._time_client(round_, flight, version, now) for round_, flight in zip(computed, in_flight, strict=True)
         ]
-        waiting = {i: next(walk, None) for i, walk in enumerate(walks)}
+        waiting = {i: next(walk) for i, walk in enumerate(walks)}
         while arrivals := [arrival for arrival in waiting.values() if arrival is not None]:
             ready = max(arrivals)
-            waiting = {i: _resume(walks[i], ready) for i, arrival in waiting.items() if arrival is not None}
+            waiting = {i: walks[i].send(ready) for i, arrival in waiting.items() if arrival is not None}
         return in_flight
 
     def steps_until_broadcast(
@@ -208,10 +208,11 @@ class Timer:
 
     def _time_client(
         self, round_: ComputedRound, flight: InFlight, version: int, now: float
-    ) -> Generator[float, float, None]:
+    ) -> Generator[float | None, float, None]:
         """Time a client's events.
 
-        At an `Exchange` this yields the arrival time of the message and is sent the time at which the server is ready.
+        At an `Exchange` this yields the arrival time of the message and is sent the time at which the server is ready;
+        at the end it yields None.
         """
         i = round_.client.id
         arrived = now if round_.size is None else self._span(i, "download", now, self._clock.down(i, round_.size))
@@ -232,6 +233,7 @@ class Timer:
             flight.messages.append((arrival, Message(i, event.values, weight, version, base=round_.down)))
         self.free[i] = time
         flight.end = max(time, arrival)
+        yield None
 
     def _upload(self, client: int, event: Sent, time: float) -> float:
         size = self._traffic.upload(event.values, event.encoded)
@@ -241,10 +243,3 @@ class Timer:
         if self._draws:
             self.spans.append(Span(client, kind, start, start + seconds))
         return start + seconds
-
-
-def _resume(walk: Generator[float, float, None], ready: float) -> float | None:
-    try:
-        return walk.send(ready)
-    except StopIteration:
-        return None
