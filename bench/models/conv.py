@@ -6,9 +6,8 @@ from typing import ClassVar
 from pydantic import PositiveInt
 from torch import nn
 
-from bench.errors import UserError
 from bench.models.fourier import FourierConv2d
-from bench.models.network import Network, need_values
+from bench.models.network import Network, need_images
 from bench.plugin import MODELS
 
 
@@ -72,13 +71,7 @@ def _two_convolutions(
     norm: bool = False,
     dropout: float = 0.0,
 ) -> nn.Module:
-    need_values(name, shape)
-    if len(shape) != 3 or min(shape[1:]) < 16:
-        raise UserError(
-            f"model {name!r} needs images of at least 16 x 16 pixels, and the samples have shape {shape}: "
-            "take model 'mlp' or a ResNet, or larger images."
-        )
-    channels, height, width = shape
+    channels, height, width = need_images(name, shape, least=16)
     first, second = filters
     area = _after_convolutions(height) * _after_convolutions(width)
     # The pool comes before the ReLU, unlike in the papers: values and gradients are the same, and the ReLU has only a

@@ -11,7 +11,7 @@ from torch import nn
 from bench.data import Floats
 from bench.errors import UserError
 from bench.models.init import Rules, kaiming_normal_fan_out
-from bench.models.network import Network, need_images, need_values
+from bench.models.network import Network, need_images
 from bench.plugin import MODELS
 
 _NARROWEST = 64  # channels of the first layers; all other layers have multiples of it
@@ -61,9 +61,6 @@ def _resnet(name: str, shape: tuple[int, ...], classes: int, groups: int = 0) ->
 
     Args:
         groups: number of GroupNorm's groups; 0 for BatchNorm.
-
-    Raises:
-        UserError: inputs are not images, or the groups do not divide the channels.
     """
     called = f"{name}_gn" if groups else name
     channels, height, width = need_images(called, shape)
@@ -106,20 +103,11 @@ def _vgg(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """Convolutions with BatchNorm, two hidden layers of 512, and no dropout.
 
     COMET's communication costs (Cho et al. 2023, Table III) fit this head, not the ImageNet head with layers of 4,096.
-
-    Raises:
-        UserError: inputs are not images of at least 32 x 32.
     """
-    need_values(name, shape)
-    if len(shape) != 3 or min(shape[1:]) < _VGG_SIDE:
-        raise UserError(
-            f"model {name!r} needs images of at least {_VGG_SIDE} x {_VGG_SIDE} pixels, and the samples have shape "
-            f"{shape}: take model 'cnn' or a ResNet, or larger images."
-        )
+    channels, height, width = need_images(name, shape, least=_VGG_SIDE)
     from torchvision.models import get_model
 
     convolutions = get_model(f"{name}_bn", weights=None, init_weights=False).features
-    channels, height, width = shape
     convolutions[0] = nn.Conv2d(channels, 64, kernel_size=3, padding=1)
     area = (height // _VGG_SIDE) * (width // _VGG_SIDE)
     body = nn.Sequential(
@@ -147,11 +135,7 @@ class MobileNet(Network):
 
 @MODELS.register("mobilenet_v3_small")
 def mobilenet_v3_small(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """MobileNetV3-Small without its dropout; images up to 64 pixels get a stem of stride 1.
-
-    Raises:
-        UserError: inputs are not images.
-    """
+    """MobileNetV3-Small without its dropout; images up to 64 pixels get a stem of stride 1."""
     channels, height, width = need_images("mobilenet_v3_small", shape)
     from torchvision.models import get_model
 

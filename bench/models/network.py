@@ -143,15 +143,18 @@ def need_values(name: str, shape: tuple[int, ...]) -> None:
         raise UserError(f"model {name!r} needs images, series or features, and the samples are tokens: {_OF_TOKENS}.")
 
 
-def need_images(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Channels, height and width of samples that are images.
+def need_images(name: str, shape: tuple[int, ...], least: int = 1) -> tuple[int, int, int]:
+    """Channels, height and width of samples that are images of at least so many pixels a side.
 
     Raises:
-        UserError: the samples are not images.
+        UserError: the samples are not images, or are smaller.
     """
     need_values(name, shape)
-    if len(shape) != 3:
-        raise UserError(f"model {name!r} needs images, and the samples have shape {shape}: take model 'mlp'.")
+    if len(shape) != 3 or min(shape[1:]) < least:
+        large = f" of at least {least} x {least} pixels" if least > 1 else ""
+        raise UserError(
+            f"model {name!r} needs images{large}, and the samples have shape {shape}: take model 'mlp' or another."
+        )
     return shape
 
 
