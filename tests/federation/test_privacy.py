@@ -228,7 +228,7 @@ def test_noise_on_a_sum_that_is_none_is_refused(method: str, settings: dict[str,
 @pytest.mark.parametrize("name", ["top_k", "random_k", "quantise", "sign", "cast"])
 def test_an_operation_on_each_part_of_a_sums_noise_is_refused(name: str) -> None:
     """It chooses and rounds by an update with an m-th of the variance, and what arrives follows from no noised sum."""
-    said = f"'{name}' after gaussian changes each update before the sum, .* or take `on: each`"
+    said = f"'{name}' after gaussian changes each update before the sum; .* or take `on: each`"
     with pytest.raises(UserError, match=said):
         toy("fedavg", channel=noisy("sum", after=(name,)))
     federation = toy("fedavg", channel=noisy("each", after=(name,)))
