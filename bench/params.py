@@ -406,7 +406,9 @@ def parts(value: Any) -> list[Any]:
     """The model values and tensors in nested values."""
     if isinstance(value, Params | Tensor):
         return [value]
-    elements = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    elements: Iterable[Any] = ()
+    if isinstance(value, dict | list | tuple):
+        elements = value.values() if isinstance(value, dict) else value
     return [part for element in elements for part in parts(element)]
 
 
