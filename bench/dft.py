@@ -15,8 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch._library.custom_ops import CustomOpDef
 from torch.autograd import Function
-from torch.library import CustomOpDef, custom_op
+from torch.library import custom_op
 
 from bench import tensors
 
