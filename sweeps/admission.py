@@ -7,7 +7,8 @@ settings make here (docs/league.md). That the numbers are those of the settings 
 
 import csv
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,11 +17,12 @@ from bench.config.validation import complete, shown
 from bench.errors import UserError
 from bench.plugin import METHODS
 from bench.results.cell_names import dataset_name, drawn, task_name
-from bench.results.pack import TUNING
+from bench.results.pack import TRIALS, TUNING
 from bench.results.results import CellView, RunView
 from bench.settings import Settings
 from bench.store.store import FINISHED
-from sweeps.space import Dimension
+from reports.league.tuning import Trial, budgets, trials
+from sweeps.space import Dimension, is_number
 from sweeps.study import FINALISTS, Arm, Study, values_text
 from sweeps.study_reader import searched_dimensions
 
@@ -31,8 +33,6 @@ NOTHING_CHOSEN = "none: no trial came to its end"
 _BOUND = "centralized"
 Division = Literal["tuned", "default"]
 """Tuned with the league's budget, or the method's own defaults and the cell's one learning rate."""
-Trial = tuple[tuple[str, ...], str, str]
-"""A trial's setting as its table has it, its state, and its PM."""
 
 
 def standing(study: str, division: Division) -> str:
@@ -61,21 +61,15 @@ class Admission:
         whole: bool = True,
         division: Division = "tuned",
     ) -> None:
-        self._data_root, self._whole, self._tuned = data_root, whole, division == "tuned"
+        self._study, self._data_root, self._whole, self._tuned = study, data_root, whole, division == "tuned"
+        self._files = dict(names)
         self._listed = _listed({file.parent for file in names.values()})
         self._name = standing(study.name, division)
         self._draws = study.report_draws if self._tuned else []
-        self._own_ranges = study.file.own_ranges
-        self._most = FINALISTS if study.final_seeds else 1
         self._searched = [dimension for dimension in study.arms[0].dimensions if "." not in dimension.key]
-        self._untuned = study.arms[0].cells[0].model_dump(include={dimension.key for dimension in self._searched})
         arms = study.arms if self._tuned else [arm for arm in study.arms if arm.draw <= 1]
-        seeds = {arm: arm.report_seeds if self._tuned else tuple(study.file.default_seeds) for arm in arms}
-        self._seeds = {arm: sorted(of_arm) for arm, of_arm in seeds.items()}
-        self._tasks = {_task(arm.cells[0]): arm.task for arm in arms}
-        self._arms = {(_task(arm.cells[0]), seed): arm for arm in arms for seed in seeds[arm]}
-        self._cells = {(_task(cell), cell.seed): cell for arm in arms for cell in arm.reported({}, seeds[arm])}
-        self._files = dict(names)
+        self._seeds = {arm: sorted(arm.report_seeds if self._tuned else study.file.default_seeds) for arm in arms}
+        self._arms = {(_task(arm.cells[0]), seed): arm for arm, seeds in self._seeds.items() for seed in seeds}
 
     @property
     def names(self) -> list[str]:
@@ -101,65 +95,35 @@ class Admission:
                 "be the same entry, remove one of the files (`bench verify` compares results)"
             )
         for cell in run.cells:
-            self._check_cell(file, cell)
+            if self._arm(cell.settings) is None:
+                raise UserError(
+                    f"{file}: {cell.name}: {self._name} has no such task with seed {cell.settings.seed}; its tasks and "
+                    f"seeds are those of sweeps/studies/{self._study.name}.yaml"
+                )
+        dimensions = self._dimensions(file, run.cells)
         if (draws := run.info.get("draws", [])) != self._draws:
             raise UserError(f"{file}: its draws of tuning are {draws}, and those of {self._name} are {self._draws}")
         try:
-            self._check_tuning(file, run, labels[0])
-        except (csv.Error, LookupError, TypeError, ValueError) as error:
+            for arm in self._seeds:
+                self._check_settings(file, arm, self._of(run.cells, arm), dimensions)
+            self._check_tuning(file, run, dimensions)
+        except (csv.Error, LookupError, OSError, TypeError, ValueError) as error:
             raise UserError(
-                f"{file}: its tables of tuning are not what the harness writes ({type(error).__name__}: {error})"
+                f"{file}: its settings or tables are not what the harness writes ({type(error).__name__}: {error})"
             ) from None
         self._check_files(file, run)
         self._files[labels[0]] = file
 
-    def _check_tuning(self, file: Path, run: RunView, label: str) -> None:
-        """Check that all cells are there, with the setting that the tables of trials choose, or with the defaults."""
-        dimensions = self._dimensions(file, run.cells, label)
-        if not self._tuned:
-            self._check_complete(file, run.cells, set())
-            for cell in run.cells:
-                self._check_defaults(f"{file}: {cell.name}", cell.settings)
-            return
-        self._check_settings(file, run.cells)
-        budgets = self._check_budget(file, run, dimensions)
-        untuned = {_task(arm.cells[0]) for arm, budget in budgets if budget["chosen"] == NOTHING_CHOSEN}
-        self._check_complete(file, run.cells, untuned)
-        expected = self._expected(run.cells)
-        for number, (arm, budget) in enumerate(budgets):
-            if arm not in expected:
-                continue
-            where, table = f"{file}: {arm.title}", run.path / f"trials_{number}.csv"
-            trials = _checked_trials(where, table, len(dimensions), budget)
-            settings = next((cell.settings for cell in run.cells if self._arm(cell.settings) is arm), None)
-            if settings is not None:
-                self._check_chosen(where, settings, dimensions, budget)
-                self._check_best(where, table.name, settings, dimensions, trials)
-            elif budget["chosen"] == NOTHING_CHOSEN and any(state == "complete" for _, state, _ in trials):
-                raise UserError(f"{where}: it has no cell, and {table.name} has trials that came to their end")
-
     def _arm(self, settings: Settings) -> Arm | None:
         return self._arms.get((_task(settings), settings.seed))
 
-    def _expected(self, cells: list[CellView]) -> list[Arm]:
-        """The tasks that an entry needs, in each draw: all, or those that it has cells of."""
-        tasks = {_task(cell.settings) for cell in cells}
-        return [arm for arm in self._seeds if self._whole or _task(arm.cells[0]) in tasks]
+    def _of(self, cells: list[CellView], arm: Arm) -> list[CellView]:
+        """The cells of a task and draw."""
+        return [cell for cell in cells if self._arm(cell.settings) is arm]
 
-    def _check_defaults(self, where: str, cell: Settings) -> None:
-        """Check that nothing was tuned: the method's defaults, and the cell's one value of what a league searches."""
-        defaults, _ = complete(METHODS, cell.method, {})
-        common = cell.model_dump(include=set(self._untuned))
-        for values, expected in ((cell.hp, defaults), (common, self._untuned)):  # both may have an `lr`
-            for name, value in expected.items():
-                if values.get(name) != value:
-                    raise UserError(
-                        f"{where}: {name} = {shown(values.get(name))} is not {shown(value)}; in the default division "
-                        "nothing is tuned"
-                    )
-
-    def _dimensions(self, file: Path, cells: list[CellView], label: str) -> list[Dimension]:
+    def _dimensions(self, file: Path, cells: list[CellView]) -> list[Dimension]:
         """Dimensions that are searched for a method, whose name must be the entry's."""
+        label = cells[0].label
         if other := next((cell.settings.method for cell in cells if cell.settings.method != label), None):
             raise UserError(
                 f"{file}: the entry is called {label!r} and its method is {other!r}: give it the method's name"
@@ -172,61 +136,60 @@ class Admission:
         if getattr(METHODS.declaration(label), "bound", False) and label != _BOUND:
             raise UserError(f"{file}: {label} sees all clients' data (`bound = True`), which no method of a league may")
         space = {dimension.key: dimension for dimension in self._searched}
-        return list(searched_dimensions(label, space, own_ranges=self._own_ranges))
+        return list(searched_dimensions(label, space, own_ranges=self._study.file.own_ranges))
 
-    def _check_cell(self, file: Path, cell: CellView) -> None:
-        settings, where = cell.settings, f"{file}: {cell.name}"
-        if _task(settings) not in self._tasks:
-            tasks = ", ".join(self._tasks.values())
-            raise UserError(f"{where}: {self._name} has no such task. Its tasks: {tasks}")
-        defined = self._cells.get((_task(settings), settings.seed))
-        if defined is None:
-            seeds = sorted({seed for task, seed in self._cells if task == _task(settings)})
-            raise UserError(f"{where}: {self._name} has the seeds {_list(seeds)} only")
-        given, due = self._fixed(settings), self._fixed(defined)
-        if different := [name for name in Settings.model_fields if given.get(name) != due.get(name)]:
-            here, there = settings.model_dump(mode="json"), defined.model_dump(mode="json")
-            values = "; ".join(f"{name} is {shown(here[name])}, not {shown(there[name])}" for name in different)
-            raise UserError(f"{where}: not a cell of {self._name}: {values}")
-        for dimension in self._searched:
-            if not dimension.has(value := getattr(settings, dimension.key)):
-                raise UserError(
-                    f"{where}: {dimension.key} = {value:g} is outside the range of {self._name}, {dimension.text}"
-                )
+    def _check_settings(self, file: Path, arm: Arm, cells: list[CellView], dimensions: list[Dimension]) -> None:
+        """Check that cells of a task and draw are the league's, all with the searched values of the first of them.
 
-    def _check_settings(self, file: Path, cells: list[CellView]) -> None:
-        """Check that all seeds of a task and draw have the one setting that its tuning chose."""
-        chosen: dict[str, Settings] = {}
-        names = {"method", "hp", *(dimension.key for dimension in self._searched)}
-        for cell in cells:
-            arm = self._arms[_task(cell.settings), cell.settings.seed]
-            first = chosen.setdefault(arm.name, cell.settings)
-            if first.model_dump(include=names) != cell.settings.model_dump(include=names):
-                raise UserError(
-                    f"{file}: {cell.name}: its settings are not those of seed {first.seed}; tuning chooses one setting "
-                    f"for all seeds of a task{' in a draw' if arm.draw else ''}"
-                )
+        In the default division nothing is searched: these are the method's defaults, and the league's own.
+        """
+        if not cells:
+            return
+        first = cells[0].settings
+        defaults, _ = complete(METHODS, first.method, {})
+        own = arm.cells[0].model_copy(update={"method": first.method, "label": first.label, "hp": defaults})
+        values = {dimension.key: _value(first, dimension.key) for dimension in dimensions} if self._tuned else {}
+        due = replace(arm, cells=(own,)).reported(values, [cell.settings.seed for cell in cells])
+        for cell, wanted in zip(cells, due, strict=True):
+            here, there = _flat(differing(cell.settings), first.method), _flat(differing(wanted), first.method)
+            if different := [name for name in {**here, **there} if here.get(name) != there.get(name)]:
+                here, there = (_flat(of.model_dump(mode="json"), first.method) for of in (cell.settings, wanted))
+                texts = "; ".join(f"{name} is {shown(here[name])}, not {shown(there[name])}" for name in different)
+                raise UserError(f"{file}: {cell.name}: not a cell of {self._name}: {texts}")
 
-    def _check_budget(self, file: Path, run: RunView, dimensions: list[Dimension]) -> list[tuple[Arm, dict[str, str]]]:
+    def _check_tuning(self, file: Path, run: RunView, dimensions: list[Dimension]) -> None:
+        """Check that all cells are there, and in the tuned division that tuning chose their settings."""
+        lines = self._budgets(file, run, dimensions) if self._tuned else []
+        untuned = {_task(arm.cells[0]) for arm, budget in lines if budget["chosen"] == NOTHING_CHOSEN}
+        self._check_complete(file, run.cells, untuned)
+        expected = self._expected(run.cells)
+        for number, (arm, budget) in enumerate(lines):
+            if arm in expected:
+                where, table = f"{file}: {arm.title}", TRIALS.replace("*", str(number))
+                ended = _ended(where, table, trials(run.path, number), budget, len(dimensions))
+                if cells := self._of(run.cells, arm):
+                    self._check_chosen(where, table, cells[0].settings, dimensions, budget, ended)
+                elif budget["chosen"] == NOTHING_CHOSEN and ended:
+                    raise UserError(f"{where}: it has no cell, and {table} has trials that came to their end")
+
+    def _expected(self, cells: list[CellView]) -> list[Arm]:
+        """The tasks that an entry needs, in each draw: all, or those that it has cells of."""
+        tasks = {_task(cell.settings) for cell in cells}
+        return [arm for arm in self._seeds if self._whole or _task(arm.cells[0]) in tasks]
+
+    def _budgets(self, file: Path, run: RunView, dimensions: list[Dimension]) -> list[tuple[Arm, dict[str, str]]]:
         """Check the lines of `tuning.csv`, and return them in their order, each with its task."""
-        if not (table := run.path / TUNING.name).exists():
-            raise UserError(f"{file} has no {TUNING.name}: it was not tuned with the budget of {self._name}")
-        budgets = _budgets(table)
-        for arm in self._expected(run.cells):
-            row = next((budgets[name] for name in _names(arm) if name in budgets), None)
-            if row is None:
-                raise UserError(f"{file}: {arm.title}: {TUNING.name} has no line of it, so it was not tuned")
-            if row["trials"] != str(arm.trials):
-                raise UserError(
-                    f"{file}: {arm.title}: tuned with {row['trials']} trials; {self._name} has {arm.trials}"
-                )
-            for dimension in dimensions:
-                if (range_text := f"{dimension.name}: {dimension.text}") not in row["range"].split("; "):
-                    raise UserError(f"{file}: {arm.title}: tuned over {row['range']}; {self._name} has {range_text}")
         arms = {name: arm for arm in self._seeds for name in _names(arm)}
-        lines = [(arms[name], row) for name, row in budgets.items() if name in arms]
-        if len({arm for arm, _ in lines}) < len(lines):
-            raise UserError(f"{file}: {TUNING.name} has a task twice, under two names")
+        lines = [(arms[budget["task"]], budget) for budget in budgets(run.path) if budget["task"] in arms]
+        for arm in self._expected(run.cells):
+            of_arm = [budget for of, budget in lines if of is arm]
+            if len(of_arm) != 1:
+                raise UserError(f"{file}: {arm.title}: {TUNING.name} has {len(of_arm)} lines of it; it should have one")
+            if (count := of_arm[0]["trials"]) != str(arm.trials):
+                raise UserError(f"{file}: {arm.title}: tuned with {count} trials; {self._name} has {arm.trials}")
+            for dimension in dimensions:
+                if (text := f"{dimension.name}: {dimension.text}") not in of_arm[0]["range"].split("; "):
+                    raise UserError(f"{file}: {arm.title}: tuned over {of_arm[0]['range']}; {self._name} has {text}")
         return lines
 
     def _check_complete(self, file: Path, cells: list[CellView], untuned: set[tuple[str, str]]) -> None:
@@ -237,44 +200,39 @@ class Admission:
                 raise UserError(f"{file}: {cell.name} is not done ({reason}); `bench league run` again computes it")
         left_out = untuned - {_task(cell.settings) for cell in cells}
         for arm in self._expected(cells):
-            seeds = sorted(cell.settings.seed for cell in cells if self._arm(cell.settings) is arm)
+            seeds = sorted(cell.settings.seed for cell in self._of(cells, arm))
             if seeds != self._seeds[arm] and _task(arm.cells[0]) not in left_out:
                 raise UserError(
-                    f"{file}: {arm.title}: it has {f'the seeds {_list(seeds)}' if seeds else 'no cell'}; an entry of "
-                    f"{self._name} has the seeds {_list(self._seeds[arm])} of every task"
+                    f"{file}: {arm.title}: it has the seeds {_list(seeds) or 'none'}; an entry of {self._name} has the "
+                    f"seeds {_list(self._seeds[arm])} of every task"
                 )
 
-    def _check_chosen(self, where: str, cell: Settings, dimensions: list[Dimension], budget: dict[str, str]) -> None:
-        """Check that the setting is that of `tuning.csv`, and that the method's other settings are its defaults."""
-        defaults, _ = complete(METHODS, cell.method, {})
-        names = {dimension.name for dimension in dimensions if "." in dimension.key}
-        for name in sorted(defaults.keys() - names):
-            if cell.hp[name] != defaults[name]:
-                value = shown(cell.hp[name])
-                raise UserError(f"{where}: {name} = {value} was not searched, and is not {shown(defaults[name])}")
-        for dimension in dimensions:
-            if not dimension.has(value := _value(cell, dimension)):
-                raise UserError(
-                    f"{where}: {dimension.name} = {shown(value)} is outside the method's range, {dimension.text}"
-                )
-        if (setting := values_text({dimension.key: _value(cell, dimension) for dimension in dimensions})) != budget[
-            "chosen"
-        ]:
-            raise UserError(f"{where}: its cells have {setting}, and {TUNING.name} chooses {budget['chosen']}")
-
-    def _check_best(
-        self, where: str, name: str, cell: Settings, dimensions: list[Dimension], trials: list[Trial]
+    def _check_chosen(
+        self,
+        where: str,
+        table: str,
+        cell: Settings,
+        dimensions: list[Dimension],
+        budget: dict[str, str],
+        ended: list[tuple[tuple[str, ...], float]],
     ) -> None:
-        """Check that the setting is that of one of the best trials of the table with this name."""
-        values = [_value(cell, dimension) for dimension in dimensions]
-        complete = [(setting, float(pm)) for setting, state, pm in trials if state == "complete"]
-        figures = [pm for setting, pm in complete if all(map(_same, setting, values))]
+        """Check that the setting of a task and draw is that of `tuning.csv` and one of the best trials."""
+        values = {dimension.key: _value(cell, dimension.key) for dimension in dimensions}
+        for dimension in dimensions:
+            if not dimension.has(value := values[dimension.key]):
+                raise UserError(f"{where}: {dimension.name} = {shown(value)} is outside its range, {dimension.text}")
+        if (chosen := values_text(values)) != budget["chosen"]:
+            raise UserError(f"{where}: its cells have {chosen}, and {TUNING.name} chooses {budget['chosen']}")
+        figures = [pm for setting, pm in ended if all(map(_same, setting, values.values()))]
         if not figures:
-            raise UserError(f"{where}: no trial of {name} that came to its end has the setting of its cells")
-        better = {setting for setting, pm in complete if pm > max(figures)}
-        if len(better) >= self._most:
-            chosen = "the best is chosen" if self._most == 1 else f"one of the best {self._most} is chosen"
-            raise UserError(f"{where}: {len(better)} settings of {name} are better than that of its cells; {chosen}")
+            raise UserError(f"{where}: no trial of {table} that came to its end has the setting of its cells")
+        better = {setting for setting, pm in ended if pm > max(figures)}
+        most = FINALISTS if self._study.final_seeds else 1
+        if len(better) >= most:
+            raise UserError(
+                f"{where}: {len(better)} settings of {table} are better than that of its cells; one of the best {most} "
+                "is chosen"
+            )
 
     def _check_files(self, file: Path, run: RunView) -> None:
         """Check files as `bench verify --cells 0` does; a listed file of the harness was checked before."""
@@ -284,13 +242,7 @@ class Admission:
 
         failed, _ = check_files([run], self._data_root)
         if failed:
-            more = f"; so are {len(failed) - 1} other cells" if len(failed) > 1 else ""
-            raise UserError(f"{file}: {failed[0].cell.name} is wrong: {failed[0].text}{more}")
-
-    def _fixed(self, settings: Settings) -> dict[str, Any]:
-        """The settings that every entry has in common, where they differ from their defaults."""
-        free = {"method", "label", "hp", *(dimension.key for dimension in self._searched)}
-        return {name: value for name, value in differing(settings).items() if name not in free}
+            raise UserError(f"{file}: {failed[0].cell.name} is wrong: {failed[0].text} (wrong cells: {len(failed)})")
 
 
 def _task(settings: Settings) -> tuple[str, str]:
@@ -304,17 +256,23 @@ def _names(arm: Arm) -> tuple[str, ...]:
     return drawn(task_name(cell), arm.draw), drawn(f"{dataset_name(cell)} {cell.case}", arm.draw)
 
 
-def _value(cell: Settings, dimension: Dimension) -> Any:
-    return cell.hp[dimension.name] if "." in dimension.key else getattr(cell, dimension.key)
+def _flat(settings: dict[str, Any], method: str) -> dict[str, Any]:
+    """The settings with those of the method beside the others, as `method.name`."""
+    own = {f"{method}.{name}": value for name, value in settings.get("hp", {}).items()}
+    return {name: value for name, value in settings.items() if name != "hp"} | own
+
+
+def _value(cell: Settings, key: str) -> Any:
+    _, own, name = key.partition(".")
+    return cell.hp[name] if own else getattr(cell, key)
 
 
 def _same(text: str, value: Any) -> bool:
     """Whether a text in a table of trials, which has six decimals, is this value."""
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return abs(float(text) - value) < 1e-6 if plain else text == str(value)
+    return abs(float(text) - value) < 1e-6 if is_number(value) else text == str(value)
 
 
-def _list(seeds: list[int]) -> str:
+def _list(seeds: Iterable[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
@@ -324,40 +282,17 @@ def _listed(folders: set[Path]) -> set[str]:
     return {line.split()[0] for file in lists for line in file.read_text(encoding="utf-8").splitlines() if line.strip()}
 
 
-def _budgets(table: Path) -> dict[str, dict[str, str]]:
-    """The lines of a `tuning.csv` by task."""
-    budgets: dict[str, dict[str, str]] = {}
-    row: dict[str, str] = {}
-    with open(table, encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            if line["column"] == "task":
-                row = budgets[line["note"]] = {}
-            row[line["column"]] = line["value"] or line["note"]
-    return budgets
-
-
-def _checked_trials(where: str, table: Path, searched: int, budget: dict[str, str]) -> list[Trial]:
-    """Read a table of trials, and check that it has as many as the budget says."""
-    if not table.exists():
-        raise UserError(f"{where}: {table.name}, the table of its trials, is not in the entry")
-    trials = _trials(table, searched)
-    pruned = sum(state == "pruned" for _, state, _ in trials)
-    if (str(len(trials)), str(pruned)) != (budget["trials"], budget["pruned"]):
+def _ended(
+    where: str, table: str, found: Mapping[str, Trial], budget: dict[str, str], searched: int
+) -> list[tuple[tuple[str, ...], float]]:
+    """The setting and the PM of each trial that came to its end; there are as many trials as the budget says."""
+    settings = [tuple(text for _, text in columns[:searched]) for columns in found.values()]
+    results = [dict(columns[searched:]) for columns in found.values()]
+    pruned = sum(result["state"] == "pruned" for result in results)
+    if (str(len(results)), str(pruned)) != (budget["trials"], budget["pruned"]):
         raise UserError(
-            f"{where}: {table.name} has {len(trials)} trials, {pruned} of them pruned; {TUNING.name} says "
+            f"{where}: {table} has {len(results)} trials, {pruned} of them pruned; {TUNING.name} says "
             f"{budget['trials']} and {budget['pruned']}"
         )
-    return trials
-
-
-def _trials(table: Path, searched: int) -> list[Trial]:
-    """Read each trial's setting (the first columns, of which two may have one name), state and PM."""
-    trials: dict[str, list[tuple[str, str]]] = {}
-    with open(table, encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            trials.setdefault(line["row"], []).append((line["column"], line["value"] or line["note"]))
-    settings = []
-    for columns in trials.values():
-        rest = dict(columns[searched:])
-        settings.append((tuple(text for _, text in columns[:searched]), rest["state"], rest["PM"]))
-    return settings
+    both = zip(settings, results, strict=True)
+    return [(setting, float(result["PM"])) for setting, result in both if result["state"] == "complete"]

@@ -66,16 +66,20 @@ class Dimension:
         """Whether the space has a value."""
         if self.choices:
             return value in self.choices
-        plain = isinstance(value, int | float) and not isinstance(value, bool)
-        return plain and self.low <= value <= self.high
+        return is_number(value) and self.low <= value <= self.high
 
     def at_edge(self, value: Any) -> bool:
         """Whether a value lies within 5 % of an end of the interval, or is the least or greatest of the numbers."""
         if self.choices:
-            numbers = [x for x in self.choices if isinstance(x, int | float) and not isinstance(x, bool)]
+            numbers = list(filter(is_number, self.choices))
             return len(numbers) > 1 and value in (min(numbers), max(numbers))
         low, high, place = (math.log(x) if self.log else x for x in (self.low, self.high, value))
         return min(place - low, high - place) <= _EDGE * (high - low)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, which true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def own_dimensions(method: str) -> list[Dimension]:
@@ -152,7 +156,7 @@ def _interval(key: str, entry: dict[str, Any]) -> Dimension:
     if not {"low", "high"} <= entry.keys() <= {"low", "high", "log"} or not isinstance(entry.get("log", False), bool):
         raise UserError(f"{key} = {shown(entry)} should be {{low: ..., high: ...}}, with `log: true` if it is to be")
     low, high = (check_setting(key, entry[end]) for end in ("low", "high"))
-    if any(isinstance(end, bool) or not isinstance(end, int | float) for end in (low, high)):
+    if not (is_number(low) and is_number(high)):
         raise UserError(f"{key} = {shown(entry)}: an interval needs numbers; list the values instead")
     log = entry.get("log", False)
     if not low < high or (log and low <= 0):

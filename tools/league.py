@@ -33,8 +33,8 @@ from bench.results.pack import (
     without_checksums,
 )
 from bench.store import inside
+from reports.league.export import ENTRIES, verification
 from reports.league.shipped import CHECKOUT, RELEASE, Release
-from reports.league.submission import ENTRIES, verification
 
 CHECKSUMS = "SHA256SUMS"
 CELLS = 59

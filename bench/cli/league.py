@@ -1,8 +1,8 @@
 """`bench league`: tune and run one method on the league's tasks, and put it beside all others (docs/league.md)."""
 
-import shlex
 import sys
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from bench.results.results import RunView
     from sweeps.admission import Admission, Division
 
+SUFFIX = ".tar.xz"
+"""Of an entry's file."""
+NO_ENTRIES = "there are no entries yet: `bench league run --method NAME`, with the same options, makes one"
 STANDING: Final = "2"
 """The league that all commands mean. Of league-1 only the rules are left, so that its entries stay readable."""
 League = Annotated[Literal["1", "2"], typer.Option(help="Version of the league.")]
@@ -40,32 +43,32 @@ Out = Annotated[
 
 @dataclass(frozen=True)
 class LeagueTier:
-    """A division of a league's tier.
+    """A division of a league's tier, as the options have them.
 
-    Attributes:
-        league, tier, division: as the options have them.
+    Raises:
+        UserError: the league has no such tier or division.
     """
 
     league: str
     tier: str
     division: "Division"
 
-    @classmethod
-    def of(cls, league: str, tier: str, division: "Division") -> "LeagueTier":
-        """The division with these options.
-
-        Raises:
-            UserError: the league has no such tier or division.
-        """
+    def __post_init__(self) -> None:
         from sweeps.study_reader import builtin_studies
 
-        prefix = f"league_{league}_"
+        prefix = f"league_{self.league}_"
         tiers = [name.removeprefix(prefix) for name in builtin_studies() if name.startswith(prefix)]
-        if tier not in tiers:
-            raise UserError(f"--tier {tier}: league-{league} has the tiers {', '.join(tiers)}; see also --league")
-        if division == "default" and (league, tier) != ("2", "small"):
+        if self.tier not in tiers:
+            raise UserError(
+                f"--tier {self.tier}: league-{self.league} has the tiers {', '.join(tiers)}; see also --league"
+            )
+        if self.division == "default" and not self.has_defaults:
             raise UserError("--division default: only league-2's small tier has one")
-        return cls(league, tier, division)
+
+    @property
+    def has_defaults(self) -> bool:
+        """Whether the tier has a default division."""
+        return (self.league, self.tier) == ("2", "small")
 
     @property
     def study(self) -> str:
@@ -87,16 +90,6 @@ class LeagueTier:
         """
         return check_output_folder(out or Path("runs") / self.name)
 
-    def command(self, name: str, *arguments: str) -> str:
-        """Command of `bench league` for it; options that have their defaults are left out."""
-        given = {
-            "--league": (self.league, STANDING),
-            "--tier": (self.tier, "small"),
-            "--division": (self.division, "tuned"),
-        }
-        options = [f"{option} {value}" for option, (value, default) in given.items() if value != default]
-        return " ".join(["bench league", name, *options, *arguments])
-
     @property
     def title(self) -> str:
         """The title of its page."""
@@ -109,6 +102,19 @@ class LeagueTier:
         from reports.league.shipped import shipped
 
         return shipped(self.name)
+
+    def entries(self, folder: Path, further: Sequence[Path] = ()) -> list[Path]:
+        """The user's entries, which lie in a folder or are given."""
+        files, shipped = (*sorted(folder.glob(f"*{SUFFIX}")), *further), self.shipped
+        return [file for file in files if file.resolve() not in shipped]
+
+    def admission(self, data_root: Path, *, whole: bool = True) -> "Admission":
+        """What its entries have to keep to."""
+        from sweeps.admission import Admission
+        from sweeps.study_reader import load_study
+
+        names = {file.name.removesuffix(SUFFIX): file for file in self.shipped}
+        return Admission(load_study(self.study, []), names, data_root, whole=whole, division=self.division)
 
 
 app = Commands(
@@ -131,9 +137,9 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Tune and run one method on all tasks, and pack its entry. The same command goes on where it was stopped."""
-    from bench.results.pack import SUFFIX, pack
+    from bench.results.pack import pack
 
-    standing = LeagueTier.of(league, tier, division)
+    standing = LeagueTier(league, tier, division)
     folder, name = standing.folder(out), _load(method, plugin)
     options: dict[str, Any] = {
         "out": folder / name, "jobs": jobs, "data_root": data_root, "download": download, "dry_run": dry_run,
@@ -149,15 +155,11 @@ def run(
         return
     file = folder / f"{name}{SUFFIX}"
     count = pack(folder / name, file)
-    plugin_files = [*(plugin or []), *([method] if method.endswith(".py") else [])]
-    command = standing.command("report", *(f"--plugin {shlex.quote(str(file))}" for file in plugin_files))
-    print(f"{file}: {count} cells. `{command}` puts it beside the others.")
+    print(f"{file}: {count} cells. `bench league report`, with the same options, puts it beside the others.")
 
 
 def _run_defaults(standing: "LeagueTier", method: str, options: dict[str, Any]) -> None:
     """Run the cells of the default division, as `bench run` runs a grid."""
-    import tempfile
-
     from bench.cli.run import run as run_grid
     from sweeps.study_reader import load_study
 
@@ -186,24 +188,28 @@ def report(
     data_root: DataRoot = Path("data"),
 ) -> None:
     """Make the league's page from the shipped entries and your own. An entry that breaks the rules is refused."""
-    import tempfile
-
+    standing = LeagueTier(league, tier, division)
+    given = [check_file(file, "packed run", "`bench league run` packs one") for file in entries or []]
+    folder, name = standing.folder(out), _load(method or "", plugin)
+    files = standing.entries(folder, given)
+    if not given:  # entries in the folders are called after their methods
+        _check_entry(name, [file.name.removesuffix(SUFFIX) for file in (*standing.shipped, *files)])
     from reports.league.page import write_league
 
-    standing = LeagueTier.of(league, tier, division)
-    given = [check_file(file, "packed run", "`bench league run` packs one") for file in entries or []]
-    folder, shipped_files, method_id = standing.folder(out), standing.shipped, _load(method or "", plugin)
-    files = [file for file in (*sorted(folder.glob("*.tar.xz")), *given) if file.resolve() not in shipped_files]
     with tempfile.TemporaryDirectory() as scratch:
-        admission = _admission(standing, data_root)
+        admission = standing.admission(data_root)
         user_runs = _admitted(admission, files, Path(scratch, "own"))  # first, as they are more likely to be refused
-        if method_id and method_id not in admission.names:
-            raise UserError(f"there is no entry of a method {method_id!r}.{did_you_mean(method_id, admission.names)}")
-        runs = _admitted(admission, shipped_files, Path(scratch, "shipped")) + user_runs
+        _check_entry(name, admission.names)
+        runs = _admitted(admission, standing.shipped, Path(scratch, "shipped")) + user_runs
         if not runs:
-            raise _no_entries(standing)
+            raise UserError(NO_ENTRIES)
         defaults = _default_runs(standing, out, data_root, Path(scratch, "defaults"))
-        print(write_league(runs, folder / "report", standing.title, method_id or None, defaults))
+        print(write_league(runs, folder / "report", standing.title, name or None, defaults))
+
+
+def _check_entry(method: str, names: list[str]) -> None:
+    if method and method not in names:
+        raise UserError(f"there is no entry of a method {method!r}.{did_you_mean(method, names)}")
 
 
 @app.command()
@@ -212,9 +218,7 @@ def compare(
     new: Annotated[Path, typer.Argument(metavar="NEW", help="Another one, with entries of the same names.")],
 ) -> None:
     """Compare the ranks of two folders of entries. Nothing is written."""
-    import tempfile
-
-    from bench.results.pack import SUFFIX, unpack
+    from bench.results.pack import unpack
     from reports.league.compare import compare_leagues
     from reports.tables.table import to_markdown
 
@@ -249,22 +253,21 @@ def export(
 ) -> None:
     """Make a folder to publish an entry, or all of them. One entry has method, settings, environment, tables, citation
     and checklist; all entries, without --method, have one table of results and Croissant metadata."""
-    import tempfile
-
     from reports.league.export import write_export
 
-    standing = LeagueTier.of(league, tier, division)
+    standing = LeagueTier(league, tier, division)
     folder, name = standing.folder(out), _load(method, plugin)
     if not name:
         _export_all(standing, folder, data_root)
         return
-    entry = _packed(standing, folder, name, method)
+    entry = _packed(folder, name, method)
     with tempfile.TemporaryDirectory() as scratch:
-        [unpacked] = _admitted(_admission(standing, data_root, whole=False), [entry], Path(scratch))
-        exported = write_export(entry, unpacked, folder / "report", folder / "export" / name, standing.name)
-    for warning in exported.warnings:
+        [unpacked] = _admitted(standing.admission(data_root, whole=False), [entry], Path(scratch))
+        target = folder / "export" / name
+        warnings = write_export(entry, unpacked, folder / "report", target, standing.name)
+    for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    print(exported.folder)
+    print(target)
 
 
 def _export_all(standing: LeagueTier, folder: Path, data_root: Path) -> None:
@@ -273,16 +276,12 @@ def _export_all(standing: LeagueTier, folder: Path, data_root: Path) -> None:
     Raises:
         UserError: one of them breaks the league's rules, or there is none.
     """
-    import tempfile
-
     from reports.league.archive import write_archive
 
-    shipped = standing.shipped
-    further = [file for file in sorted(folder.glob("*.tar.xz")) if file.resolve() not in shipped]
-    if not (files := [*shipped, *further]):
-        raise _no_entries(standing)
+    if not (files := [*standing.shipped, *standing.entries(folder)]):
+        raise UserError(NO_ENTRIES)
     with tempfile.TemporaryDirectory() as scratch:
-        runs = _admitted(_admission(standing, data_root), files, Path(scratch))
+        runs = _admitted(standing.admission(data_root), files, Path(scratch))
         entries = dict(zip(files, runs, strict=True))
         print(write_archive(entries, folder / "archive", standing.title, f"{standing.league}.0.0"))
 
@@ -318,35 +317,29 @@ def submit(
     data_root: DataRoot = Path("data"),
 ) -> None:
     """Make what a pull request needs: its entry, plug-in and environment, and the output of a verification."""
-    import tempfile
+    from reports.league.export import write_submission
 
-    from reports.league.submission import write_submission
-
-    standing = LeagueTier.of(league, tier, division)
+    standing = LeagueTier(league, tier, division)
     folder, name = standing.folder(out), _load(method, plugin)
-    entry = _packed(standing, folder, name, method)
+    entry = _packed(folder, name, method)
     with tempfile.TemporaryDirectory() as scratch:
-        [unpacked] = _admitted(_admission(standing, data_root), [entry], Path(scratch))
+        [unpacked] = _admitted(standing.admission(data_root), [entry], Path(scratch))
         submission = write_submission(
             entry, unpacked, folder / "submit" / name, standing.name, cells=cells, jobs=jobs, data_root=data_root
         )
     print(submission)
 
 
-def _packed(standing: LeagueTier, folder: Path, name: str, method: str) -> Path:
+def _packed(folder: Path, name: str, method: str) -> Path:
     """The file of a method's entry, as `run` packs it.
 
     Raises:
         UserError: there is none.
     """
-    entry = folder / f"{name}.tar.xz"
+    entry = folder / f"{name}{SUFFIX}"
     if not entry.exists():
-        raise UserError(f"there is no {entry}: `{standing.command('run', f'--method {method}')}` makes it")
+        raise UserError(f"there is no {entry}: `bench league run --method {method}`, with the same options, makes it")
     return entry
-
-
-def _no_entries(standing: LeagueTier) -> UserError:
-    return UserError(f"there are no entries yet: `{standing.command('run', '--method NAME')}` makes one")
 
 
 def _default_runs(standing: LeagueTier, out: Path | None, data_root: Path, scratch: Path) -> "list[RunView] | None":
@@ -354,25 +347,11 @@ def _default_runs(standing: LeagueTier, out: Path | None, data_root: Path, scrat
 
     They lie beside the tuned ones' folder, which `--out` may name, and with the harness.
     """
-    if standing.league == "1":
-        return None
-    if standing.tier == "photos":
-        return []
-    if standing.division == "default":
-        return []
-    other = LeagueTier.of(standing.league, standing.tier, "default")
+    if standing.division == "default" or not standing.has_defaults:
+        return None if standing.league == "1" else []
+    other = LeagueTier(standing.league, standing.tier, "default")
     folder = Path("runs") / other.name if out is None else out.with_name(f"{out.name}_default")
-    files = {file.resolve(): file for file in (*sorted(folder.glob("*.tar.xz")), *other.shipped)}
-    return _admitted(_admission(other, data_root), files.values(), scratch)
-
-
-def _admission(standing: LeagueTier, data_root: Path, *, whole: bool = True) -> "Admission":
-    from bench.results.pack import SUFFIX
-    from sweeps.admission import Admission
-    from sweeps.study_reader import load_study
-
-    names = {file.name.removesuffix(SUFFIX): file for file in standing.shipped}
-    return Admission(load_study(standing.study, []), names, data_root, whole=whole, division=standing.division)
+    return _admitted(other.admission(data_root), [*other.entries(folder), *other.shipped], scratch)
 
 
 def _admitted(admission: "Admission", files: Iterable[Path], scratch: Path) -> "list[RunView]":
@@ -381,9 +360,9 @@ def _admitted(admission: "Admission", files: Iterable[Path], scratch: Path) -> "
     from bench.runs.progress import steps
 
     runs = []
-    unique_files = {file.resolve(): file for file in files}
+    unique_files = list({file.resolve(): file for file in files}.values())
     with steps("reading entries") as step:
-        for number, file in enumerate(unique_files.values()):
+        for number, file in enumerate(unique_files):
             step(f"{file.name}, {number + 1} of {len(unique_files)}")
             admission.admit(file, run := unpack(file, scratch / f"{number:03d}" / file.name))
             runs.append(run)

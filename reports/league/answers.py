@@ -12,7 +12,7 @@ from reports.league.rule import generic_answers, task_weights
 from reports.page.section import Section
 from reports.reading.load import PM, Store
 from reports.statistics.best import pairs_of
-from reports.statistics.inference import LEVEL, Summary, summarise
+from reports.statistics.inference import LEVEL, summarise
 from reports.statistics.reference import Differences, differences
 from reports.tables.cost import budget_table, totals
 from reports.tables.standings import by_unit, derived_rows, each_once, erratic_rows, family
@@ -21,6 +21,8 @@ from reports.tables.table import Column, Table, TableEntry, number, words
 SIMPLE = "finetune"
 """What a personalized method has to beat: FedAvg's model, fine-tuned by every client."""
 _INTERVAL = (Column("points"), Column("95 % low"), Column("95 % high"))
+Interval = tuple[float, float, float]
+"""Mean, low and high."""
 _AT_ONCE = "Intervals hold for all methods at once, so also for the one that leads."
 
 
@@ -51,11 +53,9 @@ class _Compared:
         weights = self.weights[list(at)]
         return differences(tasks, simple, weights / weights.sum(), self.erratic, [self.least[k] for k in at])
 
-    def alone(self, method: int) -> Summary:
-        """A method's mean difference over tasks with Student's interval of its own units, corrected for all methods."""
-        by_task = [of_task[method] - simple for of_task, simple in zip(self.tasks, self.simple, strict=True)]
-        least = float(np.linalg.norm(self.weights * self.least))
-        return summarise(self.weights @ np.array(by_task), LEVEL / len(self.rows), least)
+    def intervals(self, *at: int, comparisons: int = 1) -> list[Interval]:
+        """The same of each method, with intervals that hold at once for all, and for so many comparisons of each."""
+        return _intervals(self.on(*at), len(self.rows) * comparisons)
 
 
 def answers(store: Store, defaults: Store | None = None) -> Section:
@@ -69,8 +69,8 @@ def answers(store: Store, defaults: Store | None = None) -> Section:
     if compared is not None:
         tables += [_beating(store, compared), _by_task(store, compared)]
         points += _beating_text(store, compared)
-    needed = _needed(store)
-    tables += [needed] if needed.rows else []
+    if (needed := _needed(store)).rows:
+        tables.append(needed)
     if defaults is not None and (worth := _worth(store, defaults)) is not None:
         tables.append(worth[0])
         points.append(worth[1])
@@ -88,52 +88,40 @@ def _compared(store: Store) -> _Compared | None:
     return _Compared(list(others.scores), others.tasks, group.scores[simple], weights, erratic, group.least)
 
 
+def _intervals(compared: Differences, comparisons: int) -> list[Interval]:
+    """Mean, low and high of each method, with intervals that hold for so many comparisons at once (Bonferroni)."""
+    half = compared.half(LEVEL / comparisons)
+    return list(zip(*((compared.mean + sign * half).tolist() for sign in (0, -1, 1)), strict=True))
+
+
 def _beating(store: Store, compared: _Compared) -> Table:
     """Table of the methods against fine-tuning over all tasks, and where each is surely ahead."""
-    together, sure = compared.on(), _surely_ahead(store, compared)
-    halves = together.half(LEVEL / len(compared.rows))
-    rows = tuple(
-        (compared.rows[at], (*_interval(together.mean[at], halves[at]), words(", ".join(sure[at]) or "–")))
-        for at in np.argsort(-together.mean, kind="stable")
-    )
+    together = compared.intervals()
+    by_task = [compared.intervals(at, comparisons=len(store.tasks)) for at in range(len(store.tasks))]
+    rows = []
+    for at in sorted(range(len(together)), key=lambda at: -together[at][0]):
+        sure = [task for task, of_task in zip(store.tasks, by_task, strict=True) if of_task[at][1] > 0]
+        rows.append((compared.rows[at], (*_numbers(together[at]), words(", ".join(sure) or "–"))))
     caption = (
         "Points of PM accuracy above FedAvg with fine-tuning, mean over tasks of a family, then over families. "
         f"{_AT_ONCE} Surely ahead on: tasks whose own interval, corrected for methods and tasks, lies above 0."
     )
-    return Table("beats", "Who beats fine-tuning?", caption, "Method", (*_INTERVAL, Column("surely ahead on")), rows)
-
-
-def _surely_ahead(store: Store, compared: _Compared) -> list[list[str]]:
-    """List for each method the tasks on which it is surely ahead of fine-tuning."""
-    by_task = [compared.on(at) for at in range(len(store.tasks))]
-    level = LEVEL / (len(compared.rows) * len(store.tasks))
-    lows = [of_task.mean - of_task.half(level) for of_task in by_task]
-    return [
-        [task for task, low in zip(store.tasks, lows, strict=True) if low[method] > 0]
-        for method in range(len(compared.rows))
-    ]
+    columns = (*_INTERVAL, Column("surely ahead on"))
+    return Table("beats", "Who beats fine-tuning?", caption, "Method", columns, tuple(rows))
 
 
 def _by_task(store: Store, compared: _Compared) -> Table:
     """Table of the method that leads on each task, and its distance from fine-tuning."""
     rows = []
     for at, task in enumerate(store.tasks):
-        on = compared.on(at)
-        first = int(on.mean.argmax())
-        half = on.half(LEVEL / len(compared.rows))[first]
-        rows.append((task, (words(compared.rows[first]), *_interval(on.mean[first], half))))
+        first, interval = max(zip(compared.rows, compared.intervals(at), strict=True), key=lambda pair: pair[1][0])
+        rows.append((task, (words(first), *_numbers(interval))))
     caption = (
         "The method with the highest PM accuracy on each task, fine-tuning aside, in points above fine-tuning there: "
         f"below 0, fine-tuning leads. {_AT_ONCE}"
     )
-    return Table(
-        "for_which",
-        "Which method for which heterogeneity?",
-        caption,
-        "Task",
-        (Column("first"), *_INTERVAL),
-        tuple(rows),
-    )
+    title, columns = "Which method for which heterogeneity?", (Column("first"), *_INTERVAL)
+    return Table("for_which", title, caption, "Task", columns, tuple(rows))
 
 
 def _needed(store: Store) -> Table:
@@ -142,28 +130,26 @@ def _needed(store: Store) -> Table:
     rows = []
     for task in store.tasks:
         derived = derived_rows(store, [task], PM) | {row for row, of_task in generic_answers(store) if of_task == task}
-        scores = family(store, [task], PM).scores
-        trained = {row: units for row, units in scores.items() if row not in derived}
+        trained = {row: units for row, units in family(store, [task], PM).scores.items() if row not in derived}
         whole = {
             row: by_unit(store, row, [task], PM)
             for row in store.rows
             if row in derived and methods[row] != BOUND and store.complete(row, task, PM)
         }
         models, _ = each_once(whole | trained)  # so what is a generic model counts as one
-        generic, personal = ({row: models[row] for row in models if row in group} for group in (whole, trained))
-        if not personal or not generic or len(next(iter(personal.values()))[0]) < 2:
-            continue
-        best = [max(group, key=lambda row: float(group[row][0].mean())) for group in (generic, personal)]
-        table = np.array([units for group in (generic, personal) for (units,) in group.values()])
+        generic, personal = ([row for row in models if row in group] for group in (whole, trained))
         names = [*generic, *personal]
+        if not personal or not generic or len(models[names[0]][0]) < 2:
+            continue
+        table = np.array([models[row][0] for row in names])
         erratic, least = [row in erratic_rows(store, [task]) for row in names], store.least(task, PM.on)
         pairs = pairs_of([table], np.ones(1), erratic, [np.full(len(names), least)])
         variance, freedom = pairs.cautious()
-        pair = names.index(best[0]), len(generic) + list(personal).index(best[1])
-        quantile = float(stats.t.ppf(1 - LEVEL / (2 * len(generic) * len(personal)), freedom[pair]))
-        half = quantile * float(variance[pair]) ** 0.5
         means = table.mean(axis=1)
-        rows.append((task, (*map(words, best), *_interval(means[pair[0]] - means[pair[1]], half))))
+        pair = int(means[: len(generic)].argmax()), len(generic) + int(means[len(generic) :].argmax())
+        quantile = float(stats.t.ppf(1 - LEVEL / (2 * len(generic) * len(personal)), freedom[pair]))
+        mean, half = float(means[pair[0]] - means[pair[1]]), quantile * float(variance[pair]) ** 0.5
+        rows.append((task, (*(words(names[at]) for at in pair), *_numbers((mean, mean - half, mean + half)))))
     caption = (
         "The best generic model minus the best personalized one, on the clients' own tests, each model once; where a "
         "method's personalized models are its generic one, it counts as that. Where the "
@@ -188,22 +174,21 @@ def _worth(store: Store, defaults: Store) -> tuple[Table, str] | None:
     parted = erratic_rows(store, store.tasks) | erratic_rows(defaults, store.tasks)
     erratic = [False, *(row in parted for row in models)]
     least = [store.least(task, PM.on) for task in store.tasks]
-    together = differences(tables, [np.zeros(table.shape[1]) for table in tables], weights, erratic, least)
-    halves, names = together.half(LEVEL / len(models)), list(models)
-    order = np.argsort(-together.mean, kind="stable")
-    rows = tuple((names[at], _interval(together.mean[at], halves[at])) for at in order)
+    references = [np.zeros(table.shape[1]) for table in tables]
+    intervals = _intervals(differences(tables, references, weights, erratic, least), len(models))
+    ordered = sorted(zip(models, intervals, strict=True), key=lambda pair: -pair[1][0])
     overall = summarise(np.tensordot(weights, np.array([table.mean(axis=0) for table in tables]), 1))
     caption = (
         "Points of PM accuracy (of derived ones, too) that tuning with the league's budget adds to a method's own "
         "defaults and the one learning rate, on the seeds that both divisions have; each model once, without "
         f"`{BOUND}`. {_AT_ONCE}"
     )
+    most, (mean, low, high) = ordered[0]
     sentence = (
         f"Tuning is worth {overall.mean:+.2f} points [{overall.low:.2f}, {overall.high:.2f}] to the mean method "
-        f"({len(models)} methods, {overall.n} draws of tuning), most to {names[order[0]]} "
-        f"({together.mean[order[0]]:+.2f} [{together.mean[order[0]] - halves[order[0]]:.2f}, "
-        f"{together.mean[order[0]] + halves[order[0]]:.2f}])."
+        f"({len(models)} methods, {overall.n} draws of tuning), most to {most} ({mean:+.2f} [{low:.2f}, {high:.2f}])."
     )
+    rows = tuple((row, _numbers(interval)) for row, interval in ordered)
     return Table("worth", "What is tuning worth?", caption, "Method", _INTERVAL, rows), sentence
 
 
@@ -227,36 +212,34 @@ def _both(store: Store, defaults: Store, row: str, units: dict[tuple[str, str], 
 
 
 def _beating_text(store: Store, compared: _Compared) -> Iterator[str]:
-    """Say which methods surely beat fine-tuning over all tasks."""
-    together = compared.on()
-    lows = together.mean - together.half(LEVEL / len(compared.rows))
-    sure = [compared.rows[at] for at in np.argsort(-together.mean, kind="stable") if lows[at] > 0]
-    first = int(together.mean.argmax())
-    half = float(together.half(LEVEL / len(compared.rows))[first])
+    """Say which methods surely beat fine-tuning over all tasks, and what that rests on."""
+    ordered = sorted(zip(compared.rows, compared.intervals(), strict=True), key=lambda pair: -pair[1][0])
+    sure = [row for row, (_, low, _) in ordered if low > 0]
+    first, (mean, low, high) = ordered[0]
     yield (
         f"{len(sure)} of {len(compared.rows)} methods surely beat fine-tuning over all tasks"
-        f"{': ' + ', '.join(sure) if sure else ''}. The highest mean of them has {compared.rows[first]}, "
-        f"{together.mean[first]:+.2f} points [{together.mean[first] - half:.2f}, {together.mean[first] + half:.2f}]."
+        f"{': ' + ', '.join(sure) if sure else ''}. The highest mean of them has {first}, "
+        f"{mean:+.2f} points [{low:.2f}, {high:.2f}]."
     )
     yield from (_what_it_rests_on(store, compared, row) for row in sure)
 
 
 def _what_it_rests_on(store: Store, compared: _Compared, row: str) -> str:
     """Say which tasks carry that a method beats fine-tuning, and whether its own units show it by themselves."""
-    at, level = compared.rows.index(row), LEVEL / len(compared.rows)
-    by_task = [f"{compared.on(where).mean[at]:+.2f} on {task}" for where, task in enumerate(store.tasks)]
-    carrying = []
-    for where, task in enumerate(store.tasks if len(store.tasks) > 1 else []):
-        rest = compared.on(*(other for other in range(len(store.tasks)) if other != where))
-        carrying += [task] * bool(rest.mean[at] <= rest.half(level)[at])
-    alone = compared.alone(at)
+    at, tasks = compared.rows.index(row), range(len(store.tasks))
+    by_task = [of_task[at] - simple for of_task, simple in zip(compared.tasks, compared.simple, strict=True)]
+    means = [f"{gain.mean():+.2f} on {task}" for gain, task in zip(by_task, store.tasks, strict=True)]
+    rest = {k: [other for other in tasks if other != k] for k in tasks if len(tasks) > 1}
+    carrying = [store.tasks[k] for k, others in rest.items() if compared.intervals(*others)[at][1] <= 0]
+    least = float(np.linalg.norm(compared.weights * compared.least))
+    alone = summarise(compared.weights @ np.array(by_task), LEVEL / len(compared.rows), least)
     return (
-        f"{row} above fine-tuning: {', '.join(by_task)} points. "
+        f"{row} above fine-tuning: {', '.join(means)} points. "
         + (f"That it beats it is not sure without {' or without '.join(carrying)}. " if carrying else "")
         + f"Student's interval of its own draws, corrected alike, is [{alone.low:.2f}, {alone.high:.2f}] and "
         + ("agrees." if alone.low > 0 else "does not agree.")
     )
 
 
-def _interval(mean: float, half: float) -> tuple[TableEntry, ...]:
-    return tuple(number(float(value), signed=True) for value in (mean, mean - half, mean + half))
+def _numbers(interval: Interval) -> tuple[TableEntry, ...]:
+    return tuple(number(value, signed=True) for value in interval)

@@ -11,7 +11,7 @@ from bench.citations import cite, software
 from bench.results.pack import SHARED, compressed, read_shared
 from bench.results.results import RunView
 from bench.store import inside
-from reports.league.rule import budget_text
+from reports.league.tuning import budget_text
 
 COLUMNS = {
     "label": ("Text", "The method: the entry's name."),

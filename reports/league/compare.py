@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.data import Floats
 from bench.errors import UserError
 from bench.results.results import load_run
 from reports.league.rule import by_case, data_families, positions, ranked, units_of
 from reports.reading.load import GM, PM, Figure, Store, load
 from reports.statistics.inference import LEVEL
-from reports.statistics.ranking import Ranked, pair_intervals
+from reports.statistics.ranking import pair_intervals
 from reports.tables.table import Column, Table, number, words
 
 _MOVED = 10
@@ -39,10 +38,14 @@ def compare_leagues(old: Sequence[Path], new: Sequence[Path]) -> list[Table]:
 
 
 def _table(old: Store, new: Store, figure: Figure, counts: Sequence[int]) -> Table:
-    before, after = _places(old, new, figure)
+    common = set.intersection(*(set(ranked(store, figure)[1]) for store in (old, new)))
+    before, after = (ranked(_only(store, common), figure)[1] for store in (old, new))
     was, now = positions(before), positions(after)
     columns = tuple(map(Column, ("old rank", "old interval", "new rank", "new interval", "moved")))
     name = f"compare_{figure.name.lower()}"
+    if not common:
+        caption = "Fewer than two methods have a rank in both."
+        return Table(name, figure.name, caption, "Method", columns, ())
     moved = sorted(before, key=lambda row: (-abs(now[row] - was[row]), row))[:_MOVED]
     units = units_of(new) if units_of(old) == units_of(new) else f"{units_of(old)} (old) and {units_of(new)} (new)"
     rows = []
@@ -51,9 +54,6 @@ def _table(old: Store, new: Store, figure: Figure, counts: Sequence[int]) -> Tab
         intervals = [words(f"{place[row].first}–{place[row].last}") for place in (before, after)]
         change = number(was[row] - now[row], decimals=0, signed=True)
         rows.append((row, (ranks[0], intervals[0], ranks[1], intervals[1], change)))
-    if not rows:
-        caption = "Fewer than two methods have a rank in both."
-        return Table(name, figure.name, caption, "Method", columns, ())
     caption = (
         f"{len(before)} methods have a rank in both, of {counts[0]} old and {counts[1]} new ones; the {len(moved)} "
         f"that moved most are below, + is upwards.{_correlation(list(was.values()), [now[row] for row in was])}"
@@ -73,7 +73,12 @@ def _turned(old: Store, new: Store, figure: Figure) -> list[Table]:
     names = sorted(set.intersection(*(set(ranked(store, figure)[0].scores) for store in (old, new))))
     if len(names) < 2:
         return []
-    intervals = [_differences(_only(store, set(names)), figure, names) for store in (old, new)]
+    intervals = []  # of the differences of mean log-odds: means and half widths, `[methods, methods]`
+    for store in (_only(league, set(names)) for league in (old, new)):
+        rows_of = ranked(store, figure)[0].only(names)
+        families = data_families(store, store.tasks)
+        mean, half = pair_intervals(rows_of.tasks, families, rows_of.flags, LEVEL / 2, rows_of.least)
+        intervals.append((mean[:, None] - mean[None], half))
     signs = np.array([np.where(np.abs(mean) > half, np.sign(mean), 0) for mean, half in intervals])
     upper = np.triu_indices(len(names), 1)
     agreement = (signs[0] * signs[1])[upper]
@@ -96,15 +101,6 @@ def _turned(old: Store, new: Store, figure: Figure) -> list[Table]:
     return [Table(f"turned_{figure.name.lower()}", f"{figure.name}: order", caption, "Pair", columns, tuple(rows))]
 
 
-def _differences(store: Store, figure: Figure, names: Sequence[str]) -> tuple[Floats, Floats]:
-    """Differences of the methods' mean log-odds, and half widths of their intervals, `[methods, methods]`."""
-    compared, _ = ranked(store, figure)
-    rows = compared.only(names)
-    families = data_families(store, store.tasks)
-    mean, half = pair_intervals(rows.tasks, families, rows.flags, LEVEL / 2, rows.least)
-    return mean[:, None] - mean[None], half
-
-
 def _correlation(old: Sequence[int], new: Sequence[int]) -> str:
     if min(len(set(old)), len(set(new))) < 2:
         return ""
@@ -112,13 +108,6 @@ def _correlation(old: Sequence[int], new: Sequence[int]) -> str:
 
     tau, rho = stats.kendalltau(old, new).statistic, stats.spearmanr(old, new).statistic
     return f" Rank correlation: Kendall's tau {tau:.3f}, Spearman's rho {rho:.3f}."
-
-
-def _places(old: Store, new: Store, figure: Figure) -> list[dict[str, Ranked]]:
-    """Rank, in either league, the rows that have a rank in both."""
-    stores = (old, new)
-    common = set.intersection(*(set(ranked(store, figure)[1]) for store in stores))
-    return [ranked(_only(store, common), figure)[1] for store in stores]
 
 
 def _only(store: Store, rows: set[str]) -> Store:

@@ -1,44 +1,44 @@
-"""Export of a league's entry: a folder from which somebody else can verify it (docs/league.md)."""
+"""What is published of a league's entry: a folder that others can verify, and the parts of a pull request."""
 
 import csv
 import importlib.metadata
 import inspect
-from dataclasses import dataclass
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
 
+from bench.child_processes import safe_path
 from bench.citations import cite
 from bench.config.digests import sources
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.plugin import FILE_MODULE, METHODS, OURS
 from bench.results.cell_names import drawn, task_name
-from bench.results.pack import TUNING
 from bench.results.results import RunView
 from bench.store.store import FINISHED, read_timing
 from reports.league.archive import write_files
-from reports.league.rule import REFERENCES, budget_text, evaluations_on_tests, was_tuned
+from reports.league.rule import REFERENCES, evaluations_on_tests
+from reports.league.tuning import budget_text, budgets, was_tuned
 from reports.page.section import environment
 from reports.tables.table import Column, Table, TableEntry, amount, to_latex, words
 
+ENTRIES = Path("reports", "league", "entries")
+"""Where entries lie in the repository, each with its plug-in beside it."""
+_PASSED = (0, 3)
+"""Exit statuses of a verification: all is as it was; or on this kind of processor no drawn cell could be confirmed."""
 _TEMPLATES = Path(__file__).parent / "templates"
 _BEST = 3
 """So many of the league stand beside a method, and the references."""
 
 
-@dataclass(frozen=True)
-class Exported:
-    """A folder to publish, and warnings of what its reader will miss."""
-
-    folder: Path
-    warnings: tuple[str, ...]
-
-
-def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -> Exported:
-    """Gather in a folder what a publication needs of an entry.
+def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -> list[str]:
+    """Gather in a folder what a publication needs of an entry; returns warnings of what its reader will miss.
 
     Args:
         entry: the packed run.
@@ -64,7 +64,8 @@ def write_export(entry: Path, run: RunView, page: Path, out: Path, study: str) -
     texts["CITATION.bib"] = cite(cells=used, year=facts["year"], version=facts["version"], note=note).bibtex
     files = {entry.name: entry.read_bytes(), **{str(place): file.read_bytes() for file, place in code.items()}}
     write_files(out, files | {file_name: text.encode() for file_name, text in texts.items()})
-    return Exported(out, tuple(facts["warnings"]))
+    warnings: list[str] = facts["warnings"]
+    return warnings
 
 
 def check_code(entry: Path, run: RunView) -> None:
@@ -184,20 +185,92 @@ def _facts(run: RunView) -> dict[str, Any]:
         "evaluations": sum(map(evaluations_on_tests, done)),
         "warnings": warnings,
         "draws": len(info.get("draws", [])),
-        **(_budget(run.path / TUNING.name) if was_tuned(run.path) else {"trials": 0}),
+        **(_budget(run.path) if was_tuned(run.path) else {"trials": 0}),
     }
 
 
-def _budget(table: Path) -> dict[str, Any]:
+def _budget(entry: Path) -> dict[str, Any]:
     """Trials, rounds and hours of tuning, summed over tasks."""
-    lines = pd.read_csv(table, keep_default_na=False)
-    columns = ("trials", "pruned", "rounds trained", "hours")
-    numbers = {name: lines[lines["column"] == name]["value"].astype(float) for name in columns}
+    lines = budgets(entry)
+    trials = [int(line["trials"]) for line in lines]
     return {
-        "trials": int(numbers["trials"].sum()),
-        "trials_each": ", ".join(f"{count:.0f}" for count in sorted(numbers["trials"].unique())),
-        "pruned": int(numbers["pruned"].sum()),
-        "tuning_rounds": int(numbers["rounds trained"].sum()),
-        "tuning_hours": amount(float(numbers["hours"].sum())).number,  # a small study's are not 0.00
-        "ranges": sorted(lines[lines["column"] == "range"]["note"].unique()),
+        "trials": sum(trials),
+        "trials_each": ", ".join(map(str, sorted(set(trials)))),
+        "pruned": sum(int(line["pruned"]) for line in lines),
+        "tuning_rounds": sum(int(line["rounds trained"]) for line in lines),
+        "tuning_hours": amount(sum(float(line["hours"]) for line in lines)).number,  # a small study's are not 0.00
+        "ranges": sorted({line["range"] for line in lines}),
     }
+
+
+def write_submission(
+    entry: Path, run: RunView, out: Path, standing: str, *, cells: int, jobs: int | None, data_root: Path
+) -> Path:
+    """Gather in a folder what a pull request adds, and `SUBMISSION.md` for its text.
+
+    The cells that are computed again are for whoever submits: others are drawn where the entry is verified.
+
+    Args:
+        entry: the packed run.
+        run: the same unpacked, and admitted.
+        out: the folder.
+        standing: name of the folder of entries.
+        cells: how many cells are computed again, blind.
+        jobs: cells side by side; None: one per core.
+        data_root: where data files lie.
+
+    Returns:
+        `SUBMISSION.md`.
+
+    Raises:
+        UserError: the method's code here is not what the entry was computed with, or the verification fails.
+    """
+    check_code(entry, run)
+    code = own_files(run.cells[0].settings.method)
+    places = {entry: ENTRIES / standing / entry.name}
+    places |= {file: ENTRIES / standing / place for file, place in code.items()}
+    write_files(out, {str(place): file.read_bytes() for file, place in places.items()})
+    plugins = list(code)[:1]
+    command = verification(out / places[entry], plugins, cells)
+    command += [f"--data-root={data_root}", *([f"--jobs={jobs}"] if jobs else [])]
+    again = [sys.executable, "-m", "bench.cli", *command]
+    verified = subprocess.run(again, capture_output=True, text=True, env={**os.environ, **safe_path()})
+    if verified.returncode not in _PASSED:
+        said = f"{verified.stdout}{verified.stderr}".rstrip()
+        raise UserError(f"{entry}: its verification fails, so nothing is ready to submit:\n{said}")
+    text = _TEXT.format(
+        method=run.cells[0].label,
+        standing=standing,
+        files="\n".join(f"- `{place}`" for place in places.values()),
+        computed=run.info.get("command", "-"),
+        commit=run.info.get("commit") or "-",
+        machine=run.info.get("machine", "-"),
+        command=shlex.join(["bench", *verification(places[entry], [places[file] for file in plugins], cells)]),
+        status=verified.returncode,
+        output=verified.stdout.rstrip(),
+    )
+    write_files(out, {"environment.txt": installed().encode(), "SUBMISSION.md": text.encode()})
+    return out / "SUBMISSION.md"
+
+
+def verification(entry: Path, plugins: Sequence[Path], cells: int) -> list[str]:
+    """The arguments of `bench` that compute cells of an entry again, blind, drawn anew by each call."""
+    files = [f"--plugin={file}" for file in plugins]
+    return ["verify", str(entry), f"--cells={cells}", "--blind", *files]
+
+
+_TEXT = """# {method} in {standing}
+
+Copy this folder's `reports/` into the repository, and in `reports/league/entries/{standing}/` run
+`sha256sum *.xz > SHA256SUMS`. The pull request adds:
+
+{files}
+
+Computed by `{computed}` at commit {commit} on {machine}; installed packages: `environment.txt`.
+
+`{command}` (exit status {status}; 3: on this kind of processor no drawn cell could be confirmed):
+
+```
+{output}
+```
+"""

@@ -8,14 +8,15 @@ import numpy as np
 import pandas as pd
 
 from bench.data import Floats
-from reports.league.rule import budget_text, entries_of, has_draws, task_weights
+from reports.league.rule import entries_of, has_draws, task_weights
+from reports.league.tuning import budget_text
 from reports.page.cells import anchor
 from reports.page.section import Section
 from reports.reading.load import PM, Store
 from reports.statistics.inference import LEVEL, Summary, holm, p_value, summarise
 from reports.statistics.reference import Differences, differences
 from reports.tables.standings import Family, erratic_rows, family
-from reports.tables.table import Column, Table, TableEntry, number, probability, words
+from reports.tables.table import Column, Table, TableEntry, number, probability
 
 ALONE = ("local", "finetune")
 """Methods that a personalized method has to beat: training alone, and FedAvg with fine-tuning."""
@@ -79,11 +80,11 @@ def gains(store: Store) -> Gains | None:
     least = pd.Series({task: store.least(task, PM.on) for task in store.tasks})
     gain = _measure(store, above, tested, least)
     weights = task_weights(store, store.tasks)
-    by_itself = (
-        _moderated(store, above, tested, weights, least).p_values()
-        if has_draws(store) and len(tested) > 1
-        else [p_value((above[row] @ weights).dropna().to_numpy(), _least_mean(weights, least)) for row in tested]
-    )
+    if has_draws(store) and len(tested) > 1:
+        by_itself = _moderated(store, above, tested, weights, least).p_values()
+    else:
+        of_mean = _least_mean(weights, least)
+        by_itself = [p_value((above[row] @ weights).dropna().to_numpy(), of_mean) for row in tested]
     p = holm(by_itself)
     bound = next((row for row in store.rows if methods[row] == BOUND), None)
     score = None
@@ -128,12 +129,14 @@ def _measure(store: Store, by_seed: Mapping[str, pd.DataFrame], tested: Sequence
         row: (values[tasks] @ weights).dropna().to_numpy() if tasks else np.array([]) for row, values in by_seed.items()
     }
     of_mean = _least_mean(weights, least[tasks])
-    corrected = {row: summarise(values[row], LEVEL / len(tested), of_mean) for row in tested}
     means = {row: summarise(of_row, least=of_mean) for row, of_row in values.items()}
+    corrected = {row: summarise(values[row], LEVEL / len(tested), of_mean) for row in tested}
     if has_draws(store) and len(tested) > 1 and tasks:
         together = _moderated(store, by_seed, tested, weights, least[tasks])
-        means |= _within(means, tested, together.half(LEVEL))
-        corrected = _within(means, tested, together.half(LEVEL / len(tested)))
+        for summaries, level in ((means, LEVEL), (corrected, LEVEL / len(tested))):
+            for row, half in zip(tested, together.half(level).tolist(), strict=True):
+                mean = summaries[row].mean
+                summaries[row] = replace(summaries[row], low=mean - half, high=mean + half)
     return TaskMeasure(by_task, means, corrected)
 
 
@@ -148,22 +151,14 @@ def _moderated(
     return differences(tables, [np.zeros(table.shape[1]) for table in tables], weights, erratic, least.tolist())
 
 
-def _within(means: Mapping[str, Summary], rows: Sequence[str], halves: Floats) -> dict[str, Summary]:
-    """The rows' means with intervals of these half widths."""
-    return {
-        row: replace(means[row], low=means[row].mean - half, high=means[row].mean + half)
-        for row, half in zip(rows, halves.tolist(), strict=True)
-    }
-
-
 def gain_section(store: Store, comparison: Gains | None) -> Section:
     """Section of the two tables, where the store has the rows that they compare with."""
-    text = ""
-    tables = [] if comparison is None else [_gain_table(store, comparison)]
-    if comparison is not None and comparison.score is not None:
-        if comparison.score.by_task.notna().any(axis=None):
+    text, tables = "", []
+    if comparison is not None:
+        tables.append(_gain_table(store, comparison))
+        if comparison.score is not None and comparison.score.by_task.notna().any(axis=None):
             tables.append(_score_table(store, comparison.compared, comparison.score))
-        else:
+        elif comparison.score is not None:
             text = _NO_ROOM
     return Section("gain", "Is it worth it?", text, tuple(tables))
 
@@ -176,24 +171,14 @@ def _gain_table(store: Store, comparison: Gains) -> Table:
     how = (
         f"All methods ran, each {budget_text(entries_of(store))}. Which of the two is better is read off the same "
         "seeds, so gains are understated if anything. Mean: over the tasks of a data family, then over families. "
-        f"95 %: {_interval_text(store)}, of each method by itself: of many, some miss. {_CORRECTED} p: that the mean "
-        "is 0, with Holm's correction over the methods."
+        f"{_interval_text(store)} p: that the mean is 0, with Holm's correction over the methods. {_BRACKETS}"
     )
-    rows = _rows(store, comparison.compared, comparison.gain)
-    tested = tuple(
-        (row, (*entries[:5], probability(comparison.p.get(row, np.nan)), *entries[5:])) for row, entries in rows.items()
+    rows = tuple(
+        (row, (*entries[:5], probability(comparison.p.get(row, np.nan)), *entries[5:]))
+        for row, entries in _rows(store, comparison.compared, comparison.gain)
     )
-    columns = _columns(*_INTERVALS, "p (Holm)", *store.tasks)
-    return Table("gain", "Gain over what needs no method", caption, "Method", columns, tested, how=how + _BRACKETS)
-
-
-def _interval_text(store: Store) -> str:
-    if has_draws(store):
-        return (
-            "an interval over draws of tuning, paired, with variances that all methods with a corrected interval "
-            "determine together; of other rows Student's, of few draws and so wide"
-        )
-    return "Student's interval of that mean over seeds, paired by seed"
+    columns = tuple(map(Column, (*_INTERVALS, "p (Holm)", *store.tasks)))
+    return Table("gain", "Gain over what needs no method", caption, "Method", columns, rows, how=how)
 
 
 def _score_table(store: Store, compared: Family, score: TaskMeasure) -> Table:
@@ -205,13 +190,12 @@ def _score_table(store: Store, compared: Family, score: TaskMeasure) -> Table:
     how = (
         f"`centralized` ran {budget_text(entries_of(store))}. No score where the ends are less than {LEAST_ROOM:g} "
         "points apart: the scale has no length there. Mean: over the tasks of a data family that have a score, then "
-        f"over families. 95 %: {_interval_text(store)}, by the delta method, of each method by itself. {_CORRECTED} "
-        "The ends of the scale are estimated from the same few seeds, and so is which tasks have one: where the ends "
-        "lie close together, the true interval is wider."
+        f"over families. {_interval_text(store)} Intervals are by the delta method. The ends of the scale are "
+        "estimated from the same few seeds, and so is which tasks have one: where the ends lie close together, the "
+        f"true interval is wider. {_BRACKETS}"
     )
-    rows = tuple(_rows(store, compared, score).items())
-    columns = _columns(*_INTERVALS, *store.tasks)
-    return Table("score", "Personalization score", caption, "Method", columns, rows, how=how + _BRACKETS)
+    columns, rows = tuple(map(Column, (*_INTERVALS, *store.tasks))), tuple(_rows(store, compared, score))
+    return Table("score", "Personalization score", caption, "Method", columns, rows, how=how)
 
 
 _NO_ROOM = (
@@ -220,35 +204,39 @@ _NO_ROOM = (
     "and FedAvg with fine-tuning."
 )
 _INTERVALS = ("mean", "95 % low", "95 % high", "corrected low", "corrected high")
-_CORRECTED = (
-    "Corrected: intervals that all hold at once with 95 % probability (Bonferroni); read these of a leading one."
-)
-_BRACKETS = " [ ]: a generic model, or `centralized`; not compared, and listed last."
+_BRACKETS = "[ ]: a generic model, or `centralized`; not compared, and listed last."
 
 
-def _columns(*names: str) -> tuple[Column, ...]:
-    return tuple(map(Column, names))
+def _interval_text(store: Store) -> str:
+    interval = (
+        "an interval over draws of tuning, paired, with variances that all methods with a corrected interval "
+        "determine together; of other rows Student's, of few draws and so wide"
+        if has_draws(store)
+        else "Student's interval of that mean over seeds, paired by seed"
+    )
+    return (
+        f"95 %: {interval}, of each method by itself: of many, some miss. Corrected: intervals that all hold at once "
+        "with 95 % probability (Bonferroni); read these of a leading one."
+    )
 
 
-def _rows(store: Store, compared: Family, measure: TaskMeasure) -> dict[str, tuple[TableEntry, ...]]:
+def _rows(store: Store, compared: Family, measure: TaskMeasure) -> list[tuple[str, tuple[TableEntry, ...]]]:
     """Make each row's entries: mean with its two intervals, a number per task; first the compared rows, best first."""
 
     def place(row: str) -> tuple[bool, float, str]:
         mean = measure.means[row].mean
         return row in compared.left_out, math.inf if math.isnan(mean) else -mean, row
 
-    rows = {}
+    rows = []
     for row in sorted(measure.means, key=place):
-        summary = measure.means[row]
-        entries = [number(value, signed=True) for value in (summary.mean, summary.low, summary.high)]
-        all_hold = measure.corrected.get(row)
-        entries += (
-            [words("–")] * 2 if all_hold is None else [number(x, signed=True) for x in (all_hold.low, all_hold.high)]
-        )
+        summary, all_hold = measure.means[row], measure.corrected.get(row)
+        corrected = (all_hold.low, all_hold.high) if all_hold else (math.nan, math.nan)
+        intervals = (summary.mean, summary.low, summary.high, *corrected)
+        entries = [number(value, signed=True) for value in intervals]
         entries += [
             replace(number(float(measure.by_task[task][row]), signed=True), link=anchor(row, task))
             for task in store.tasks
         ]
         derived = compared.left_out.get(row) == "derived"
-        rows[row] = tuple(replace(entry, derived=derived) for entry in entries)
+        rows.append((row, tuple(replace(entry, derived=derived) for entry in entries)))
     return rows

@@ -1,5 +1,6 @@
-"""One method of a league against all others: `bench league report --method NAME`."""
+"""Who beats whom: the leading methods among each other, and one method against all others (`--method NAME`)."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -7,14 +8,78 @@ import numpy as np
 
 from reports.league.pictures import means
 from reports.league.rule import REFERENCES, rank_text, ranked, task_weights, units_of
-from reports.league.wins import counted, outcome_text
 from reports.page.section import Section
 from reports.pictures.canvas import COLOURS, Picture, drawing, finish, legend
 from reports.reading.load import GM, PM, Figure, Store
+from reports.statistics.best import TaskOutcome, outcomes
 from reports.statistics.inference import LEVEL, Comparison, holm, paired
 from reports.statistics.ranking import Ranked
 from reports.tables.standings import Family
 from reports.tables.table import Column, Table, TableEntry, number, probability, words
+
+_LEADING = 12
+
+
+def counted(compared: Family, method: str, margin: float) -> dict[str, Counter[TaskOutcome]]:
+    """Count the tasks on which `method` wins, ties or loses against each other row, or on which neither is shown.
+
+    Args:
+        compared: the rows.
+        method: one of them.
+        margin: of equivalence, in percentage points.
+    """
+    rows, erratic = list(compared.scores), compared.flags
+    at = rows.index(method)
+    counts: dict[str, Counter[TaskOutcome]] = {row: Counter() for row in rows if row != method}
+    for task, least in zip(compared.tasks, compared.least, strict=True):
+        for row, outcome in zip(rows, outcomes(task, max(1, len(counts)), margin, erratic, least)[at], strict=True):
+            if row != method:
+                counts[row][outcome] += 1
+    return counts
+
+
+def wins(store: Store, figure: Figure, method: str | None = None) -> Table | None:
+    """Table of the tasks on which a leading method (row) is surely better than another one (column).
+
+    Args:
+        store: cells of a league.
+        figure: which accuracy.
+        method: a method that stands beside the leading ones.
+
+    Returns:
+        None where fewer than two have a rank.
+    """
+    compared, places = ranked(store, figure)
+    order = sorted(compared.scores, key=lambda row: (-places[row].mean, row)) if places else []
+    named = compared.clones.get(method or "", method)
+    shown = [row for at, row in enumerate(order) if at < _LEADING or row == named]
+    if not shown:
+        return None
+    pairs, leading = len(shown) * (len(shown) - 1) // 2, compared.only(shown)
+    counts = np.zeros((len(shown), len(shown)), dtype=int)
+    for task, least in zip(leading.tasks, leading.least, strict=True):
+        counts += np.array(outcomes(task, pairs, store.margin, leading.flags, least)) == "win"
+    caption = (
+        f"On how many of {len(store.tasks)} tasks the method of the row is surely better than that of the column: the "
+        f"first {_LEADING} by rank at most, and the one asked for. {figure.text}."
+    )
+    how = (
+        f"{outcome_text(store.margin)} Corrected for the {pairs} pairs, task by task. The tasks that are missing in a "
+        "pair's two numbers are ties or not decided."
+    )
+    rows = tuple(
+        (row, tuple(number(count, decimals=0) for count in by_row)) for row, by_row in zip(shown, counts, strict=True)
+    )
+    name, columns = figure.name.lower(), tuple(map(Column, shown))
+    return Table(f"wins_{name}", f"{figure.name}: who beats whom", caption, "Method", columns, rows, how=how)
+
+
+def outcome_text(margin: float) -> str:
+    """Explanation for captions of when a task is won."""
+    return (
+        "Surely better: the other is worse, as in a column's marks: the interval of the paired difference "
+        f"lies below 0 and reaches more than {margin:g} points down (logits, moderated variances)."
+    )
 
 
 def method_section(store: Store, method: str) -> Section:
@@ -24,7 +89,7 @@ def method_section(store: Store, method: str) -> Section:
         store: cells of a league.
         method: a row.
     """
-    points, tables, pictures = [], [], []
+    points, tables, pictures = list[str](), list[Table](), list[Picture]()
     for figure in (PM, GM):
         compared, places = ranked(store, figure)
         if method not in places:
@@ -32,7 +97,7 @@ def method_section(store: Store, method: str) -> Section:
             continue
         pairs = _pairs(store, compared, method, figure)
         points.append(_sentence(method, figure, places, pairs))
-        tables.append(_table(store, compared, places, method, figure, pairs))
+        tables.append(_table(store, method, figure, pairs))
         pictures.append(_picture(store, compared, method, figure))
     return Section(
         "method", f"{method} against all others", points=tuple(points), tables=tuple(tables), pictures=tuple(pictures)
@@ -61,21 +126,13 @@ def _sentence(method: str, figure: Figure, places: dict[str, Ranked], pairs: dic
     )
 
 
-def _table(
-    store: Store,
-    compared: Family,
-    places: dict[str, Ranked],
-    method: str,
-    figure: Figure,
-    pairs: dict[str, Comparison],
-) -> Table:
+def _table(store: Store, method: str, figure: Figure, pairs: dict[str, Comparison]) -> Table:
+    compared, places = ranked(store, figure)
     model = compared.clones.get(method, method)
     tasks = counted(compared, model, store.margin)
     rows = []
-    for row in sorted(places, key=lambda row: (-places[row].mean, row)):
+    for row in sorted(places.keys() - {method}, key=lambda row: (-places[row].mean, row)):
         first = compared.clones.get(row, row)
-        if row == method:
-            continue
         if first == model:
             rows.append((row, (words(f"= {method}"), *[words("–")] * 7)))
             continue

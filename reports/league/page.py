@@ -1,21 +1,17 @@
 """The league's page: ranks with intervals, and which method under which heterogeneity (docs/league.md)."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bench.results.results import RunView
 from bench.runs.progress import steps
 from reports.league.answers import answers
-from reports.league.findings import findings
-from reports.league.gain import BOUND, gain_section, gains
-from reports.league.method import method_section
+from reports.league.gain import BOUND, Gains, gain_section, gains
+from reports.league.method import method_section, wins
 from reports.league.pictures import heat_map, means, rank_picture
 from reports.league.rule import (
-    budget_text,
     by_case,
     entries_of,
     evaluations_on_tests,
@@ -26,8 +22,8 @@ from reports.league.rule import (
     units_of,
 )
 from reports.league.shipped import shipped, shown
-from reports.league.trials import best_by_trials, trials_picture, trials_table
-from reports.league.wins import win_matrix, wins
+from reports.league.trials import best_by_trials, trials_table
+from reports.league.tuning import budget_text
 from reports.page.cells import Recompute, anchor, cells_section
 from reports.page.page import write_page
 from reports.page.section import Section
@@ -35,12 +31,19 @@ from reports.pictures import new_clients
 from reports.pictures.profiles import performance_profiles
 from reports.pictures.tradeoff import tradeoff
 from reports.reading.load import GM, PM, Cell, Figure, Store, load
-from reports.statistics.best import Standing
-from reports.statistics.ranking import Ranked
+from reports.statistics.inference import Summary
 from reports.tables import fairness
-from reports.tables.standings import Family, column_marks, derived_rows, family
+from reports.tables.standings import column_marks, derived_rows, family
 from reports.tables.table import Column, Table, TableEntry, mean_entry, number, words
 
+_GLOSSARY = (
+    "GM: the generic model, one for all clients, on the common test set. PM: the personalized models, each on its "
+    "client's own test set. A task is named after what differs between its clients; the tasks of a data set are a data "
+    "family. Tier: methods that the intervals do not tell apart from the tier's first. In brackets: what a method does "
+    "not train (a generic model on the clients' tests), or what no method may do (`centralized`); shown, never ranked. "
+    "Every number in a table of methods leads to its settings and to the command that computes it again."
+)
+_FEW = 3
 _LEADERS = 3  # methods that are named per task
 
 
@@ -67,30 +70,75 @@ def write_league(
     with steps("bench league report") as step:
         step("reading the entries' cells")
         store = by_case(load(runs))
+        step("comparing the methods")
         comparison = gains(store)
-        untuned = by_case(load(defaults)) if defaults else None
-        parts: dict[str, Callable[[], Iterable[Section]]] = {
-            "in short": lambda: [findings(store, comparison)],
-            **({} if defaults is None else {"answers": lambda: [answers(store, untuned)]}),
-            **({} if method is None else {method: lambda: [method_section(store, method)]}),
-            **{figure.text: partial(_by_figure, store, figure, method) for figure in (PM, GM)},
-            "is it worth it?": lambda: [gain_section(store, comparison)],
-            "who loses": lambda: _clients(store),
-            "new clients": lambda: _newcomers(store),
-            "how often, and at what cost": lambda: [_spread(store, method)],
-            "cells": lambda: [cells_section(store, _recompute(store))],
-            "who computed what": lambda: [Section("entries", "Who computed what", tables=(_entries(store),))],
-        }
-        sections: list[Section] = []
-        for count, (name, sections_of) in enumerate(parts.items(), start=1):
-            step(f"section {count} of {len(parts)}: {name}")
-            sections += sections_of()
-        cells = f"{len(store.rows)} methods, {len(store.tasks)} tasks, {len(store.cells)} cells"
+        sections = [_findings(store, comparison)]
+        if defaults is not None:
+            sections.append(answers(store, by_case(load(defaults)) if defaults else None))
+        if method is not None:
+            sections.append(method_section(store, method))
+        for figure in (PM, GM):
+            sections += [_standing(store, figure), _best_by_task(store, figure, method)]
+        sections += [gain_section(store, comparison), *_clients(store), *_newcomers(store), _spread(store)]
+        sections.append(cells_section(store, _recompute(store)))
+        sections.append(Section("entries", "Who computed what", tables=(_entries(store),)))
+        summary = (
+            f"{len(store.rows)} methods, {len(store.tasks)} tasks, {len(store.cells)} cells; every method "
+            f"{budget_text(entries_of(store))}."
+        )
         step("writing the files")
         # What all entries share is the league's definition; the rest stands in the table of entries.
         shared = {name: x for name, x in store.runs[0].items() if all(run.get(name) == x for run in store.runs)}
-        common = replace(store, runs=(shared,))
-        return write_page(common, out, title, f"{cells}; every method {budget_text(entries_of(store))}.", sections)
+        return write_page(replace(store, runs=(shared,)), out, title, summary, sections)
+
+
+def _findings(store: Store, comparison: Gains | None) -> Section:
+    """Section of the glossary and the findings."""
+    points = [*_ranks(store, PM), *_ranks(store, GM)]
+    if comparison is not None:
+        points += _gains(comparison)
+    return Section("short", "In short", _GLOSSARY, points=tuple(points))
+
+
+def _ranks(store: Store, figure: Figure) -> Iterator[str]:
+    compared, places = ranked(store, figure)
+    if not places:
+        return
+    mean = family_mean(store, means(store, list(places), figure))
+    first, highest = max(places, key=lambda row: places[row].mean), str(mean.idxmax())
+    tier = [row for row in compared.scores if places[row].tier == 1]
+    yield (
+        f"{figure.name}: {len(compared.scores)} methods train it, {len(tier)} of them in the first tier. First by "
+        f"log-odds is {first} (rank {rank_text(places[first])}), first by accuracy {highest} "
+        f"({mean[highest]:.2f} %)."
+    )
+
+
+def _gains(comparison: Gains) -> Iterator[str]:
+    summaries = comparison.gain.corrected
+    above = [row for row in summaries if summaries[row].mean > 0]
+    gaining = [row for row, summary in summaries.items() if summary.low > 0]
+    losing = [row for row, summary in summaries.items() if summary.high < 0]
+    yield (
+        f"{len(above)} of {len(summaries)} methods gain, averaged over tasks, over the better of training alone and "
+        f"fine-tuning; largest: {_first_few(summaries, '+.2f')} points (95 % intervals that hold for all methods at "
+        f"once, as these are chosen from them). By these intervals {len(gaining)} surely gain and {len(losing)} "
+        "surely lose."
+    )
+    if comparison.score is not None and comparison.score.by_task.notna().any(axis=None):
+        scores = comparison.score.corrected
+        tasks = int(comparison.score.by_task.notna().any().sum())
+        yield (
+            "On the way from there (0) to one model trained on everybody's data and then fine-tuned (1), on the "
+            f"{tasks} tasks with room between them: {_first_few(scores, '.2f')} (intervals for all at once)."
+        )
+
+
+def _first_few(measured: dict[str, Summary], form: str) -> str:
+    """Name the first few with their corrected intervals."""
+    first = sorted(measured, key=lambda row: -measured[row].mean)[:_FEW]
+    summaries = [(row, measured[row]) for row in first]
+    return ", ".join(f"{row} {mean.mean:{form}} [{mean.low:.2f}, {mean.high:.2f}]" for row, mean in summaries)
 
 
 def _recompute(store: Store) -> Recompute:
@@ -108,45 +156,45 @@ def _recompute(store: Store) -> Recompute:
 
 def _entries(store: Store) -> Table:
     """Table of the league's entries: their commands, commits, machines and versions."""
-    columns = ("created", "commit", "machine", "versions")
     cells = {cell.view.id: cell.view for cell in store.cells}
     rows = []
     for run in store.runs:
-        views = (cells[entry["id"]] for entry in run["cells"] if entry["id"] in cells)
-        tests = number(sum(map(evaluations_on_tests, views)), decimals=0)
-        rows.append((str(run.get("command", "–")), (tests, *(words(_text(run.get(name, "–"))) for name in columns))))
+        tests = sum(evaluations_on_tests(cells[entry["id"]]) for entry in run["cells"] if entry["id"] in cells)
+        about = [run.get(name, "–") for name in ("created", "commit", "machine", "versions")]
+        texts = [
+            ", ".join(f"{name} {part}" for name, part in value.items()) if isinstance(value, dict) else str(value)
+            for value in about
+        ]
+        rows.append((str(run.get("command", "–")), (number(tests, decimals=0), *map(words, texts))))
     caption = (
         "The commands behind the entries; `bench verify ENTRY` computes cells again. Test evaluations: rounds of all "
         "cells of an entry in which models were evaluated on test samples; of each cell one round is reported."
     )
-    heads = tuple(map(Column, ("test evaluations", *columns)))
+    heads = tuple(map(Column, ("test evaluations", "created", "commit", "machine", "versions")))
     return Table("entries", "Entries", caption, "Command", heads, tuple(rows))
-
-
-def _text(value: Any) -> str:
-    return ", ".join(f"{name} {part}" for name, part in value.items()) if isinstance(value, dict) else str(value)
-
-
-def _by_figure(store: Store, figure: Figure, method: str | None) -> tuple[Section, Section]:
-    standing, leaders = _standing(store, figure), _best_by_task(store, figure)
-    matrix = wins(store, figure, method)
-    return standing, leaders if matrix.empty else replace(leaders, pictures=(win_matrix(store, matrix, figure),))
 
 
 def _standing(store: Store, figure: Figure) -> Section:
     compared, places = ranked(store, figure)
     by_task = means(store, store.rows, figure)
     mean = {str(row): float(value) for row, value in family_mean(store, by_task).items()}
-    order = sorted(store.rows, key=lambda row: (row not in places, *_order(places.get(row), mean[row]), row))
-    accuracies = _accuracies(store, figure)
+
+    def order(row: str) -> tuple[bool, bool, float, str]:
+        """By log-odds where a row has a rank, else by the mean; rows without a mean are last."""
+        value = places[row].mean if row in places else mean[row]
+        return row not in places, math.isnan(value), -value, row
+
+    ordered, accuracies = sorted(store.rows, key=order), _accuracies(store, figure)
     rows = []
-    for row in order:
-        place = places.get(row)
-        tier, interval = _place(row, compared, place)
+    for row in ordered:
         derived = compared.left_out.get(row) == "derived"
         average, *figures = (replace(entry, derived=derived) for entry in (number(mean[row]), *accuracies[row]))
-        odds = words("–") if place is None else number(place.mean)
-        rows.append((row, (tier, interval, average, odds, *figures)))
+        place = [words(compared.left_out.get(row, "–")), words("–"), average, words("–")]
+        if row in places:
+            note = f"= {compared.clones[row]}" if row in compared.clones else ""
+            tier = TableEntry(places[row].tier, decimals=0, note=note)
+            place = [tier, words(rank_text(places[row])), average, number(places[row].mean)]
+        rows.append((row, (*place, *figures)))
     name, columns = figure.name.lower(), tuple(map(Column, ("tier", "rank", "mean", "log-odds", *store.tasks)))
     title = f"{figure.name} with standard deviations over {units_of(store)}"
     caption = (
@@ -156,7 +204,7 @@ def _standing(store: Store, figure: Figure) -> Section:
     whole = Table(f"spread_{name}", title, caption, "Method", columns, tuple(rows), how=_how(store, figure))
     short = tuple((row, tuple(replace(entry, spread=None) for entry in entries)) for row, entries in rows)
     table = replace(whole, id=f"main_{name}", title=f"{figure.name}: tiers and ranks", rows=short)
-    shown = [row for row in order if row in places] or order
+    shown = [row for row in ordered if row in places] or ordered
     ranks = (rank_picture(places, figure),) if places else ()
     return Section(
         f"standing_{name}",
@@ -165,12 +213,6 @@ def _standing(store: Store, figure: Figure) -> Section:
         pictures=(*ranks, heat_map(by_task.loc[shown], figure)),
         more=(whole,),
     )
-
-
-def _order(place: Ranked | None, mean: float) -> tuple[float, ...]:
-    """Key that sorts rows by log-odds where they have a rank, else by the mean; rows without a mean come last."""
-    value = mean if place is None else place.mean
-    return (math.isnan(value), -value)
 
 
 def _how(store: Store, figure: Figure) -> str:
@@ -201,15 +243,7 @@ def _accuracies(store: Store, figure: Figure) -> dict[str, list[TableEntry]]:
     return entries
 
 
-def _place(row: str, compared: Family, place: Ranked | None) -> tuple[TableEntry, TableEntry]:
-    """Tier and rank interval, or why there is none."""
-    if place is None:
-        return words(compared.left_out.get(row, "–")), words("–")
-    note = f"= {compared.clones[row]}" if row in compared.clones else ""
-    return TableEntry(place.tier, decimals=0, note=note), words(rank_text(place))
-
-
-def _best_by_task(store: Store, figure: Figure) -> Section:
+def _best_by_task(store: Store, figure: Figure, method: str | None) -> Section:
     """Section of the methods that lead on each task, and how many cannot be told apart from the first."""
     table_of_means = means(store, store.rows, figure)
     methods = {cell.row: cell.view.settings.method for cell in store.cells}
@@ -227,14 +261,16 @@ def _best_by_task(store: Store, figure: Figure) -> Section:
             for row in order[:_LEADERS]
         ]
         entries += [words("–")] * (_LEADERS - len(order))
-        entries += _ahead(compared.standings(store.margin).get(order[0]) if order else None)
+        ahead = compared.standings(store.margin).get(order[0]) if order else None
+        points = (ahead.difference, ahead.low, ahead.high) if ahead else (math.nan,) * 3
+        entries += [number(x, signed=True) for x in points]
         best_derived = (TableEntry(mean[row], note=row, derived=True, link=anchor(row, task)) for row in derived[:1])
         entries += list(best_derived) or [words("–")]
         entries.append(number(sum(marks.get(row, "") in ("equal", "near") for row in order[1:]), decimals=0))
         rows.append((task, (*entries, number(len(order), decimals=0))))
-    ahead = tuple(Column(name, "first minus best other") for name in ("points", "95 % low", "95 % high"))
+    distance = tuple(Column(name, "first minus best other") for name in ("points", "95 % low", "95 % high"))
     leading, others = ("first", "second", "third"), ("best derived", "not worse than the first", "methods compared")
-    columns = (*map(Column, leading), *ahead, *map(Column, others))
+    columns = (*map(Column, leading), *distance, *map(Column, others))
     caption = (
         f"{figure.text}, percent: the first three on each task, and how far the first is ahead of the best other. Not "
         "worse: equivalent to the first, or undecided."
@@ -248,14 +284,10 @@ def _best_by_task(store: Store, figure: Figure) -> Section:
     )
     name = figure.name.lower()
     table = Table(f"leaders_{name}", f"{figure.name}: who leads", caption, "Task", columns, tuple(rows), how=how)
-    return Section(f"which_{name}", f"{figure.name}: who leads on which task", tables=(table,))
-
-
-def _ahead(standing: Standing | None) -> list[TableEntry]:
-    """Points of a method above the best of the others, with their simultaneous interval."""
-    if standing is None:
-        return [words("–")] * 3
-    return [number(x, signed=True) for x in (standing.difference, standing.low, standing.high)]
+    matrix = wins(store, figure, method)
+    return Section(
+        f"which_{name}", f"{figure.name}: who leads on which task", tables=(table,), more=(matrix,) if matrix else ()
+    )
 
 
 def _clients(store: Store) -> list[Section]:
@@ -267,21 +299,18 @@ def _clients(store: Store) -> list[Section]:
     share = share.reindex(columns=store.tasks)
     worse = share.assign(mean=family_mean(store, share))
     derived = derived_rows(store, store.tasks, PM)
-    columns = tuple(Column(name) for name in ("mean", *store.tasks))
     rows = []
     for row in sorted(map(str, worse.index), key=lambda row: (row in derived, float(worse["mean"][row]), row)):
-        numbers = {name: number(float(worse[name][row]), decimals=1) for name in worse}
-        links = {task: anchor(row, task) for task in store.tasks}
-        entries = (replace(numbers[c.name], derived=row in derived, link=links.get(c.name, "")) for c in columns)
-        rows.append((row, tuple(entries)))
+        entries = [number(float(worse["mean"][row]), decimals=1)]
+        entries += [replace(number(float(share[t][row]), decimals=1), link=anchor(row, t)) for t in store.tasks]
+        rows.append((row, tuple(replace(entry, derived=row in derived) for entry in entries)))
     caption = (
         "Percent of clients whose personalized model is less accurate on their own test data than `local`'s. [ ]: a "
         "generic model, or `centralized`."
     )
     how = "Mean: over the tasks of a data family, then over families; clients of a diverged cell are at chance level."
-    table = Table(
-        "worse_off", "Clients that are worse off than alone", caption, "Method", columns, tuple(rows), how=how
-    )
+    title, columns = "Clients that are worse off than alone", tuple(map(Column, ("mean", *store.tasks)))
+    table = Table("worse_off", title, caption, "Method", columns, tuple(rows), how=how)
     return [Section("worse_off", "Who loses", tables=(table,))]
 
 
@@ -293,12 +322,13 @@ def _newcomers(store: Store) -> list[Section]:
     return [Section("newcomers", "New clients", tables=(new_clients.newcomer_table(store, accuracies),))]
 
 
-def _spread(store: Store, method: str | None) -> Section:
+def _spread(store: Store) -> Section:
     """Section of how often a method is good, and of its costs: bytes, steps, trials."""
-    choices = (performance_profiles(store), tradeoff(store))
-    pictures = tuple(picture for picture in choices if picture is not None)
+    pictures = (performance_profiles(store), tradeoff(store))
     trials = best_by_trials(store)
-    tables = () if trials.empty else (trials_table(store, trials),)
-    if tables:
-        pictures += (trials_picture(store, trials, method),)
-    return Section("spread", "How often, and at what cost", pictures=pictures, more=tables)
+    return Section(
+        "spread",
+        "How often, and at what cost",
+        pictures=tuple(picture for picture in pictures if picture is not None),
+        more=() if trials.empty else (trials_table(store, trials),),
+    )

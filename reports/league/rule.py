@@ -1,7 +1,7 @@
 """The league's rule: how tasks are called, how much each counts, and who has a rank."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import pandas as pd
 
 from bench.data import Floats
 from bench.results.cell_names import dataset_name
-from bench.results.pack import TUNING
 from bench.results.results import CellView
 from bench.settings import Settings
 from reports.reading.load import Figure, Store, equal_models, remembered
@@ -48,20 +47,9 @@ def units_of(store: Store) -> str:
     return "draws of tuning, each with its own seeds" if has_draws(store) else "seeds"
 
 
-def was_tuned(entry: Path) -> bool:
-    """Whether an unpacked entry has a budget of tuning: one of the default division has none."""
-    return (entry / TUNING.name).exists()
-
-
 def entries_of(store: Store) -> list[Path]:
     """The unpacked entries that a league's cells lie in."""
     return list(dict.fromkeys(cell.view.folder.parent for cell in store.cells))
-
-
-def budget_text(entries: Iterable[Path]) -> str:
-    """Say after a method's name how the methods of a division's unpacked entries came by their settings."""
-    tuned = any(map(was_tuned, entries))
-    return "with the same budget of tuning" if tuned else "with its defaults and one learning rate, untuned"
 
 
 def data_families(store: Store, tasks: Sequence[str]) -> list[str]:

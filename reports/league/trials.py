@@ -1,16 +1,15 @@
 """Accuracy against the budget of tuning: what the first few trials of each method would have found."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from bench.results.cell_names import drawn, task_name
-from bench.results.pack import TRIALS, TUNING
-from reports.league.rule import REFERENCES, family_mean, most_draws, ranked
-from reports.pictures.canvas import Picture, drawing, finish, legend, style_of
+from bench.results.pack import TRIALS
+from reports.league.rule import family_mean, most_draws
+from reports.league.tuning import budgets, trials
 from reports.reading.load import PM, Store
 from reports.tables.standings import derived_rows
 from reports.tables.table import Column, Table, number
@@ -44,13 +43,12 @@ def _running_best(entry: Path) -> pd.DataFrame:
     """Best accuracy so far, trials x tasks as `tuning.csv` calls them; empty where an entry has no tables of trials."""
     if not any(entry.glob(TRIALS)):
         return pd.DataFrame()
-    tuning = pd.read_csv(entry / TUNING.name)
     columns = {}
-    for at, task in enumerate(tuning[tuning["column"] == "task"]["note"]):
-        trials = pd.read_csv(entry / TRIALS.replace("*", str(at)))
-        values = trials[trials["column"] == _OBJECTIVE].set_index("row")["value"].astype(float)
-        columns[task] = values.sort_index().cummax().ffill()
-    return pd.DataFrame(columns).rename(index=lambda trial: int(trial) + 1)
+    for at, budget in enumerate(budgets(entry)):
+        accuracies = {int(trial) + 1: dict(shown)[_OBJECTIVE] for trial, shown in trials(entry, at).items()}
+        values = pd.to_numeric(pd.Series(accuracies), errors="coerce")  # a dash: pruned, or diverged
+        columns[budget["task"]] = values.sort_index().cummax().ffill()
+    return pd.DataFrame(columns)
 
 
 def trials_table(store: Store, accuracies: pd.DataFrame) -> Table:
@@ -71,43 +69,3 @@ def trials_table(store: Store, accuracies: pd.DataFrame) -> Table:
         (row, tuple(replace(number(value), derived=row in derived) for value in accuracies.T[row])) for row in order
     )
     return Table("trials", "Validation accuracy by number of trials", caption, "Method", columns, rows, how=how)
-
-
-def trials_picture(store: Store, accuracies: pd.DataFrame, method: str | None = None) -> Picture:
-    """Draw the leading methods of the ranking and the references, a line each.
-
-    Args:
-        store: cells of a league.
-        accuracies: from `best_by_trials`, not empty.
-        method: a method that is drawn, too.
-    """
-    shown = _shown(store, accuracies, method)
-    derived = derived_rows(store, store.tasks, PM)
-    lines = {
-        f"[{row}]" if row in derived else row: style_of(k) | {"marker": "o", "ms": 3} for k, row in enumerate(shown)
-    }
-    with drawing([""], 1, (6.5, 3.4), share=False) as (canvas, axes):
-        for row, style in zip(shown, lines.values(), strict=True):
-            axes[0].plot(accuracies.columns, accuracies.loc[row], **style)
-        axes[0].set(xlabel="trials", ylabel="best validation PM (%)", xticks=list(accuracies.columns))
-        legend(canvas, lines)
-        without = len(store.rows) - len(accuracies)
-        leading = sum(row not in (*REFERENCES, method) for row in shown)
-        caption = (
-            f"Best validation accuracy (PM) of the trials so far, mean over tasks: the first {leading} by rank, and "
-            f"the references, of the {len(accuracies)} entries with tables of their "
-            f"trials{f' ({without} without them are left out)' if without else ''}. [ ]: generic models."
-        )
-        how = (
-            "Trials are in their order; the mean is over the tasks of a data family, then over families. By this "
-            "accuracy tuning chooses; tests are not read. Where a line begins later, on some task no trial before had "
-            "come to its end."
-        )
-        return finish(canvas, "trials", "Accuracy against trials", caption, how)
-
-
-def _shown(store: Store, accuracies: pd.DataFrame, method: str | None) -> Sequence[str]:
-    _, places = ranked(store, PM)
-    named = [row for row in dict.fromkeys([method, *REFERENCES]) if row in accuracies.index]
-    others = [row for row in accuracies.index if row not in named and (row in places or not places)]
-    return [*named, *sorted(others, key=lambda row: -places[row].mean if places else 0)[:_LEADING]]

@@ -12,9 +12,8 @@ import pytest
 from scipy import stats
 
 from reports.league.answers import _Compared, _compared, _what_it_rests_on, answers
-from reports.league.findings import _gains
 from reports.league.gain import Gains, TaskMeasure, gain_section, gains
-from reports.league.page import _clients, write_league
+from reports.league.page import _clients, _gains, write_league
 from reports.league.rule import _family, by_case, ranked, task_weights
 from reports.pictures.trends import sensitivity
 from reports.reading.load import PM, Store, load

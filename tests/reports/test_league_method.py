@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reports.league import wins as league_wins
-from reports.league.method import method_section
+from reports.league import method as league_method
+from reports.league.method import method_section, wins
 from reports.league.rule import by_case, ranked
-from reports.league.wins import win_matrix, wins
-from reports.reading.load import GM, PM, Store, load
+from reports.reading.load import GM, PM, Figure, Store, load
 from reports.statistics.best import outcomes
 from tests.reports import conftest
 from tests.reports.conftest import cells_of, change_run, name_cases, write_store
@@ -80,17 +79,26 @@ def test_the_picture_has_the_references_and_the_best_of_the_others(league: Store
 
 def test_the_matrix_counts_wins_of_the_leading_methods(league: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the ranks, and the method asked for beside them; a clone stands where its first one does."""
-    everyone = wins(league, PM)
+    everyone = counts(league, PM)
     _, places = ranked(league, PM)
-    assert list(everyone.index) == sorted(everyone.index, key=lambda row: -places[row].mean)
-    assert everyone.loc[["local", "scd"], "weak"].tolist() == [3, 3]
-    assert everyone.loc["weak"].sum() == 0
-    monkeypatch.setattr(league_wins, "_LEADING", 2)
-    assert len(wins(league, PM)) == 2
-    assert list(wins(league, PM, "weak").index) == [*everyone.index[:2], "weak"]
-    assert "again" not in wins(league, GM, "again").index
-    picture = win_matrix(league, wins(league, PM, "weak"), PM)
-    assert "first 2 by rank, and the one asked for" in picture.caption
+    assert list(everyone) == sorted(everyone, key=lambda row: -places[row].mean)
+    assert [everyone[row]["weak"] for row in ("local", "scd")] == [3, 3]
+    assert sum(everyone["weak"].values()) == 0
+    monkeypatch.setattr(league_method, "_LEADING", 2)
+    assert len(counts(league, PM)) == 2
+    assert list(counts(league, PM, "weak")) == [*list(everyone)[:2], "weak"]
+    assert "again" not in counts(league, GM, "again")
+
+
+def counts(league: Store, figure: Figure, method: str | None = None) -> dict[str, dict[str, float]]:
+    """The numbers of the table of wins, by row and column."""
+    table = wins(league, figure, method)
+    assert table is not None
+    names = [column.name for column in table.columns]
+    return {
+        row: {name: entry.value or 0.0 for name, entry in zip(names, entries, strict=True)}
+        for row, entries in table.rows
+    }
 
 
 def test_an_outcome_is_that_of_a_paired_test() -> None:

@@ -10,7 +10,7 @@ import pytest
 from bench.results.cell_names import drawn, task_name
 from bench.results.results import load_run
 from reports.league.rule import by_case
-from reports.league.trials import best_by_trials, trials_picture, trials_table
+from reports.league.trials import best_by_trials, trials_table
 from reports.reading.load import Store, load
 from tests.reports.conftest import change_run, name_cases, write_store
 
@@ -68,10 +68,3 @@ def test_the_best_so_far_of_each_draw_is_averaged_in_the_order_of_the_trials_num
     assert best_by_trials(load([run])).empty
     write_tables(run, {1.0: [*range(50, 61), 40]}, draws=(1, 2))
     assert best_by_trials(load([run])).loc["local"].tolist() == [*range(55, 66), 65]
-
-
-def test_the_caption_counts_the_entries_without_tables(league: Store) -> None:
-    picture = trials_picture(league, best_by_trials(league))
-    assert "of the 2 entries with tables of their trials (1 without them are left out)" in picture.caption
-    text = picture.svg.decode()
-    assert [name in text for name in (">[fedavg]<", ">local<", "ditto")] == [True, True, False]

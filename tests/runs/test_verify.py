@@ -19,7 +19,7 @@ from bench.runs.verify.drift import ENOUGH, FEWEST, LEVEL, shift
 from bench.runs.verify.recomputed import compare
 from bench.runs.verify.verify import CellVerdict, check_files, discovery
 from bench.store import store
-from reports.league.submission import verification
+from reports.league.export import verification
 from tests.conftest import ROOT
 from tests.runs.conftest import COMMON, Bench
 from tests.runs.forger import change_entries, change_status

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,7 @@ from bench.errors import UserError
 from bench.results.pack import pack, unpack
 from bench.results.results import CellView, RunView, load_run
 from bench.settings import Settings
-from reports.league.export import write_export
-from reports.league.submission import write_submission
+from reports.league.export import write_export, write_submission
 from reports.reading.load import PM, load
 from reports.tables.standings import by_unit
 from sweeps.admission import NOTHING_CHOSEN, Admission
@@ -91,7 +91,7 @@ def test_a_task_is_reported_where_every_draw_chose_a_setting(write: Write) -> No
         (1.0, seed) for seed in (0, 1, 10, 11)
     ]
     choices[0] = replace(choices[0], best=None)
-    with pytest.raises(UserError, match="each task of the study 'small' has a draw in which no trial came to its end"):
+    with pytest.raises(UserError, match="in at least one of the 2 draws of each task"):
         reported_cells(study, choices)
 
 
@@ -163,8 +163,9 @@ def exported(entry: RunView, folder: Path) -> tuple[str, str]:
     for figure in ("pm", "gm"):
         lines = [f"{row},{column},1.0,,," for row in ("fedprox", "local") for column in ("tier", "mean")]
         (folder / f"main_{figure}.csv").write_text("\n".join(["row,column,value,note,mark,derived", *lines]))
-    done = write_export(folder / FILE, entry, folder, folder / "export", "mine")
-    first, second = ((done.folder / name).read_text(encoding="utf-8") for name in ("settings.yaml", "CHECKLIST.md"))
+    out = folder / "export"
+    write_export(folder / FILE, entry, folder, out, "mine")
+    first, second = ((out / name).read_text(encoding="utf-8") for name in ("settings.yaml", "CHECKLIST.md"))
     return first, second
 
 
@@ -203,7 +204,7 @@ def nothing_chosen(entry: RunView) -> RunView:
     return without(entry, 10, 11)
 
 
-LACKING = "draw 2: it has no cell; an entry of mine has the seeds 10, 11 of every task"
+LACKING = "draw 2: it has the seeds none; an entry of mine has the seeds 10, 11 of every task"
 WRONG: dict[str, tuple[Callable[[RunView], RunView], str]] = {
     "other draws": (
         lambda entry: replace(entry, info=entry.info | {"draws": [[0, 10], [1, 11]]}),
@@ -218,7 +219,10 @@ WRONG: dict[str, tuple[Callable[[RunView], RunView], str]] = {
         lambda entry: without(entry, 11),
         "draw 2: it has the seeds 10; an entry of mine has the seeds 10, 11 of every task",
     ),
-    "a setting that was not the best trial's": (worse, "1 settings of trials_0.csv are better .*; the best is chosen"),
+    "a setting that was not the best trial's": (
+        worse,
+        "1 settings of trials_0.csv are better .*; one of the best 1 is chosen",
+    ),
     "a task that is left out in one draw": (nothing_chosen, LACKING),
 }
 
@@ -243,9 +247,14 @@ def test_a_rate_of_the_methods_own_is_not_the_cells() -> None:
     """pFedHN's hypernetwork has an `lr`, as the cell has."""
     study = load_study("league_2_small", ["methods=[pfedhn]"])
     admission, cell = Admission(study, {}, division="default"), study.default_grid("mine").cells[0]
-    admission._check_defaults("cell", cell)
-    with pytest.raises(UserError, match=r"lr = 0.9 is not 0.01; in the default division nothing is tuned"):
-        admission._check_defaults("cell", cell.model_copy(update={"hp": {**cell.hp, "lr": 0.9}}))
+
+    def check(settings: Settings) -> None:
+        view: Any = SimpleNamespace(name="cell", settings=settings)
+        admission._check_settings(FILE, study.arms[0], [view], [])
+
+    check(cell)
+    with pytest.raises(UserError, match=r"pfedhn\.lr is 0\.9, not 0\.01$"):
+        check(cell.model_copy(update={"hp": {**cell.hp, "lr": 0.9}}))
 
 
 @pytest.mark.long
@@ -266,9 +275,9 @@ def test_an_entry_of_the_default_division(study: Study, computed: tuple[dict[str
         return replace(run, cells=cells)
 
     for edited, said in (
-        (changed(1, lr=0.2), "lr = 0.2 is not 0.1; in the default division nothing is tuned"),
-        (changed(0, hp={"mu": 0.5}), r"mu = 0\.5 is not .*; in the default division nothing is tuned"),
-        (changed(0, seed=1), "mine_default has the seeds 0, 10 only"),
+        (changed(1, lr=0.2), "lr is 0.2, not 0.1"),
+        (changed(0, hp={"mu": 0.5}), r"mu is 0\.5, not "),
+        (changed(0, seed=1), "mine_default has no such task with seed 1"),
         (replace(run, cells=run.cells[:1]), "it has the seeds 0; an entry of mine_default has the seeds 0, 10"),
     ):
         with pytest.raises(UserError, match=said):
@@ -277,7 +286,7 @@ def test_an_entry_of_the_default_division(study: Study, computed: tuple[dict[str
         Admission(study, {}).admit(FILE, run)
     shutil.rmtree(tmp_path / "entry")
     pack(computed[1] / "fedprox", tmp_path / FILE)
-    with pytest.raises(UserError, match="mine_default has the seeds 0, 10 only"):
+    with pytest.raises(UserError, match="mine_default has no such task with seed 1"):
         admission.admit(FILE, unpack(tmp_path / FILE, tmp_path / "entry"))
     assert load_run(computed[1] / "defaults").info.get("draws", []) == []
 

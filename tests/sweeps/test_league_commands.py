@@ -23,8 +23,8 @@ REFUSED = {
     "run --method fedavg --league 1 --division default": "--division default: only league-2's small tier has one",
     "run --method fedavg --tier photos --division default": "--division default: only league-2's small tier has one",
     "export --method fedavg --division default": "there is no runs/league_2_small_default/fedavg.tar.xz: "
-    "`bench league run --division default --method fedavg` makes it",
-    "report --league 1": "there are no entries yet: `bench league run --league 1 --method NAME` makes one",
+    "`bench league run --method fedavg`, with the same options, makes it",
+    "report --league 1": "there are no entries yet: `bench league run --method NAME`, with the same options, makes one",
 }
 
 
@@ -67,7 +67,7 @@ def test_the_page_begins_with_the_method(tmp_path: Path) -> None:
         at = text.find('<section id="method"')
         assert (text.find('<section id="short"') < at < text.find('<section id="standing_pm"')) == (method is not None)
         assert (page.parent / "tables" / "method_pm.csv").exists() == (method is not None)
-        assert (page.parent / "figures" / "wins_pm.png").exists()
+        assert (page.parent / "tables" / "wins_pm.csv").exists()
 
 
 @pytest.mark.long

@@ -86,19 +86,18 @@ def test_an_export_says_what_its_reader_will_miss(tmp_path: Path) -> None:
     dirty = replace(run, info={**run.info, "commit": "0123abc-dirty"})
     file = ROOT / "reports" / "league" / "entries" / STUDY / f"ditto{SUFFIX}"
     for one, warned in ((run, False), (dirty, True)):
-        done = write_export(file, one, page, tmp_path / "out", STUDY)
-        texts = [(done.folder / name).read_text(encoding="utf-8") for name in ("README.md", "CHECKLIST.md")]
-        assert all(
-            ("edits that are in no commit (0123abc-dirty)" in text) is warned for text in (*texts, *done.warnings)
-        )
-        assert bool(done.warnings) is warned
-    citation = (done.folder / "CITATION.bib").read_text(encoding="utf-8")
+        folder = tmp_path / "out"
+        warnings = write_export(file, one, page, folder, STUDY)
+        texts = [(folder / name).read_text(encoding="utf-8") for name in ("README.md", "CHECKLIST.md")]
+        assert all(("edits that are in no commit (0123abc-dirty)" in text) is warned for text in (*texts, *warnings))
+        assert bool(warnings) is warned
+    citation = (folder / "CITATION.bib").read_text(encoding="utf-8")
     described = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation.replace("{", "").replace("}", "").replace("\n", " ").count(described["title"]) == 1
     assert described["authors"][0]["name"] in citation
     assert "version = {0.1.0}" in citation
     assert "Commit 0123abc;" in citation
-    table = (done.folder / "table_pm.tex").read_text(encoding="utf-8").splitlines()
+    table = (folder / "table_pm.tex").read_text(encoding="utf-8").splitlines()
     assert "Task & ditto & fedavg & local & finetune & fedper" in next(line for line in table if "Task &" in line)
     with open(page / "main_pm.csv", encoding="utf-8") as lines:
         values = {(line["row"], line["column"]): line["value"] for line in csv.DictReader(lines)}
