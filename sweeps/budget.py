@@ -23,15 +23,10 @@ _HANDLING = 0.3  # seconds of a cell that its own clock does not count
 
 @dataclass(frozen=True)
 class MethodTime:
-    """Seconds of a cell of a method: of its start, and of each round."""
+    """Seconds of a cell of a method: of its start, or of all of it where it has run, and of each round."""
 
     start: float
     round: float
-
-    @classmethod
-    def known(cls, seconds: float) -> "MethodTime":
-        """Time of cells that have run with all their rounds."""
-        return cls(seconds, 0.0)
 
     def seconds(self, rounds: int) -> float:
         """Seconds of a cell of so many rounds."""

@@ -4,7 +4,6 @@ import dataclasses
 import math
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -132,22 +131,14 @@ class DecisionRun:
             Stopped: the user stopped it; another call goes on.
         """
         record = self._record()
-        assert record.plan is not None
-        timer = threading.Timer(self.end - time.monotonic(), self._say_late, [record])
-        timer.daemon = True
-        timer.start()
-        try:
-            return self._run(record, record.plan)
-        finally:
-            timer.cancel()
-
-    def _run(self, record: DecisionRecord, plan: DecisionPlan) -> DecisionPlan:
+        plan = record.plan
+        assert plan is not None
         if not record.tuned:
             self.say(f"tuning {len(plan.methods)} methods, {plan.trials} trials of {plan.rounds} rounds each")
             self._study(plan, timeout=None if self.seeds else self._for_trials(record, plan), least=1)
             record.tuned = True
             self._keep(record)
-        elif not self._finished(plan):
+        elif self._ended() < plan.seeds * len(plan.methods):
             self._study(plan, timeout=0.0)
         if self.seeds or record.minutes >= self.minutes:
             return plan
@@ -161,16 +152,6 @@ class DecisionRun:
             self.say(f"time is left for {seeds} seeds in all")
             self._study(record.plan, timeout=0.0)
         return record.plan
-
-    def _say_late(self, record: DecisionRecord) -> None:
-        """Say that the time is up, and what is still waited for."""
-        assert record.plan is not None
-        lacking = 1 - len(self._ended()) / (record.plan.seeds * len(record.plan.methods))
-        seconds = lacking * record.plan.seeds * self._a_seed(record, record.plan)
-        self.say(
-            f"the {self.minutes:g} minutes are over: {record.plan.seeds} seeds of each method are needed, for about "
-            f"{math.ceil(seconds / 60)} minutes more"
-        )
 
     def study(self, plan: DecisionPlan) -> Study:
         """The study of a plan."""
@@ -192,27 +173,17 @@ class DecisionRun:
         study, file = self.study(plan), self.folder / STUDY
         self.folder.mkdir(parents=True, exist_ok=True)
         store.write_text(file, study.source)
-        session = open_session(study, self.folder, self.options, "bench decide")
-        run_study(
-            session,
-            study,
-            self.runner(self.options),
-            name=str(file),
-            overrides=[],
-            timeout=timeout,
-            least=least,
-            page=False,
-        )
+        session, runner = open_session(study, self.folder, self.options, "bench decide"), self.runner(self.options)
+        run_study(session, study, runner, name=str(file), overrides=[], timeout=timeout, least=least, page=False)
 
-    def _ended(self) -> list[str]:
-        """The reported cells that have ended."""
-        info = documents.read_run_file(self.folder) or {"cells": []}
-        reported = [entry["id"] for entry in info["cells"] if entry["settings"]["protocol"] == "honest"]
-        return [id for id in reported if store.read_status(self.folder / id).state in store.FINISHED]
+    def _entries(self) -> list[dict[str, Any]]:
+        """What `run.json` says of the cells so far."""
+        return list((documents.read_run_file(self.folder) or {"cells": []})["cells"])
 
-    def _finished(self, plan: DecisionPlan) -> bool:
-        """Whether all reported cells of a plan are there."""
-        return len(self._ended()) >= plan.seeds * len(plan.methods)
+    def _ended(self) -> int:
+        """Count the reported cells that have ended."""
+        reported = [entry["id"] for entry in self._entries() if entry["settings"]["protocol"] == "honest"]
+        return sum(store.read_status(self.folder / id).state in store.FINISHED for id in reported)
 
     def _for_trials(self, record: DecisionRecord, plan: DecisionPlan) -> float:
         """Seconds in which trials may begin, beside the first of each method: what the report and the last of the
@@ -225,15 +196,12 @@ class DecisionRun:
     def _a_seed(self, record: DecisionRecord, plan: DecisionPlan) -> float:
         """Seconds of a cell of each method, side by side: of those that have run, else as timed before."""
         times = dict(record.timing.methods)
-        info = documents.read_run_file(self.folder) or {"cells": []}
         measured: dict[str, list[float]] = {}
-        for entry in info["cells"]:
-            if entry["settings"]["rounds"] == plan.rounds:
-                seconds = store.read_timing(self.folder / entry["id"]).get("seconds")
-                measured.setdefault(entry["label"], []).extend([] if seconds is None else [seconds])
-        for name, values in measured.items():
-            if values and name in times:
-                times[name] = MethodTime.known(statistics.median(values))
+        for entry in self._entries():
+            seconds = store.read_timing(self.folder / entry["id"]).get("seconds")
+            if entry["settings"]["rounds"] == plan.rounds and entry["label"] in times and seconds is not None:
+                measured.setdefault(entry["label"], []).append(seconds)
+        times |= {name: MethodTime(statistics.median(values), 0.0) for name, values in measured.items()}
         return seed_seconds(plan, times, self.jobs)
 
     def _record(self) -> DecisionRecord:

@@ -231,8 +231,6 @@ def _chosen_by(cell: Settings, score: str, data_root: Path) -> Settings:
 def _check_sites(cell: Settings, data: str) -> None:
     if cell.partition == "iid" and cell.clients == 1:
         raise UserError(f"{data}: --site should name the column of sites, as sites are what a decision is about")
-    if cell.clients != "all" and cell.clients < 2:
-        raise UserError(f"{data}: there is a single site, with nobody to train together with")
     if cell.protocol != "honest" or cell.timeline or cell.attack or cell.new_clients:
         raise UserError(
             f"{data}: a decision is about honest sites whose data stay: take out `protocol`, `timeline`, `attack` and "

@@ -21,7 +21,6 @@ from reports.page.page import write_page
 from reports.page.section import Section
 from reports.pictures.canvas import COLOURS, QUIET, Picture, drawing, finish
 from reports.reading.load import load
-from reports.statistics.crossed import CrossedMean
 from reports.tables.table import Column, Table, TableEntry, amount, number, words
 
 FOLDER, JSON = "decision", "decision.json"
@@ -97,16 +96,10 @@ def write_decision(folder: Path, verdict: ConsortiumVerdict, evidence: Evidence,
 
 def as_json(verdict: ConsortiumVerdict, evidence: Evidence, course: Course) -> dict[str, Any]:
     """All that the page says, as plain values; numbers that there are not are null."""
+    said = ("settings", "personal", "validation", "megabytes", "seconds")
     judged = {
-        candidate.name: {
-            "settings": candidate.settings,
-            "personal": candidate.personal,
-            "validation": candidate.validation,
-            "test": _score(evidence, candidate.values),
-            "megabytes": candidate.megabytes,
-            "seconds": candidate.seconds,
-        }
-        for candidate in evidence.candidates.values()
+        name: {key: getattr(candidate, key) for key in said} | {"test": _score(evidence, candidate.values)}
+        for name, candidate in evidence.candidates.items()
     }
     plain: dict[str, Any] = _plain(
         {
@@ -145,12 +138,6 @@ def _score(evidence: Evidence, values: Floats) -> float:
     return float((evidence.rows.share @ values).mean()) / max(1, len(evidence.rows.scored))
 
 
-def reach(gains: Sequence[CrossedMean], margin: float) -> float:
-    """Points at which the axis of gains ends: a few of the middle interval's halves, and no mean is outside."""
-    widths = sorted(gain.high - gain.low for gain in gains)
-    return 1.05 * max(_WIDEST * widths[len(widths) // 2] / 2, margin, *(abs(gain.mean) for gain in gains))
-
-
 def _picture(verdict: ConsortiumVerdict) -> Picture:
     """Gains over training alone of groups and sites, with intervals; sites without a score are left out."""
     sites = [site for site in verdict.sites if not math.isnan(site.gain.low)]
@@ -159,24 +146,23 @@ def _picture(verdict: ConsortiumVerdict) -> Picture:
     if len(verdict.groups) > 1:
         entries += [(group.name, group.gain, "#000000") for group in verdict.groups if len(group.sites) > 1]
     entries += [(site.name, site.gain, colours[site.answer]) for site in sites]
-    end = reach([gain for _, gain, _ in entries], verdict.margin)
+    widths = sorted(gain.high - gain.low for _, gain, _ in entries)
+    end = 1.05 * max(
+        _WIDEST * widths[len(widths) // 2] / 2, verdict.margin, *(abs(gain.mean) for _, gain, _ in entries)
+    )
     with drawing(["gain"], 1, panel=(6.0, 0.6 + 0.24 * max(3, len(entries)))) as (canvas, (axis,)):
         for place, (_, gain, colour) in enumerate(entries):
-            ends = max(gain.low, -end), min(gain.high, end)
-            axis.plot(ends, (place, place), color=colour, linewidth=1.4)
+            axis.plot((gain.low, gain.high), (place, place), color=colour, linewidth=1.4)
             axis.plot(gain.mean, place, "o", color=colour, markersize=4)
-            for shown, true, mark in zip(ends, (gain.low, gain.high), "<>", strict=True):
-                if shown != true:
-                    axis.plot(shown, place, mark, color=colour, markersize=6)
         axis.axvspan(-verdict.margin, verdict.margin, color="#e3e6ea", zorder=0)
         axis.axvline(0, color="#555b63", linewidth=0.8)
         axis.set_yticks(range(len(entries)), [name for name, _, _ in entries])
-        axis.set_ylim(len(entries) - 0.5, -0.5)
+        axis.set(xlim=(-end, end), ylim=(len(entries) - 0.5, -0.5))
         axis.set_xlabel(f"points that {verdict.judged} gains over training alone")
         caption = (
             f"A point is a gain, the mean over seeds, with its {100 * (1 - verdict.level):g} % interval. Black: means "
             "over sites; green: gains; orange: loses; blue: neither; grey: undecided; the grey band is the margin. An "
-            "arrow: the interval goes further, as the table says."
+            "interval that touches the edge goes further, as the table says."
         )
         how = (
             "Gains are differences of scores on the held-out rows. The intervals of sites hold for all sites at once, "

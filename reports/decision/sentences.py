@@ -3,17 +3,15 @@
 import math
 from collections.abc import Sequence
 
-from reports.decision.evidence import Evidence
+from reports.decision.evidence import Candidate, Evidence
 from reports.decision.verdict import (
     ALONE,
     ENOUGH_SEEDS,
     FINE_TUNED,
     GENERIC,
-    Advice,
     ConsortiumVerdict,
     GroupGain,
     Question,
-    SiteGain,
     mean_gain,
 )
 from reports.statistics.crossed import CrossedMean, more_samples
@@ -41,27 +39,125 @@ def plain(name: str) -> str:
     return f"{PLAIN[name]} ({name})" if name in PLAIN else name
 
 
+def points(gain: CrossedMean) -> str:
+    """A gain and its interval, such as `2.1 points [0.8, 3.4]`."""
+    mean, low, high = (f"{round(x, 1) + 0.0:.1f}" for x in (gain.mean, gain.low, gain.high))  # no "-0.0"
+    return f"{mean} points [{low}, {high}]"
+
+
+def settings_text(settings: dict[str, object]) -> str:
+    """Settings such as `lr=0.05, lam=0.3`, without the method's name before its own."""
+    texts = (f"{value:.3g}" if isinstance(value, float) else f"{value}" for value in settings.values())
+    return ", ".join(f"{key.rpartition('.')[2]}={text}" for key, text in zip(settings, texts, strict=True))
+
+
+def headline(verdict: ConsortiumVerdict) -> str:
+    """The verdict in a few words; where groups of sites differ, what each should do."""
+    if verdict.reason:
+        return "Undecided"
+    if not verdict.learned:
+        return "Undecided: no model has learned anything yet"
+    by_which = plain(verdict.method) if verdict.method else "(by which method is undecided)"
+    advised = {
+        "together": f"train together{',' if verdict.method else ''} {by_which}",
+        "alone": "each by itself",
+        "undecided": "undecided",
+    }
+    text = "; ".join(f"{group.name}: {advised[group.advice]}" for group in verdict.groups)
+    text = text[0].upper() + text[1:] if len(verdict.advice) > 1 else _for_all(verdict)
+    for verb, sites in verdict.exceptions.items():
+        if sites:
+            names = _first([site.name for site in sites])
+            text += f"; but not {names}, which {verb if len(sites) == 1 else verb[:-1]}"
+    return text
+
+
+def _for_all(verdict: ConsortiumVerdict) -> str:
+    (advice,) = verdict.advice
+    assert verdict.average
+    assert verdict.personal
+    if advice == "alone":
+        return "Each site by itself"
+    if advice == "undecided":
+        helps = verdict.average.low > 0
+        return "Training together helps on average; for which sites is undecided" if helps else "Undecided"
+    if verdict.method:
+        names = {GENERIC: ": a single model is enough", FINE_TUNED: ", and fine-tune at each site"}
+        return f"Train together{names.get(verdict.method, f': {plain(verdict.method)}')}"
+    if verdict.personal.answer == "yes":
+        return "Train together with personal models; by which method is undecided"
+    return "Train together; whether a single model is enough is undecided"
+
+
 def sentences(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
     """The verdict, the most important first."""
     if verdict.reason:
         return [f"Undecided: {verdict.reason}."]
-    assert verdict.together is not None
+    assert verdict.together
+    assert verdict.personal
+    questions = {"whether training together helps": verdict.together}
+    if verdict.together.answer != "no":
+        questions["whether personal models beat a single one"] = verdict.personal
+        if verdict.beyond:
+            questions["whether more than fine-tuning is needed"] = verdict.beyond
+    needed = [
+        f"To decide {what}, if the gain stays as it is: {_wanted(question, evidence)}."
+        for what, question in questions.items()
+        if question.answer == "undecided"
+    ]
     if not verdict.learned:
         said = [_nothing_learned(verdict, evidence), *_no_network(verdict, evidence)]
-        return [*said, _meanwhile(verdict, evidence), *_needed(verdict, evidence)]
-    undecided = "undecided" in verdict.advice
-    texts = [
-        _recommended(verdict, evidence),
-        _together(verdict, evidence),
-        *_no_network(verdict, evidence),
-        *_groups(verdict),
-        *([_meanwhile(verdict, evidence)] if undecided else []),
-        *_passed_over(verdict),
-        *_sites(verdict),
-    ]
+        return [*said, _meanwhile(verdict, evidence), *needed]
+    texts = [_recommended(verdict, evidence), _together(verdict, evidence), *_no_network(verdict, evidence)]
+    if len(verdict.groups) > 1:
+        groups = "; ".join(f"{group.name} {points(group.gain)} ({group.advice})" for group in verdict.groups)
+        texts.append(f"By size of the sites, with `{verdict.judged}`: {groups}.")
+    if "undecided" in verdict.advice:
+        texts.append(_meanwhile(verdict, evidence))
+    for name, gain in verdict.passed_over:
+        texts.append(f"`{name}` is not recommended, as it is not shown to beat training alone: {points(gain)}.")
+    texts += _sites(verdict)
+    said_of = {"yes": "yes", "no": f"by no more than the margin of {verdict.margin:g}", "undecided": "undecided"}
+    for what, question in list(questions.items())[1:]:
+        basis = f"`{question.better}` gains {points(question.gain)} over `{question.than}`"
+        texts.append(f"{what.capitalize()}: {said_of[question.answer]}; {basis}.")
     if verdict.together.answer != "no":
-        texts += [_personal(verdict), *([_beyond(verdict)] if verdict.beyond else []), _cost(verdict, evidence)]
-    return [*texts, *_needed(verdict, evidence)]
+        texts.append(f"`{verdict.judged}` costs {_cost(evidence.candidates[verdict.judged])}.")
+    waiting = [group for group in verdict.groups if group.advice == "undecided" and len(verdict.groups) > 1]
+    return [*texts, *needed, *(_of_more_rows(group, verdict.margin) for group in waiting)]
+
+
+def _recommended(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
+    name = verdict.method or verdict.judged
+    settings = settings_text(evidence.candidates[name].settings)
+    if verdict.method:
+        mixed = verdict.method != ALONE and verdict.advice != {"together"}
+        return f"Use {plain(name)}{' where sites train together' if mixed else ''}, with {settings}."
+    shown = f" The simplest that is shown to gain is {plain(verdict.helpful)}." if verdict.helpful else ""
+    return (
+        f"Which method is undecided. Of those that train together, {plain(name)} has the highest score on validation "
+        f"rows, with {settings}.{shown}"
+    )
+
+
+def _together(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
+    """The mean over sites, and beside it the mean over rows."""
+    assert verdict.together
+    assert verdict.average
+    assert verdict.by_rows
+    gain = verdict.average
+    if gain.low > 0 and verdict.together.answer != "no":
+        said = "gains"
+    elif gain.high < 0:
+        said = "loses against training alone"
+    else:
+        within = gain.high <= verdict.margin
+        said = f"gains no more than the margin of {verdict.margin:g}" if within else "may gain or lose"
+    basis = f"{len(evidence.rows.site)} held-out rows, {len(evidence.seeds)} seeds"
+    return (
+        f"Training together {said}: {points(gain)} on average over {len(evidence.rows.scored)} sites, each counting "
+        f"the same (`{verdict.judged}` against `{ALONE}`, {basis}). Weighted by rows it is {points(verdict.by_rows)}."
+    )
 
 
 def _no_network(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
@@ -79,114 +175,6 @@ def _no_network(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
     return []
 
 
-def headline(verdict: ConsortiumVerdict) -> str:
-    """The verdict in a few words; where groups of sites differ, what each should do."""
-    if verdict.reason or verdict.together is None:
-        return "Undecided"
-    if not verdict.learned:
-        return "Undecided: no model has learned anything yet"
-    if len(verdict.advice) > 1:
-        said = "; ".join(f"{group.name}: {_advised(verdict, group.advice)}" for group in verdict.groups)
-        text = said[0].upper() + said[1:]
-    else:
-        text = _for_all(verdict)
-    for verb, sites in verdict.exceptions.items():
-        if sites:
-            names = _named(sites, numbers=False)
-            text += f"; but not {names}, which {verb if len(sites) == 1 else verb[:-1]}"
-    return text
-
-
-def _advised(verdict: ConsortiumVerdict, advice: Advice) -> str:
-    if advice == "together":
-        return (
-            f"train together, {plain(verdict.method)}"
-            if verdict.method
-            else "train together (by which method is undecided)"
-        )
-    return "each by itself" if advice == "alone" else "undecided"
-
-
-def _for_all(verdict: ConsortiumVerdict) -> str:
-    (advice,) = verdict.advice
-    if advice == "alone":
-        return "Each site by itself"
-    if advice == "undecided":
-        assert verdict.average is not None
-        helps = verdict.average.low > 0
-        return "Training together helps on average; for which sites is undecided" if helps else "Undecided"
-    names = {
-        GENERIC: "Train together: a single model is enough",
-        FINE_TUNED: "Train together, and fine-tune at each site",
-    }
-    if verdict.method:
-        return names.get(verdict.method, f"Train together: {plain(verdict.method)}")
-    assert verdict.personal
-    if verdict.personal.answer == "yes":
-        return "Train together with personal models; by which method is undecided"
-    return "Train together; whether a single model is enough is undecided"
-
-
-def points(gain: CrossedMean) -> str:
-    """A gain and its interval, such as `2.1 points [0.8, 3.4]`."""
-    mean, low, high = (f"{round(x, 1) + 0.0:.1f}" for x in (gain.mean, gain.low, gain.high))  # no "-0.0"
-    return f"{mean} points [{low}, {high}]"
-
-
-def settings_text(settings: dict[str, object]) -> str:
-    """Settings such as `lr=0.05, lam=0.3`, without the method's name before its own."""
-    texts = (f"{value:.3g}" if isinstance(value, float) else f"{value}" for value in settings.values())
-    return ", ".join(f"{key.rpartition('.')[2]}={text}" for key, text in zip(settings, texts, strict=True))
-
-
-def _recommended(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
-    if verdict.method == ALONE:
-        return f"Train alone (`{ALONE}`) with {settings_text(evidence.candidates[ALONE].settings)}."
-    name = verdict.method or verdict.judged
-    settings = settings_text(evidence.candidates[name].settings)
-    if verdict.method:
-        whom = "" if verdict.advice == {"together"} else " where sites train together"
-        return f"Use {plain(name)}{whom}, with {settings}."
-    shown = f" The simplest that is shown to gain is {plain(verdict.helpful)}." if verdict.helpful else ""
-    return (
-        f"Which method is undecided. Of those that train together, {plain(name)} has the highest score on validation "
-        f"rows, with {settings}.{shown}"
-    )
-
-
-def _together(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
-    """The mean over sites, and beside it the mean over rows."""
-    assert verdict.together is not None
-    assert verdict.average is not None
-    assert verdict.by_rows is not None
-    gain, seeds = verdict.average, len(evidence.seeds)
-    sites = len(evidence.rows.scored)
-    basis = f"`{verdict.judged}` against `{ALONE}`, {len(evidence.rows.site)} held-out rows, {seeds} seeds"
-    rows = f"Weighted by rows it is {points(verdict.by_rows)}."
-    of = f"{points(gain)} on average over {sites} sites, each counting the same ({basis}). {rows}"
-    if gain.low > 0 and verdict.together.answer != "no":
-        return f"Training together gains {of}"
-    if gain.high < 0:
-        return f"Training together loses against training alone: {of}"
-    if gain.high <= verdict.margin:
-        return f"Training together gains no more than the margin of {verdict.margin:g}: {of}"
-    return f"Undecided whether training together helps on average: {of}"
-
-
-def _groups(verdict: ConsortiumVerdict) -> list[str]:
-    """The gains of sites of each size, where sizes differ."""
-    if len(verdict.groups) < 2:
-        return []
-    said = [f"{group.name} {points(group.gain)}{_of_group(group)}" for group in verdict.groups]
-    return [f"By size of the sites, with `{verdict.judged}`: {'; '.join(said)}."]
-
-
-def _of_group(group: GroupGain) -> str:
-    return {"together": "", "alone": ", which is no gain that counts", "undecided": ", which is undecided"}[
-        group.advice
-    ]
-
-
 def _nothing_learned(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
     best = max(evidence.candidates.values(), key=lambda candidate: candidate.validation)
     gain = mean_gain(evidence, best.values, evidence.guess, verdict.level, evidence.rows.scored)
@@ -202,110 +190,72 @@ def _meanwhile(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
     if verdict.learned and all(group.gain.low >= -margin and group.gain.mean > 0 for group in verdict.groups):
         return (
             f"Meanwhile: train together, {plain(judged.name)}. It is shown to cost no group of sites more than the "
-            f"margin, and costs {_cost_of(judged.megabytes, judged.seconds)}."
+            f"margin, and costs {_cost(judged)}."
         )
     waiting = [group for group in verdict.groups if group.advice == "undecided"]
-    most = max(group.gain.high for group in waiting)
     whom = "each site" if len(waiting) == len(verdict.groups) else " and ".join(group.name for group in waiting)
-    missed = f" That misses at most {most:.1f} points on average." if most > 0 else ""
+    most = max(0.0, *(group.gain.high for group in waiting))
     return (
-        f"Meanwhile, train alone (`{ALONE}`): {whom}. It sends nothing and costs "
-        f"{evidence.candidates[ALONE].seconds:.2g} s of computing for each site.{missed}"
+        f"Meanwhile, train alone (`{ALONE}`): {whom}. It sends nothing, costs {_cost(evidence.candidates[ALONE])}, and "
+        f"misses at most {most:.1f} points on average."
     )
-
-
-def _passed_over(verdict: ConsortiumVerdict) -> list[str]:
-    return [
-        f"`{name}` is not recommended, as it is not shown to beat training alone: {points(gain)}."
-        for name, gain in verdict.passed_over
-    ]
 
 
 def _sites(verdict: ConsortiumVerdict) -> list[str]:
     texts = []
-    of = f"with `{verdict.judged}`"
-    verbs: dict[str, tuple[str, str]] = {
-        "loses": ("loses", "lose"), "gains": ("gains", "gain"), "no difference": ("is as before", "are as before"),
-    }  # fmt: skip
-    for said, (of_a_site, of_several) in verbs.items():
-        if sites := [site for site in verdict.sites if site.answer == said]:
-            verb = of_a_site if len(sites) == 1 else of_several
-            texts.append(f"{_named(sites)} {verb} {of} (intervals that hold for all sites together).")
+    for said in ("loses", "gains", "no difference"):
+        if sites := [f"{site.name} ({points(site.gain)})" for site in verdict.sites if site.answer == said]:
+            texts.append(
+                f"{said.capitalize()} with `{verdict.judged}`: {_first(sites)}, with intervals that hold for all sites "
+                "together."
+            )
     if verdict.most:
-        tested = all(not math.isnan(site.gain.low) for site in verdict.sites)
-        texts.append(f"{verdict.most} gains more than every other site{'' if tested else ' with held-out rows'}.")
+        texts.append(f"{verdict.most} gains more than every other site that has a score.")
     for short in ("held-out rows", "seeds"):
-        if undecided := [site for site in verdict.sites if site.short == short]:
-            whom = "every site by itself" if len(undecided) == len(verdict.sites) else _named(undecided, numbers=False)
-            texts.append(f"Undecided for {whom}: too few {short} for a gain of such a size.")
-    if without := [site for site in verdict.sites if math.isnan(site.gain.low)]:
-        names = _named(without, numbers=False)
+        if undecided := [site.name for site in verdict.sites if site.short == short]:
+            texts.append(f"Undecided for {_first(undecided)}: too few {short} for a gain of such a size.")
+    if without := [site.name for site in verdict.sites if math.isnan(site.gain.low)]:
         texts.append(
-            f"Not judged: {names}. Their held-out rows are none, or of one class, which defines no such score."
+            f"Not judged: {_first(without)}. Their held-out rows are none, or of one class, which defines no score."
         )
     return texts
 
 
-def _named(sites: Sequence[SiteGain], *, numbers: bool = True) -> str:
-    texts = [f"{site.name} ({points(site.gain)})" if numbers else site.name for site in sites[:_LISTED]]
-    more = len(sites) - len(texts)
-    return ", ".join(texts) + (f" and {more} more" if more else "")
+def _first(sites: Sequence[str]) -> str:
+    more = len(sites) - _LISTED
+    return ", ".join(sites[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _personal(verdict: ConsortiumVerdict) -> str:
-    question = verdict.personal
-    assert question is not None
-    basis = f"(`{question.better}` against the single model of `{GENERIC}`)"
-    match question.answer:
-        case "yes":
-            return f"A single model is not enough: personal models gain {points(question.gain)} over it {basis}."
-        case "no":
-            gain = f"gain no more than the margin of {verdict.margin:g} over it, {points(question.gain)} {basis}."
-            if not verdict.method or GENERIC in dict(verdict.passed_over):
-                return f"Beside a single model, personal models {gain}"
-            return f"A single model is enough: personal models {gain}"
-    return f"Undecided whether a single model is enough: personal models gain {points(question.gain)} over it {basis}."
+def _cost(candidate: Candidate) -> str:
+    return (
+        f"{candidate.megabytes:.2g} MB of messages and {candidate.seconds:.2g} s of computing on this machine for each "
+        "site"
+    )
 
 
-def _beyond(verdict: ConsortiumVerdict) -> str:
-    question = verdict.beyond
-    assert question is not None
-    basis = f"(`{question.better}` against `{FINE_TUNED}`)"
-    match question.answer:
-        case "yes":
-            return f"Personal models gain {points(question.gain)} beyond fine-tuning {basis}."
-        case "no":
-            return (
-                f"No other personal method gains more than the margin of {verdict.margin:g} beyond fine-tuning: "
-                f"{points(question.gain)} {basis}."
-            )
-    return f"Undecided whether more than fine-tuning is needed: {points(question.gain)} {basis}."
+def _wanted(question: Question, evidence: Evidence) -> str:
+    """What would decide a question: more seeds, or more rows, or else both."""
+    now, tests, rows = len(evidence.seeds), len(evidence.rows.site), sum(evidence.sizes)
+    a_seed = sum(candidate.seconds for candidate in evidence.candidates.values()) * len(evidence.sites)
 
+    def seeds_text(seeds: int) -> str:
+        minutes = max(1, math.ceil((seeds - now) * a_seed / 60))
+        return f"about {seeds} seeds in place of {now} (about {minutes} minutes more of one core)"
 
-def _cost(verdict: ConsortiumVerdict, evidence: Evidence) -> str:
-    judged = evidence.candidates[verdict.judged]
-    return f"`{judged.name}` costs {_cost_of(judged.megabytes, judged.seconds)}."
+    def rows_text(samples: int) -> str:
+        wanted = max(samples, tests + 1)
+        return (
+            f"about {wanted:,} held-out rows in place of {tests:,} (in all {round(wanted * rows / tests):,} rows in "
+            f"place of {rows:,})"
+        )
 
-
-def _cost_of(megabytes: float, seconds: float) -> str:
-    return f"{megabytes:.2g} MB of messages and {seconds:.2g} s of computing on this machine for each site"
-
-
-def _needed(verdict: ConsortiumVerdict, evidence: Evidence) -> list[str]:
-    """Say what would decide that which is undecided."""
-    asked = {"whether training together helps": verdict.together}
-    if verdict.together and verdict.together.answer != "no":
-        asked["whether a single model is enough"] = verdict.personal
-        asked["whether more than fine-tuning is needed"] = verdict.beyond
-    texts = [
-        f"To decide {what}, if the gain stays as it is: {_advice(question, evidence)}."
-        for what, question in asked.items()
-        if question is not None and question.answer == "undecided"
-    ]
-    undecided = [group for group in verdict.groups if group.advice == "undecided"]
-    if len(verdict.groups) > 1 and verdict.learned:
-        texts += [_of_more_rows(group, verdict.margin) for group in undecided]
-    return texts
+    ways = [seeds_text(question.seeds)] if question.seeds else []
+    ways += [rows_text(question.samples)] if question.samples else []
+    if ways:
+        return "; or ".join(ways)
+    if question.samples_beside is None:
+        return "far more rows and seeds than there are"
+    return f"{seeds_text(ENOUGH_SEEDS)} and {rows_text(question.samples_beside)}"
 
 
 def _of_more_rows(group: GroupGain, margin: float) -> str:
@@ -317,34 +267,3 @@ def _of_more_rows(group: GroupGain, margin: float) -> str:
     elif samples > gain.samples:
         wanted += f" and about {samples:,} held-out rows there, in place of {gain.samples:,}"
     return f"To decide it for {group.name}, if the gain stays as it is: {wanted}."
-
-
-def _advice(question: Question, evidence: Evidence) -> str:
-    ways = []
-    now = len(evidence.seeds)
-    if question.seeds:
-        ways.append(f"about {question.seeds} seeds in place of {now} ({_minutes(question.seeds - now, evidence)})")
-    if question.samples:
-        ways.append(_rows(question.samples, evidence))
-    if ways:
-        return "; or ".join(ways)
-    if question.samples_beside is None:
-        return "far more rows and seeds than there are"
-    more = _minutes(ENOUGH_SEEDS - now, evidence)
-    return f"{ENOUGH_SEEDS} seeds ({more}) and {_rows(question.samples_beside, evidence)}"
-
-
-def _minutes(seeds: int, evidence: Evidence) -> str:
-    """The time of further seeds of all methods."""
-    a_seed = sum(candidate.seconds for candidate in evidence.candidates.values()) * len(evidence.sites)
-    return f"about {max(1, math.ceil(seeds * a_seed / 60))} minutes more of one core"
-
-
-def _rows(samples: int, evidence: Evidence) -> str:
-    """So many held-out rows, and with as large a part held out so many in all."""
-    tests, rows = len(evidence.rows.site), sum(evidence.sizes)
-    wanted = max(samples, tests + 1)
-    return (
-        f"about {wanted:,} held-out rows in place of {tests:,} (in all {round(wanted * rows / tests):,} rows in place "
-        f"of {rows:,})"
-    )

@@ -167,17 +167,8 @@ def decide(evidence: Evidence, margin: float, level: float) -> ConsortiumVerdict
         margin: of equivalence, in points.
         level: probability that an interval misses.
     """
-    for name in (ALONE, GENERIC, FINE_TUNED):
-        if name not in evidence.candidates:
-            return ConsortiumVerdict(
-                margin, level, reason=f"{name} has no result ({evidence.missing.get(name, 'not run')})"
-            )
-    if len(evidence.seeds) < 2:
-        return ConsortiumVerdict(margin, level, reason="there is a single seed, which shows no spread")
-    if not len(evidence.rows.scored):
-        return ConsortiumVerdict(
-            margin, level, reason="no site has held-out rows of two classes, which the score needs"
-        )
+    if reason := _unanswerable(evidence):
+        return ConsortiumVerdict(margin, level, reason=reason)
     federated = [candidate for candidate in evidence.candidates.values() if candidate.name != ALONE]
     personal = [candidate for candidate in federated if candidate.personal]
     others = [candidate for candidate in personal if candidate.name != FINE_TUNED]
@@ -209,24 +200,28 @@ def decide(evidence: Evidence, margin: float, level: float) -> ConsortiumVerdict
     )  # fmt: skip
 
 
+def _unanswerable(evidence: Evidence) -> str:
+    """Why nothing can be said; empty where something can."""
+    for name in (ALONE, GENERIC, FINE_TUNED):
+        if name not in evidence.candidates:
+            return f"{name} has no result ({evidence.missing.get(name, 'not run')})"
+    if len(evidence.seeds) < 2:
+        return "there is a single seed, which shows no spread"
+    return "" if len(evidence.rows.scored) else "no site has held-out rows of two classes, which the score needs"
+
+
 def size_groups(evidence: Evidence) -> list[tuple[str, tuple[int, ...]]]:
     """The sites that have a score, by the power of ten of their rows, the smallest first: names and numbers."""
     groups: dict[int, list[int]] = {}
     for site in sorted(evidence.rows.scored.tolist(), key=lambda site: evidence.sizes[site]):
         groups.setdefault(len(str(evidence.sizes[site])), []).append(site)
-    digits = list(groups)
-    if len(digits) == 1:
-        return [("all sites", tuple(groups[digits[0]]))]
+    if len(groups) == 1:
+        return [("all sites", tuple(*groups.values()))]
     named = []
-    for place, sites in groups.items():
+    for digits, sites in groups.items():
+        name = f"the {len(sites)} sites of {10 ** (digits - 1):,} to {10**digits - 1:,} rows"
         if len(sites) == 1:
             name = f"{evidence.sites[sites[0]]} ({evidence.sizes[sites[0]]:,} rows)"
-        else:
-            low, high = 10 ** (place - 1), 10**place
-            size = f"of {low:,} to {high - 1:,} rows"
-            size = f"below {high:,} rows" if place == digits[0] else size
-            size = f"of {low:,} rows or more" if place == digits[-1] else size
-            name = f"the {len(sites)} sites {size}"
         named.append((name, tuple(sites)))
     return named
 
