@@ -149,12 +149,16 @@ class Admission:
         defaults, _ = complete(METHODS, first.method, {})
         own = arm.cells[0].model_copy(update={"method": first.method, "label": first.label, "hp": defaults})
         values = {dimension.key: _value(first, dimension.key) for dimension in dimensions} if self._tuned else {}
-        due = replace(arm, cells=(own,)).reported(values, [cell.settings.seed for cell in cells])
-        for cell, wanted in zip(cells, due, strict=True):
+        made = replace(arm, cells=(own,)).reported(values, [cell.settings.seed for cell in cells])
+        for cell, wanted in zip(cells, made, strict=True):
             here, there = _flat(differing(cell.settings), first.method), _flat(differing(wanted), first.method)
-            if different := [name for name in {**here, **there} if here.get(name) != there.get(name)]:
-                here, there = (_flat(of.model_dump(mode="json"), first.method) for of in (cell.settings, wanted))
-                texts = "; ".join(f"{name} is {shown(here[name])}, not {shown(there[name])}" for name in different)
+            if here != there:
+                given, due = (_flat(of.model_dump(mode="json"), first.method) for of in (cell.settings, wanted))
+                texts = "; ".join(
+                    f"{name} is {shown(given.get(name))}, not {shown(value)}"
+                    for name, value in due.items()
+                    if here.get(name) != there.get(name)
+                )
                 raise UserError(f"{file}: {cell.name}: not a cell of {self._name}: {texts}")
 
     def _check_tuning(self, file: Path, run: RunView, dimensions: list[Dimension]) -> None:

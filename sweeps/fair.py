@@ -19,6 +19,7 @@ from bench.store import store
 from reports.tables.table import Column, Table, TableEntry, amount, number, words
 from sweeps.cells import Finder, listed_ids, trial_ids
 from sweeps.run import STARTUP_TRIALS, best_value, mean_curve
+from sweeps.space import is_number
 from sweeps.study import FINALISTS, Arm, Study, values_text
 
 if TYPE_CHECKING:
@@ -115,34 +116,23 @@ def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path, find:
         trials = studies[arm.name].get_trials(deepcopy=False)
         ended = tuple(trial for trial in trials if trial.state.is_finished())
         best = finalists(ended)
-        again = best if arm.final_seeds else []
+        further = [cell for trial in best for cell in final_cells(arm, trial)]
+        again = best if further else []
         values = {trial.number: final_values(study, arm, trial, folder, find) for trial in again}
         finals = {number: figures for number, figures in values.items() if figures is not None}
         if finals:
             best = [trial for trial in best if trial.number in finals]
             best.sort(key=lambda trial: -sum(finals[trial.number]))
         counts = Counter(trial.state.name.lower() for trial in trials if trial.state != TrialState.WAITING)
-        further = [find(cell) for trial in finalists(ended) for cell in final_cells(arm, trial)]
         ids = {id for trial in trials for id in trial_ids(arm, trial)}
-        spent = _spent([folder / id for id in (*ids, *filter(None, further))])
+        spent = _spent([folder / id for id in (*ids, *filter(None, map(find, further)))])
         choices.append(Chosen(arm, ended, best[0] if best else None, dict(counts), finals, *spent))
     return choices
 
 
-def cells_again(study: Study, choices: Sequence[Chosen]) -> list[Settings]:
-    """The further runs of all finalists; none where the study has no seeds for them.
-
-    Raises:
-        UserError: no trial of any method came to its end.
-    """
-    cells = [cell for choice in choices for cell in further_cells(choice)]
-    ended = any(finalists(choice.trials) for choice in choices)
-    return cells if ended and not study.final_seeds else _some(study, cells)
-
-
-def further_cells(choice: Chosen) -> list[Settings]:
-    """The further runs of an arm's finalists."""
-    return [cell for trial in finalists(choice.trials) for cell in final_cells(choice.arm, trial)]
+def further_cells(choices: Sequence[Chosen]) -> list[Settings]:
+    """The further runs of all finalists; none where the study has no seeds for them."""
+    return [cell for choice in choices for trial in finalists(choice.trials) for cell in final_cells(choice.arm, trial)]
 
 
 def chosen_cells(choices: Sequence[Chosen]) -> list[Settings]:
@@ -159,31 +149,23 @@ def chosen_cells(choices: Sequence[Chosen]) -> list[Settings]:
     ]
 
 
+def reported_cells(study: Study, choices: Sequence[Chosen]) -> list[Settings]:
+    """The chosen settings on the reporting seeds.
+
+    Raises:
+        UserError: in every task there is a draw of which no trial came to its end.
+    """
+    if cells := chosen_cells(choices):
+        return cells
+    where = f", in at least one of the {study.file.draws} draws of each task" if study.file.draws > 1 else ""
+    raise UserError(f"no trial of the study {study.name!r} came to its end: all were pruned, diverged or failed{where}")
+
+
 def _spent(folders: Sequence[Path]) -> tuple[int, float]:
     """The number of rounds trained in some cells, and the wall time of their workers in hours."""
     rounds = sum(store.read_status(folder).rounds for folder in folders)
     seconds = [store.read_timing(folder).get("seconds", 0.0) for folder in folders]
     return rounds, sum(seconds) / 3600
-
-
-def reported_cells(study: Study, choices: Sequence[Chosen]) -> list[Settings]:
-    """The chosen settings on the reporting seeds.
-
-    Raises:
-        UserError: no trial of any method came to its end, or in every task there is a draw of which that is true.
-    """
-    cells = chosen_cells(choices)
-    if not cells and any(choice.best for choice in choices):
-        raise UserError(
-            f"each task of the study {study.name!r} has a draw in which no trial came to its end, so none is reported"
-        )
-    return _some(study, cells)
-
-
-def _some(study: Study, cells: list[Settings]) -> list[Settings]:
-    if not cells:
-        raise UserError(f"no trial of the study {study.name!r} came to its end: all were pruned, diverged or failed")
-    return cells
 
 
 def check_blind(study: Study, data_root: Path) -> None:
@@ -227,55 +209,31 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
         f"chosen setting was run anew on the seeds {_list(study.file.report_seeds)}: all test figures are of these."
     )
     notes = tuple([equal if equal_budgets else unequal] if len(choices) > 1 else [])
-    how = (
-        _chosen_text(study),
-        *_caveats(study, choices),
+    title = "Tuning budgets and chosen settings"
+    how = _how(study)
+    return Table("tuning", title, caption, "Method", tuple(map(Column, heads)), rows, notes, how=how)
+
+
+def _how(study: Study) -> str:
+    """Say how settings are drawn and chosen, and what the columns count."""
+    draws, final = study.file.draws, bool(study.final_seeds)
+    texts = [
+        *([f"Each task was tuned in {draws} independent draws, which share the seeds evenly."] if draws > 1 else []),
+        f"The best {FINALISTS} trials of each method ran again on the seeds {_list(study.final_seeds)}, and the best "
+        "over all seeds is chosen. Finalists whose further runs diverged or failed are left out of the choice; where "
+        "none is left, the trials' own seeds decide."
+        if final
+        else "The best trial is chosen.",
+        "Where a draw chose no setting, its method is not reported on that task. Where a list or range has them, trial "
+        "0 is the settings as the grid and the methods' files have them (their papers' defaults).",
         "Trials are those that ended; unfinished ones (running elsewhere, or failed and tried again by the next "
         "command) are no part of the budget. Rounds trained and hours are of all cells of trials and finalists; hours "
         "are wall time of a worker, so they depend on the machine and what else it did.",
-        f"Sampler {study.file.sampler}, pruner {study.file.pruner}. A value within 5 % of an end of its range, or the "
-        "least or greatest of a list, is at the edge: a wider range may hold a better one.",
-    )
-    title = "Tuning budgets and chosen settings"
-    return Table("tuning", title, caption, "Method", tuple(map(Column, heads)), rows, notes, how=" ".join(how))
-
-
-def _chosen_text(study: Study) -> str:
-    """Say how a setting is chosen, and in how many draws."""
-    choice = (
-        f"The best {FINALISTS} trials of each method ran again on the seeds {_list(study.final_seeds)}, and the best "
-        "over all seeds is chosen."
-        if study.final_seeds
-        else "The best trial is chosen."
-    )
-    if study.file.draws == 1:
-        return choice
-    return f"Each task was tuned in {study.file.draws} independent draws, which share these seeds evenly. {choice}"
-
-
-def _caveats(study: Study, choices: Sequence[Chosen]) -> list[str]:
-    """Notes on the search: what trial 0 was, how many trials TPE drew at random, and whether finalists ran again."""
-    notes = []
-    if not choices[0].arm.points:
-        without = ", ".join(dict.fromkeys(choice.arm.label for choice in choices if choice.arm.defaults is None))
-        notes.append(
-            "Trial 0 is the settings as the grid and the methods' files have them (their papers' defaults)"
-            + (f", but not of {without}: the space leaves them out." if without else ".")
-        )
-    if study.file.sampler == "tpe":
-        notes.append(
-            f"TPE draws at random until {STARTUP_TRIALS} trials of a method have ended; with few more than that the "
-            "search is mostly random."
-        )
-    if study.final_seeds and any(choice.best and not choice.finals for choice in choices):
-        notes.append("Where no finalist ran again, the best trial is chosen by the trials' own seeds.")
-    if any(0 < len(choice.finals) < len(finalists(choice.trials)) for choice in choices):
-        notes.append("Finalists whose further runs diverged or failed are left out of the choice.")
-    if study.file.draws > 1 and any(choice.best is None for choice in choices):
-        notes.append(
-            "Where a draw chose no setting, its method is not reported on that task, in the other draws either."
-        )
-    return notes
+        f"Sampler {study.file.sampler} (`tpe` draws at random until {STARTUP_TRIALS} trials of a method have ended), "
+        f"pruner {study.file.pruner}. A value within 5 % of an end of its range, or the least or greatest of a list, "
+        "is at the edge: a wider range may hold a better one.",
+    ]
+    return " ".join(texts)
 
 
 def _entries(choice: Chosen) -> tuple[TableEntry, ...]:
@@ -310,8 +268,8 @@ def trials_table(choice: Chosen, name: str) -> Table:
 
 
 def _value(value: Any) -> TableEntry:
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return TableEntry(value=value, decimals=6 if isinstance(value, float) else 0) if plain else words(str(value))
+    decimals = 6 if isinstance(value, float) else 0
+    return TableEntry(value=value, decimals=decimals) if is_number(value) else words(str(value))
 
 
 def _result(trial: "FrozenTrial") -> tuple[TableEntry, ...]:

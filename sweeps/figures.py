@@ -1,4 +1,4 @@
-"""Pictures of a study, from its trials: history, slices, parallel coordinates, importances, curves and heat maps."""
+"""Pictures of a study, from its trials: history, slices, importances, curves, heat maps and Pareto fronts."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 
 from reports.pictures.canvas import COLOURS, Picture, drawing, finish, legend
 from sweeps.fair import Chosen
-from sweeps.space import Dimension
+from sweeps.space import Dimension, is_number
 from sweeps.study import Study
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ METRICS = ("gm", "pm")
 _COLOUR = dict(zip(METRICS, COLOURS, strict=False))
 _PRUNED = "#999999"
 _TREES = 64
+_LEGEND = {metric.upper(): {"color": _COLOUR[metric]} for metric in METRICS}
 
 
 def history(study: Study, choices: Sequence[Chosen]) -> Picture:
@@ -51,13 +52,8 @@ def slices(choice: Chosen, name: str) -> Picture:
     dimensions = choice.arm.dimensions
     with drawing([searched.key for searched in dimensions], 1) as (canvas, axes):
         for axis, dimension in zip(axes, dimensions, strict=True):
-            for metric in METRICS:
-                trials = _complete(choice, metric)
-                style: Any = {"s": 14, "color": _COLOUR[metric], "label": metric.upper()}
-                axis.scatter(_positions(dimension, trials), _percent(trials, metric), **style)
-            _scale(axis, dimension)
-            axis.set(xlabel=dimension.name, ylabel=f"validation {choice.arm.score} (%)")
-        legend(canvas, {metric.upper(): {"color": _COLOUR[metric]} for metric in METRICS})
+            _draw_against(axis, choice, dimension, marker="o", ls="", ms=4)
+        legend(canvas, _LEGEND)
         title = f"Slices of {choice.arm.label}, {choice.arm.title}"
         caption = (
             f"Validation {choice.arm.score} of the trials that came to their end, against each searched setting alone."
@@ -65,34 +61,35 @@ def slices(choice: Chosen, name: str) -> Picture:
         return finish(canvas, name, title, caption)
 
 
-def parallel_coordinates(study: Study, choice: Chosen, name: str) -> Picture:
-    """A line for each trial through all of its settings to its validation accuracy."""
-    import matplotlib as mpl
+def curves(choices: Sequence[Chosen]) -> Picture:
+    """Validation accuracy of GM and PM against the one setting of a grid study, a panel per arm."""
+    with drawing([choice.arm.name for choice in choices], 1) as (canvas, axes):
+        for axis, choice in zip(axes, choices, strict=True):
+            _draw_against(axis, choice, choice.arm.dimensions[0], marker="o")
+            axis.set_title(f"{choice.arm.label}, {choice.arm.title}")
+        legend(canvas, _LEGEND)
+        caption = f"Validation {choices[0].arm.score} at each value of the grid, mean over the tuning seeds."
+        return finish(canvas, "curves", "Sensitivity", caption)
 
-    metric = study.metrics[0]
-    dimensions, trials = choice.arm.dimensions, _complete(choice, metric)
-    values = np.array(_percent(trials, metric))
-    columns = [_share(dimension, trials) for dimension in dimensions] + [_rescaled(values)]
-    colours = mpl.colormaps["viridis"]
-    with drawing(["all"], 1, panel=(1.7 * len(columns) + 1, 2.8)) as (canvas, axes):
-        for row in np.argsort(values, kind="stable"):
-            heights = [column[row] for column in columns]
-            axes[0].plot(range(len(columns)), heights, color=colours(columns[-1][row]), linewidth=1, alpha=0.8)
-        for at, dimension in enumerate(dimensions):
-            low, high = _ends(dimension)
-            axes[0].text(at, -0.04, low, ha="center", va="top")
-            axes[0].text(at, 1.04, high, ha="center", va="bottom")
-        axes[0].text(len(dimensions), -0.04, f"{values.min():.2f}", ha="center", va="top")
-        axes[0].text(len(dimensions), 1.04, f"{values.max():.2f}", ha="center", va="bottom")
-        names = [*(searched.name for searched in dimensions), f"{metric.upper()} (%)"]
-        axes[0].set_xticks(range(len(columns)), names)
-        axes[0].set(yticks=[], ylim=(-0.15, 1.15))
-        title = f"Parallel coordinates of {choice.arm.label}, {choice.arm.title}"
-        caption = (
-            f"A line for each trial that came to its end; its colour is its validation {choice.arm.score}, as on "
-            "the right."
-        )
-        return finish(canvas, name, title, caption)
+
+def _draw_against(axis: "Axes", choice: Chosen, dimension: Dimension, **style: Any) -> None:
+    """Draw the trials of both metrics over the values of a setting; words stand in the order of their list."""
+    numeric = all(map(is_number, dimension.choices))
+    for metric in METRICS:
+        trials = _complete(choice, metric)
+        values = [trial.params[dimension.key] for trial in trials]
+        places = values if numeric else [dimension.choices.index(value) for value in values]
+        points = sorted(zip(places, _percent(trials, metric), strict=True))
+        axis.plot([x for x, _ in points], [y for _, y in points], color=_COLOUR[metric], **style)
+    if not numeric:
+        axis.set_xticks(range(len(dimension.choices)), list(map(_text, dimension.choices)))
+    elif dimension.log or _spans_a_decade(dimension.choices):
+        axis.set_xscale("log")
+    axis.set(xlabel=dimension.name, ylabel=f"validation {choice.arm.score} (%)")
+
+
+def _spans_a_decade(values: Sequence[float]) -> bool:
+    return bool(values) and min(values) > 0 and max(values) >= 10 * min(values)
 
 
 def importances(study: Study, studies: "dict[str, optuna.Study]", choices: Sequence[Chosen]) -> Picture | None:
@@ -103,9 +100,7 @@ def importances(study: Study, studies: "dict[str, optuna.Study]", choices: Seque
     import optuna
 
     metric = study.metrics[0]
-    shown = [
-        candidate for candidate in choices if len(candidate.arm.dimensions) > 1 and _informative(candidate, metric)
-    ]
+    shown = [choice for choice in choices if len(choice.arm.dimensions) > 1 and _informative(choice, metric)]
     if not shown:
         return None
     evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
@@ -125,24 +120,6 @@ def importances(study: Study, studies: "dict[str, optuna.Study]", choices: Seque
         return finish(canvas, "importances", "Importance of the settings", caption)
 
 
-def curves(choices: Sequence[Chosen]) -> Picture:
-    """Validation accuracy of GM and PM against the one setting of a grid study, a panel per arm."""
-    with drawing([choice.arm.name for choice in choices], 1) as (canvas, axes):
-        for axis, choice in zip(axes, choices, strict=True):
-            (dimension,) = choice.arm.dimensions
-            for metric in METRICS:
-                trials = _complete(choice, metric)
-                points = sorted(zip(_positions(dimension, trials), _percent(trials, metric), strict=True))
-                style: Any = {"marker": "o", "color": _COLOUR[metric], "label": metric.upper()}
-                axis.plot([x for x, _ in points], [y for _, y in points], **style)
-            _scale(axis, dimension)
-            title = f"{choice.arm.label}, {choice.arm.title}"
-            axis.set(title=title, xlabel=dimension.name, ylabel=f"validation {choice.arm.score} (%)")
-        legend(canvas, {metric.upper(): {"color": _COLOUR[metric]} for metric in METRICS})
-        caption = f"Validation {choices[0].arm.score} at each value of the grid, mean over the tuning seeds."
-        return finish(canvas, "curves", "Sensitivity", caption)
-
-
 def heat_map(choice: Chosen, name: str) -> Picture:
     """Validation accuracy of GM and PM over the two settings of a grid study."""
     across, up = choice.arm.dimensions
@@ -153,8 +130,8 @@ def heat_map(choice: Chosen, name: str) -> Picture:
                 at = up.choices.index(trial.params[up.key]), across.choices.index(trial.params[across.key])
                 grid[at] = 100 * trial.user_attrs[metric]
             image = axis.imshow(grid, origin="lower", aspect="auto", cmap="viridis")
-            axis.set_xticks(range(len(across.choices)), [_text(value) for value in across.choices])
-            axis.set_yticks(range(len(up.choices)), [_text(value) for value in up.choices])
+            axis.set_xticks(range(len(across.choices)), list(map(_text, across.choices)))
+            axis.set_yticks(range(len(up.choices)), list(map(_text, up.choices)))
             axis.set(title=_label(metric, choice.arm.score), xlabel=across.name, ylabel=up.name)
             axis.grid(visible=False)
             canvas.colour_bar(image, axis)
@@ -189,54 +166,6 @@ def _complete(choice: Chosen, metric: str) -> "list[FrozenTrial]":
 
 def _percent(trials: "Sequence[FrozenTrial]", metric: str) -> list[float]:
     return [100 * trial.user_attrs[metric] for trial in trials]
-
-
-def _position(dimension: Dimension, value: Any) -> float:
-    """Place of a value on its dimension's axis: at itself, or in the order of the list if it is no number."""
-    return float(value) if _numeric(dimension) else float(dimension.choices.index(value))
-
-
-def _positions(dimension: Dimension, trials: "Sequence[FrozenTrial]") -> list[float]:
-    return [_position(dimension, trial.params[dimension.key]) for trial in trials]
-
-
-def _numeric(dimension: Dimension) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in dimension.choices)
-
-
-def _scale(axis: "Axes", dimension: Dimension) -> None:
-    if not _numeric(dimension):
-        axis.set_xticks(range(len(dimension.choices)), [_text(value) for value in dimension.choices])
-    elif dimension.log or _spans_a_decade(dimension.choices):
-        axis.set_xscale("log")
-
-
-def _spans_a_decade(values: Sequence[float]) -> bool:
-    return bool(values) and min(values) > 0 and max(values) >= 10 * min(values)
-
-
-def _share(dimension: Dimension, trials: "Sequence[FrozenTrial]") -> "np.ndarray[Any, Any]":
-    """Positions as shares of the dimension's range."""
-    at = np.array(_positions(dimension, trials))
-    if dimension.choices:
-        order = sorted({_position(dimension, value) for value in dimension.choices})
-        return np.array([order.index(position) for position in at]) / (len(order) - 1)
-    low, high = dimension.low, dimension.high
-    if dimension.log:
-        at, low, high = np.log(at), math.log(low), math.log(high)
-    return np.asarray((at - low) / (high - low))
-
-
-def _rescaled(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-    spread = values.max() - values.min()
-    return (values - values.min()) / spread if spread else np.full(len(values), 0.5)
-
-
-def _ends(dimension: Dimension) -> tuple[str, str]:
-    if not dimension.choices:
-        return f"{dimension.low:g}", f"{dimension.high:g}"
-    ordered = sorted(dimension.choices) if _numeric(dimension) else dimension.choices
-    return _text(ordered[0]), _text(ordered[-1])
 
 
 def _label(metric: str, score: str) -> str:

@@ -1,5 +1,6 @@
 """A study's part of the report: budgets, chosen settings, all trials, and the pictures."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from bench.store import documents, inside
 from reports.page.section import Section
 from reports.pictures.canvas import Picture
 from reports.published.comparison import PublishedTable, published_table
-from reports.tables.table import Column, Table, TableEntry, number, words
+from reports.tables.table import Column, Table, TableEntry, number
 from sweeps import figures
 from sweeps.cells import with_data
 from sweeps.fair import Chosen, budget_table, choose, trials_table
@@ -49,9 +50,10 @@ class _StudyFile(BaseModel):
 def tuned_for(run: Path) -> list[str]:
     """Metrics that the study of a run folder maximised, `gm`, `pm` or both; none for a run of a grid."""
     try:
-        return list(study.metrics) if (study := _study(_read_file(run))) else []
+        _, study = _read(run)
     except UserError:
         return []  # `run_sections` says why
+    return list(study.metrics) if study else []
 
 
 def run_sections(run: Path, storage: str | None = None) -> list[Section]:
@@ -68,45 +70,39 @@ def run_sections(run: Path, storage: str | None = None) -> list[Section]:
         UserError: the study's storage cannot be used.
     """
     try:
-        file = _read_file(run)
-        study = _study(file)
+        elsewhere, study = _read(run)
     except UserError as error:
-        return [Section("tuning", "Tuning", f"The study is not shown: {str(error).splitlines()[0]}")]
-    if file is None or study is None:
+        return [_not_shown(str(error).splitlines()[0])]
+    if study is None:
         return []
-    if file.storage and not storage:
-        text = f"The study is not shown: its trials are in {file.storage}, which --storage allows to open."
-        return [Section("tuning", "Tuning", text)]
+    if elsewhere and not storage:
+        return [_not_shown(f"its trials are in {elsewhere}, which --storage allows to open.")]
     inside.check_place(run, run / "study.db")
     address = storage or study_storage(run)
     studies = open_studies(study, address)
     with storage_problems(address):
         if not any(studies[arm.name].get_trials(deepcopy=False) for arm in study.arms):
-            earlier = "The trials are of an earlier code of the methods, or of the grid: tune anew."
-            return [Section("tuning", "Tuning", earlier)]
+            return [_not_shown("the trials are of an earlier code of the methods, or of the grid: tune anew.")]
         return sections(study, studies, run)
 
 
-def _read_file(run: Path) -> _StudyFile | None:
-    """Read a run's `study.json`; None where there is none.
+def _not_shown(reason: str) -> Section:
+    return Section("tuning", "Tuning", f"The study is not shown: {reason}")
+
+
+def _read(run: Path) -> tuple[str | None, Study | None]:
+    """Where else than in the run's folder the trials of its study are, and the study; none for a run of a grid.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: the file is damaged, the study cannot be read here, or needs a plug-in that was not loaded before.
     """
     content = documents.read_json(run / STUDY)
-    return None if content is None else documents.checked(_StudyFile, content, run / STUDY)
-
-
-def _study(file: _StudyFile | None) -> Study | None:
-    """Read the study of a run.
-
-    Raises:
-        UserError: the study cannot be read here, or needs a plug-in that was not loaded before.
-    """
-    if file is None:
-        return None
+    if content is None:
+        return None, None
+    file = documents.checked(_StudyFile, content, run / STUDY)
     with allow(lambda path: False):
-        return with_data(read_study(file.source, file.file, file.stem, file.overrides, file.trials), file.data)
+        study = read_study(file.source, file.file, file.stem, file.overrides, file.trials)
+        return file.storage, with_data(study, file.data)
 
 
 def sections(study: Study, studies: "dict[str, optuna.Study]", run: Path) -> list[Section]:
@@ -144,19 +140,19 @@ def _pictures(study: Study, studies: "dict[str, optuna.Study]", shown: Sequence[
             yield figures.heat_map(choice, f"heat_map_{at}")
         if choice not in ones:
             yield figures.slices(choice, f"slices_{at}")
-            yield figures.parallel_coordinates(study, choice, f"parallel_coordinates_{at}")
 
 
 def published_points(choices: Sequence[Chosen], printed: PublishedTable) -> Table:
     """The points of a grid study beside the printed numbers of the same settings."""
     columns = tuple(Column(name, metric) for metric in ("GM", "PM") for name in ("paper (test)", "ours (validation)"))
-    rows = []
-    for choice in choices:
-        for trial in choice.trials:
-            label = ", ".join([choice.arm.title, values_text(trial.params)])
-            rows.append(
-                (label, tuple(entry for metric in ("GM", "PM") for entry in _pair(choice, trial, metric, printed)))
-            )
+    rows = tuple(
+        (
+            ", ".join([choice.arm.title, values_text(trial.params)]),
+            tuple(entry for metric in ("GM", "PM") for entry in _pair(choice, trial, metric, printed)),
+        )
+        for choice in choices
+        for trial in choice.trials
+    )
     cell = choices[0].arm.cells[0]
     setting = ", ".join(f"{name} {value}" for name, value in printed.setting.items())
     caption = (
@@ -164,19 +160,19 @@ def published_points(choices: Sequence[Chosen], printed: PublishedTable) -> Tabl
         f"on {dataset_name(cell)} ({cell.model}, {cell.clients} clients, {cell.rounds} rounds), mean over the tuning "
         "seeds: another problem, so compare where the best value lies and how steep the curve is, not the numbers."
     )
-    return Table("published_points", f"Beside {printed.number}", caption, "Setting", columns, tuple(rows))
+    return Table("published_points", f"Beside {printed.number}", caption, "Setting", columns, rows)
 
 
 def _pair(choice: Chosen, trial: "FrozenTrial", metric: str, printed: PublishedTable) -> tuple[TableEntry, TableEntry]:
     setting: dict[str, Any] = {key.rpartition(".")[2]: value for key, value in trial.params.items()}
     setting["alpha"] = choice.arm.cells[0].alpha
-    paper = [
-        row.mean
-        for row in printed.rows
-        if row.metric == metric and all(setting.get(axis) == value for axis, value in row.axes.items())
-    ]
-    ours = trial.user_attrs.get(metric.lower())
-    return (
-        words("–") if not paper or paper[0] is None else number(paper[0]),
-        words("–") if ours is None else number(100 * ours),
+    paper = next(
+        (
+            row.mean
+            for row in printed.rows
+            if row.metric == metric and all(setting.get(axis) == value for axis, value in row.axes.items())
+        ),
+        None,
     )
+    ours = trial.user_attrs.get(metric.lower())
+    return number(math.nan if paper is None else paper), number(math.nan if ours is None else 100 * ours)

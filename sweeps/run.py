@@ -5,7 +5,6 @@ worker holds a lock as long as it lives. So a trial whose worker died is taken o
 whatever its cells have done, and no two workers have the same trial.
 """
 
-import logging
 import os
 import socket
 import time
@@ -45,8 +44,6 @@ from sweeps.study import Arm, Study, values_text
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial, Trial
-
-log = logging.getLogger(__name__)
 
 STARTUP_TRIALS = 5
 """The median pruner lets so many trials of a method run to their end, and TPE guesses nothing before so many have
@@ -241,7 +238,6 @@ class _Tuner:
         for arm, trials in trials_by_arm.items():
             for orphan in filter(self._is_orphan, trials):
                 self._set_sampler(arm, orphan.number)
-                log.info("%s trial %d goes on", arm.name, orphan.number)
                 return arm, Trial(self.studies[arm.name], orphan._trial_id), orphan
         begun = {
             arm: sum(trial.state != TrialState.WAITING for trial in trials) for arm, trials in trials_by_arm.items()
@@ -338,10 +334,8 @@ class _Tuner:
                 running.trial.set_user_attr(f"{metric}_round", choose_round(curve))
         values = [best_value(figures[metric]) for metric in self.study.metrics]
         self.studies[running.arm.name].tell(running.trial, values)
-        self._end(
-            running,
-            ", ".join(f"{name.upper()} {best_value(curve):.4f}" for name, curve in figures.items() if curve),
-        )
+        texts = (f"{name.upper()} {best_value(curve):.4f}" for name, curve in figures.items() if curve)
+        self._end(running, ", ".join(texts))
 
     def _prune(self, running: _RunningTrial, reason: str) -> None:
         from optuna.trial import TrialState

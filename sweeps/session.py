@@ -2,11 +2,10 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.config.listed import write_listed
 from bench.errors import UserError
@@ -29,7 +28,6 @@ from reports.tables.table import Table, to_csv
 from sweeps.cells import begun, data_digests, forget_unscored, list_cells, trial_cells, with_data
 from sweeps.fair import (
     budget_table,
-    cells_again,
     check_blind,
     choose,
     chosen_cells,
@@ -111,14 +109,24 @@ def run_study(
     identities = Identities(session.options.data_root, download=session.options.download)
     digests = data_digests(study, identities)
     study = with_data(study, digests)
-    with storage_problems(storage or study_storage(folder)):
-        described = {"file": name, "stem": study.name, "source": study.source, "overrides": overrides, "data": digests}
-        studies = _open(folder, study, described, storage)
+    address = storage or study_storage(folder)
+    described = {  # with which `bench report` finds Optuna's studies again
+        "file": name, "stem": study.name, "source": study.source, "overrides": overrides, "data": digests,
+        "trials": study.arms[0].trials, "storage": storage and shown(storage),
+    }  # fmt: skip
+    with storage_problems(address):
+        folder.mkdir(parents=True, exist_ok=True)
+        with store.locked(folder, wait=True):
+            inside.check_place(folder, folder / "study.db")
+            studies = open_studies(study, address)
+            store.write_json(folder / STUDY, described)
         write_run(
             folder, study.described_grid, _cells_so_far(study, studies, folder, identities),
             session.command or call_text("bench.sweep"), study.report_draws,
         )  # fmt: skip
-        with _followed(folder, mirror):
+        with ExitStack() as at_end:
+            if mirror:
+                at_end.callback(Tracking(folder, mirror).finish, DRAIN_SECONDS)
             outcome = tune(
                 study, studies, folder, options=options, runner=runner, identities=identities, timeout=timeout,
                 say=printer(quiet=quiet), least=least,
@@ -133,11 +141,11 @@ def run_study(
                 return StudyEnd(bool(outcome.failed))
             reported, failed = _finals(session, study, studies, runner, identities)
         _write_best(folder, study, [cell.settings for cell in reported])
-        end = _report(folder, study, studies, identities, page=page)
+        budget, file = _report(folder, study, studies, identities, page=page)
     if not quiet:
         cells = load_run(folder).cells
         print_notes([*unused_fallbacks(session.options.allow_fallback, cells), *fallbacks(cells)])
-    return replace(end, failed=bool(outcome.failed) or failed)
+    return StudyEnd(bool(outcome.failed) or failed, budget, file)
 
 
 def _cells_so_far(
@@ -145,7 +153,7 @@ def _cells_so_far(
 ) -> list[PlannedCell]:
     """The cells of all trials, and of the finalists' and reported runs that an earlier command has begun."""
     choices = choose(study, studies, folder, identities.of)
-    further = [*(cell for choice in choices for cell in further_cells(choice)), *chosen_cells(choices)]
+    further = [*further_cells(choices), *chosen_cells(choices)]
     return [*trial_cells(study, studies), *begun(folder, further, identities)]
 
 
@@ -157,18 +165,16 @@ def _finals(
     What an earlier command reported stays in `run.json` until it is known what is reported now.
     """
     folder, cells, failed = session.folder, list[PlannedCell](), False
-    for wanted in (cells_again, reported_cells):  # the results of the first cells decide which the second are
+    for reported in (False, True):  # the results of the first cells decide which the second are
         choices, again = choose(study, studies, folder, identities.of), cells
-        cells = plan(wanted(study, choices), session.options.data_root, download=session.options.download)
+        wanted = reported_cells(study, choices) if reported else further_cells(choices)
+        cells = plan(wanted, session.options.data_root, download=session.options.download)
+        listed = [*trial_cells(study, studies), *again, *cells] if reported else cells
         with store.locked(folder, wait=True):
-            if wanted is cells_again:
-                list_cells(folder, cells)
-            else:
-                list_cells(folder, [*trial_cells(study, studies), *again, *cells], others=False)
+            list_cells(folder, listed, others=not reported)
         forget_unscored(folder, cells)
-        if cells and not work(
-            folder, cells, session.cell_options(runner, len(cells)), runner, quiet=session.options.quiet
-        ):
+        quiet = session.options.quiet
+        if cells and not work(folder, cells, session.cell_options(runner, len(cells)), runner, quiet=quiet):
             raise Stopped
         for cell in cells:
             status = store.read_status(folder / cell.id)
@@ -177,28 +183,6 @@ def _finals(
                 print(f"{cell_name(cell.settings)}: failed: {status.reason}", file=sys.stderr)
                 print(f"  bench log {shlex.quote(str(folder))} {cell.id}", file=sys.stderr)
     return cells, failed
-
-
-def _open(folder: Path, study: Study, described: dict[str, Any], storage: str | None) -> "dict[str, optuna.Study]":
-    """Open Optuna's studies and write `study.json`, with which `bench report` finds them again."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with store.locked(folder, wait=True):
-        inside.check_place(folder, folder / "study.db")
-        studies = open_studies(study, storage or study_storage(folder))
-        trials = {"trials": study.arms[0].trials, "storage": storage and shown(storage)}
-        store.write_json(folder / STUDY, described | trials)
-    return studies
-
-
-@contextmanager
-def _followed(folder: Path, mirror: str | None) -> Iterator[None]:
-    """Mirror the run in MLflow during the block."""
-    tracking = Tracking(folder, mirror) if mirror else None
-    try:
-        yield
-    finally:
-        if tracking:
-            tracking.finish(DRAIN_SECONDS)
 
 
 def _write_best(folder: Path, study: Study, cells: list[Settings]) -> None:
@@ -210,13 +194,13 @@ def _write_best(folder: Path, study: Study, cells: list[Settings]) -> None:
 
 def _report(
     folder: Path, study: Study, studies: "dict[str, optuna.Study]", identities: Identities, *, page: bool
-) -> StudyEnd:
+) -> tuple[Table, Path | None]:
+    """Write the report's page, or only the tables that a packed run has; returns the budgets and the page."""
     choices = choose(study, studies, folder, identities.of)
     budget = budget_table(study, choices)
     if page:
-        file = write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics)
-        return StudyEnd(failed=False, budget=budget, page=file)
+        return budget, write_report([folder], extra=sections(study, studies, folder), tuned=study.metrics)
     inside.make_folder(folder, (folder / TUNING).parent)
     for table in (budget, *(trials_table(choice, f"trials_{at}") for at, choice in enumerate(choices))):
         store.write_text((folder / TUNING).with_stem(table.id), to_csv(table))
-    return StudyEnd(failed=False, budget=budget)
+    return budget, None

@@ -11,18 +11,13 @@ from bench.runs.tracking import shown, sqlite_url
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
 
-_AGAIN = "give the same command again"
-
 LOCK_SECONDS = 60.0
 """So long a study waits for its file where another process has it locked."""
-
-STORAGE = "study.db"
-"""Optuna's file in a run folder."""
 
 
 def study_storage(folder: Path) -> str:
     """The address of the storage in a run folder, unless the user gives another one."""
-    return sqlite_url(folder.resolve() / STORAGE)
+    return sqlite_url(folder.resolve() / "study.db")
 
 
 def open_storage(storage: str) -> "RDBStorage":
@@ -57,15 +52,14 @@ def storage_problems(storage: str) -> Iterator[None]:
     except (StorageInternalError, SQLAlchemyError, ImportError) as error:
         cause = error.__cause__ if isinstance(error, StorageInternalError) else error
         line = str(getattr(cause, "orig", None) or cause or error).strip().partition("\n")[0]
-        file = _file(storage)
-        remedy = "Give --storage an address such as sqlite:///study.db"
+        remedy = (
+            "Delete it and give the same command again, if it is the run's own: trials are drawn as before, and no "
+            "finished cell is run again. Else give another --storage, such as sqlite:///study.db"
+        )
         if "is locked" in line:
-            remedy = f"Another process keeps it so for more than {LOCK_SECONDS:.0f} s: end that, and {_AGAIN}"
-        elif file and file.is_file():
-            remedy = f"Delete it and {_AGAIN}: trials are drawn as before, and no finished cell is run again"
-            if file.name != STORAGE:
-                remedy = f"Restore it, or give another --storage, and {_AGAIN}"
-        raise UserError(f"the study's storage {file or shown(storage)} cannot be used: {line}. {remedy}") from None
+            remedy = f"Another process keeps it so for more than {LOCK_SECONDS:.0f} s: end that, and repeat the command"
+        place = _file(storage) or shown(storage)
+        raise UserError(f"the study's storage {place} cannot be used: {line}. {remedy}") from None
 
 
 def _file(storage: str) -> Path | None:

@@ -63,6 +63,14 @@ class StudyFile(BaseModel):
     default_seeds: list[Seed] = Field(default_factory=list)
     objective: Metric | list[Metric] = "pm"
 
+    @property
+    def further_seeds(self) -> list[int]:
+        """The tuning seeds of the best trials' further runs, as many as `seeds` where the file names none."""
+        if self.final_seeds is not None:
+            return self.final_seeds
+        first = max(*self.seeds, *self.report_seeds, *self.default_seeds) + 1
+        return list(range(first, first + len(self.seeds)))
+
 
 @dataclass(frozen=True, eq=False)
 class Arm:
@@ -167,7 +175,7 @@ class Study:
     @property
     def final_seeds(self) -> list[int]:
         """Tuning seeds of the best three trials' further runs."""
-        return final_seeds_of(self.file)
+        return self.file.further_seeds
 
     @property
     def report_draws(self) -> list[list[int]]:
@@ -194,14 +202,6 @@ def parts(seeds: Sequence[int], draws: int) -> list[list[int]]:
     """Cut seeds into as many parts as there are draws of tuning, in their order."""
     size = len(seeds) // draws
     return [list(seeds[draw * size : (draw + 1) * size]) for draw in range(draws)]
-
-
-def final_seeds_of(content: StudyFile) -> list[int]:
-    """The tuning seeds of the best trials' further runs, as many as `seeds` where the file names none."""
-    if content.final_seeds is not None:
-        return content.final_seeds
-    first = max(*content.seeds, *content.report_seeds, *content.default_seeds) + 1
-    return list(range(first, first + len(content.seeds)))
 
 
 def values_text(values: dict[str, Any]) -> str:

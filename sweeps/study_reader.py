@@ -1,5 +1,6 @@
 """Reading of study files (docs/sweeps.md), with all problems in one, and in its grid, by their lines."""
 
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from bench.errors import UserError, did_you_mean
 from bench.results.cell_names import drawn, task_name
 from bench.rng import key
 from sweeps.space import Dimension, own_dimensions, read_dimension, settings_at
-from sweeps.study import Arm, Study, StudyFile, final_seeds_of, parts
+from sweeps.study import Arm, Study, StudyFile, parts
 
 MAX_POINTS = 10_000
 _STUDIES = NamedFiles("study", "sweeps", "studies")
@@ -72,33 +73,21 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
     name = content.name or stem
     if problem := name_problem(name):
         document.complain(("name",), f"the name {shown(name)} of the study {problem}")
-    finals = content.final_seeds or []
-    tuning = (*content.seeds, *finals)
-    for axis in ("seeds", "final_seeds", "report_seeds", "default_seeds"):
-        seeds = getattr(content, axis) or []
-        if len(set(seeds)) < len(seeds):
-            document.complain((axis,), f"{axis} = {shown(seeds)} has a seed twice")
-        if len(seeds) % content.draws and axis != "default_seeds":
-            document.complain((axis,), f"{axis}: {content.draws} draws cannot share {len(seeds)} seeds evenly")
-        if axis in ("report_seeds", "default_seeds") and (reused := [seed for seed in seeds if seed in tuning]):
-            document.complain((axis,), f"{axis} has tuning seeds ({shown(reused)}); results need fresh ones")
-    if set(finals) & set(content.seeds):
-        document.complain(("final_seeds",), "final_seeds has seeds of the trials; the further runs need others")
+    _check_seeds(document, content)
     _check_methods_of_search(document, content)
     if trials is not None and document.overridden("trials"):
         raise UserError(f"--trials {trials}: --set trials=... is given, too, and only one can count: give it once")
     of_user = {_setting(text) for text in for_grid}
-    settings = [
-        text
-        for where, value in content.set.items()
-        if _setting(text := f"{where}={json.dumps(value)}") not in of_user  # `--set` is stronger than the file
-    ]
+    of_file = [f"{where}={json.dumps(value)}" for where, value in content.set.items()]
+    settings = [text for text in of_file if _setting(text) not in of_user]  # `--set` is stronger than the file
     if "protocol" in of_user or "protocol" in content.set:
         raise UserError(f"{document.source}: `protocol` is the study's: tuning for trials, then honest; take it out")
     fixed = [f"seeds={json.dumps(content.seeds or [0])}", "protocol=tuning"]
     problem_of_grid = None
     try:  # before the space, whose names may be those of the grid's plug-ins
-        grid = _grid(document, name, [*settings, *for_grid, *fixed])
+        base, changes = document.data.get("grid", ""), [*settings, *for_grid, *fixed]
+        within = isinstance(base, dict)
+        grid = read_grid(document.part("grid"), "", name, changes) if within else load_grid(str(base), changes)
     except UserError as error:
         problem_of_grid = error
     space = {}
@@ -111,6 +100,21 @@ def study_of(document: Document, source: str, stem: str, overrides: list[str], t
     arms = _arms(document, content, name, grid, space, trials or content.trials)
     document.check()
     return Study(content, name, source, grid, arms)
+
+
+def _check_seeds(document: Document, content: StudyFile) -> None:
+    """Note seeds that stand in two lists or twice in one, and lists that draws cannot share."""
+    tuning = (*content.seeds, *(content.final_seeds or []))
+    if len(set(tuning)) < len(set(content.seeds)) + len(set(content.final_seeds or [])):
+        document.complain(("final_seeds",), "final_seeds has seeds of the trials; the further runs need others")
+    for axis in ("seeds", "final_seeds", "report_seeds", "default_seeds"):
+        seeds = getattr(content, axis) or []
+        if len(set(seeds)) < len(seeds):
+            document.complain((axis,), f"{axis} = {shown(seeds)} has a seed twice")
+        if len(seeds) % content.draws and axis != "default_seeds":
+            document.complain((axis,), f"{axis}: {content.draws} draws cannot share {len(seeds)} seeds evenly")
+        if axis in ("report_seeds", "default_seeds") and (reused := [seed for seed in seeds if seed in tuning]):
+            document.complain((axis,), f"{axis} has tuning seeds ({shown(reused)}); results need fresh ones")
 
 
 def _setting(override: str) -> str:
@@ -158,13 +162,6 @@ def _check_methods_of_search(document: Document, content: StudyFile) -> None:
         document.complain(("sampler",), "nsga2 is for two objectives; write `objective: [pm, gm]`")
 
 
-def _grid(document: Document, name: str, overrides: list[str]) -> Grid:
-    base = document.data.get("grid", "")
-    if not isinstance(base, dict):
-        return load_grid(str(base), overrides)
-    return read_grid(document.part("grid"), "", name, overrides)
-
-
 def _arms(
     document: Document, content: StudyFile, study: str, grid: Grid, space: dict[str, Dimension], trials: int | None
 ) -> tuple[Arm, ...]:
@@ -173,7 +170,7 @@ def _arms(
         if "." in where and where.partition(".")[0] not in methods:
             document.complain(("space", where), f"{where!r} concerns none of the grid's methods")
     arms = []
-    finals, reports = (parts(seeds, content.draws) for seeds in (final_seeds_of(content), content.report_seeds))
+    finals, reports = (parts(seeds, content.draws) for seeds in (content.further_seeds, content.report_seeds))
     for (label, task), group in groupby(grid.cells, key=lambda cell: (cell.name, task_name(cell))):
         cells = list(group)
         with document.noting(("space",)):
@@ -181,8 +178,9 @@ def _arms(
             points = _points(dimensions) if content.sampler == "grid" else ()
             if trials is None and not points:
                 raise UserError("`trials` is missing: how many for each method and task")
-            for value in (end for dimension in dimensions for end in _ends(dimension)):
-                settings_at(cells[0], value)
+            for dimension in dimensions:
+                for value in dimension.choices or (dimension.low, dimension.high):
+                    settings_at(cells[0], {dimension.key: value})
             count = min(trials or len(points), len(points) or MAX_POINTS)
             for draw, seeds in enumerate(parts(range(len(cells)), content.draws)):
                 chosen = tuple(cells[at] for at in seeds)
@@ -221,14 +219,8 @@ def _points(dimensions: tuple[Dimension, ...]) -> tuple[dict[str, Any], ...]:
     count = math.prod(len(dimension.choices) for dimension in dimensions)
     if count > MAX_POINTS:
         raise UserError(f"the grid of the space has {count} points; the limit is {MAX_POINTS}")
-    points: list[dict[str, Any]] = [{}]
-    for dimension in dimensions:
-        points = [{**point, dimension.key: value} for point in points for value in dimension.choices]
-    return tuple(points)
-
-
-def _ends(dimension: Dimension) -> list[dict[str, Any]]:
-    return [{dimension.key: value} for value in dimension.choices or (dimension.low, dimension.high)]
+    keys, values = [dimension.key for dimension in dimensions], [dimension.choices for dimension in dimensions]
+    return tuple(dict(zip(keys, point, strict=True)) for point in itertools.product(*values))
 
 
 def _digest(cells: list[str], dimensions: tuple[Dimension, ...], content: StudyFile, select_by: str) -> str:

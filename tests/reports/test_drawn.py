@@ -16,7 +16,7 @@ import pytest
 from bench.store.store import COLUMNS
 from reports.decision import page as decision
 from reports.decision.verdict import ConsortiumVerdict, SiteGain
-from reports.league import method, pictures, trials, wins
+from reports.league import method, pictures
 from reports.page import changes, client_relations, data_page, further_tests, method_portraits
 from reports.pictures import canvas, cases, figures, headline, new_clients, profiles, timeline, tradeoff, trends
 from reports.reading.load import HEADLINE, PM, Store, load
@@ -114,17 +114,6 @@ def _league_ranks(store: Store) -> object:
     return pictures.rank_picture(places, PM)
 
 
-def _wins(store: Store) -> object:
-    rows = store.rows[: wins._LEADING + 1]
-    counts = pd.DataFrame(np.arange(len(rows) ** 2).reshape(len(rows), -1) % 13, index=rows, columns=rows)
-    return wins.win_matrix(store, counts, PM)
-
-
-def _trials(store: Store) -> object:
-    values = 50 + np.add.outer(np.arange(len(store.rows)), np.arange(16)) / 2
-    return trials.trials_picture(store, pd.DataFrame(values, index=store.rows, columns=range(1, 17)))
-
-
 def _task_by_task(store: Store) -> object:
     """A method of the league on tasks by the names of the rows."""
     tasks, rows = _as_tasks(store), ("ditto", "fedavg", "local", "scd")
@@ -158,7 +147,6 @@ def _study(store: Store) -> object:
     study: Any = SimpleNamespace(metrics=("pm", "gm"))
     studies.history(study, choices)
     studies.slices(choices[0], "slices")
-    studies.parallel_coordinates(study, choices[0], "parallel")
     studies.curves([replace(choice, arm=replace(choice.arm, dimensions=lists[:1])) for choice in choices])
     studies.heat_map(choices[0], "map")
     return studies.front(choices[0], "front")
@@ -206,8 +194,6 @@ FIGURES: dict[str, Callable[[Store], object]] = {
     "trends": _trends,
     "league's map": _league_map,
     "league's ranks": _league_ranks,
-    "league's wins": _wins,
-    "league's trials": _trials,
     "task by task": _task_by_task,
     "decision": _decision,
     "study": _study,

@@ -111,11 +111,11 @@ def test_a_single_setting_has_no_importance(write: Write, tell: Tell) -> None:
 
 MU = {"fedprox.mu": [0.01, 0.1, 1]}
 PICTURES: list[tuple[dict[str, Any], set[str]]] = [
-    ({"trials": 6}, {"history", "importances", "slices_0", "parallel_coordinates_0"}),
+    ({"trials": 6}, {"history", "importances", "slices_0"}),
     ({"sampler": "grid", "trials": None, "space": MU}, {"history", "curves"}),
     (
         {"sampler": "grid", "trials": None, "space": MU | {"augment": ["none", "crop_flip"]}},
-        {"history", "importances", "heat_map_0", "slices_0", "parallel_coordinates_0"},
+        {"history", "importances", "heat_map_0", "slices_0"},
     ),
     ({"trials": 5, "objective": ["pm", "gm"], "sampler": "nsga2"}, {"front_0"}),
 ]

@@ -27,7 +27,7 @@ from bench.runs.run_folder import write_run
 from bench.store import store
 from bench.store.tables import read_table
 from sweeps.cells import list_cells
-from sweeps.fair import budget_table, cells_again, check_blind, choose, finalists, reported_cells
+from sweeps.fair import budget_table, check_blind, choose, finalists, further_cells, reported_cells
 from sweeps.run import STARTUP_TRIALS, Outcome, _sampler, _Tuner, best_value, mean_curve, open_studies
 from sweeps.study import Study
 from sweeps.study_reader import load_study
@@ -404,7 +404,7 @@ def test_the_best_three_run_again_and_the_mean_over_all_seeds_decides(write: Wri
     (before,) = choose(study, studies, folder)
     assert before.finals == {}
     assert before.rounds == 4 * 2 * 2
-    again = cells_again(study, [before])
+    again = further_cells([before])
     best = finalists(before.trials)
     assert len(again) == 3 * 2
     assert {(cell.seed, cell.protocol) for cell in again} == {(102, "tuning"), (103, "tuning")}
