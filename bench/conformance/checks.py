@@ -1,12 +1,17 @@
-"""The checks of the conformance suite. Each function returns what is wrong with a method, or an empty text."""
+"""The checks of the conformance suite. Each function returns what is wrong with a method, or an empty text.
+
+Some changes of the problem must not change the result of a method that aggregates correctly. With full batches nothing
+is drawn at random, so that neither the numbers of clients matter, nor whether every sample is there once or twice (all
+weights n_i / n stay). Other methods set `symmetric = False`.
+"""
 
 import contextlib
 import functools
 import json
 import pickle
 import random
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from types import MethodType
 from typing import Any
 
@@ -18,20 +23,25 @@ from torch import Tensor
 from bench.conformance.closures import held_tensors
 from bench.conformance.toy_problem import (
     ROUNDS,
+    SIZES,
     Log,
     advance,
     difference,
     isolate,
     outcome,
+    problem,
     same,
     toy_federation,
     watch,
 )
+from bench.data import Dataset, Partition
 from bench.federation.federation import Diverged, Federation
 from bench.params import Params, leaves
 from bench.plugin import METHODS
 
 TOLERANCE = 1e-9  # between executors, in float64
+SYMMETRIC = 1e-8  # between numberings of the clients
+FULL = {"participation": 1.0, "batch_size": 2 * sum(SIZES), "epochs": 2}
 MANY = 30  # plain numbers and letters of texts in a message; the toy model has 67 weights, 6 clients and 3 classes
 LONG = 64  # bits of a whole number
 
@@ -72,6 +82,41 @@ class Case:
         return self.outcomes[-1]
 
 
+@dataclass(frozen=True)
+class Check:
+    """A promise that methods keep.
+
+    Attributes:
+        find: the function that returns what is wrong with a method, or an empty text.
+        remedy: what to do.
+        first: whether the check must pass before others make sense.
+    """
+
+    name: str
+    find: Callable[[Case], str]
+    remedy: str
+    first: bool
+
+
+CHECKS: list[Check] = []
+"""All checks, in the order in which they are made."""
+
+
+def promise(name: str, remedy: str, *, first: bool = False) -> Callable[[Callable[[Case], str]], Callable[[Case], str]]:
+    """Decorator of a function that checks a promise."""
+
+    def add(find: Callable[[Case], str]) -> Callable[[Case], str]:
+        CHECKS.append(Check(name, find, remedy, first))
+        return find
+
+    return add
+
+
+@promise(
+    "runs",
+    "Mend this first; the other checks come after it.",
+    first=True,
+)
 def runs(case: Case) -> str:
     """Check that the method runs at all; the caller handles its errors."""
     try:
@@ -84,6 +129,27 @@ def runs(case: Case) -> str:
         raise
 
 
+@promise(
+    "deterministic",
+    "Draw with `draws=` in a request or with `server.rng(purpose)`, never from a global generator, and keep "
+    "nothing in module variables.",
+    first=True,
+)
+def deterministic(case: Case) -> str:
+    """Check that a second run gives the same bytes whatever the state of global random generators, and uses none."""
+    expected = case.expected
+    with _global_seeds(2) as drawn_from:
+        where = difference(expected, advance(case.federation(), ROUNDS))
+    if where:
+        return _one_by_one(case) or f"in a second run, {where}"
+    return f"the global random generator of {' and '.join(drawn_from)} moves during a run" if drawn_from else ""
+
+
+@promise(
+    "executors agree",
+    "Keep Python branches, `.item()` and data-dependent shapes out of losses and steps, and reduce over samples "
+    "with `batch.mean` only.",
+)
 def executors(case: Case) -> str:
     """Check that clients one by one and side by side give one result, and that `vmap` can map every loss over them."""
     other = case.federation(executor="sequential")
@@ -103,16 +169,6 @@ def _one_by_one(case: Case) -> str:
     """The warning of a loss that cannot be mapped over clients."""
     slow = case.reference.engine.fallbacks
     return next((text for text in case.reference.warnings if slow and text.startswith(slow[0])), "")
-
-
-def deterministic(case: Case) -> str:
-    """Check that a second run gives the same bytes whatever the state of global random generators, and uses none."""
-    expected = case.expected
-    with _global_seeds(2) as drawn_from:
-        where = difference(expected, advance(case.federation(), ROUNDS))
-    if where:
-        return _one_by_one(case) or f"in a second run, {where}"
-    return f"the global random generator of {' and '.join(drawn_from)} moves during a run" if drawn_from else ""
 
 
 @contextlib.contextmanager
@@ -137,6 +193,11 @@ def _positions() -> dict[str, Any]:
     return {"Python": random.getstate(), "NumPy": np.random.get_state(), "torch": torch.get_rng_state().numpy()}
 
 
+@promise(
+    "survives a checkpoint",
+    "Keep what later rounds need in `server.state` or `client.state`, as model values, tensors and plain values; "
+    "not on the method's object, its class or its module.",
+)
 def checkpoint(case: Case) -> str:
     """Check that a run that is stopped after every round has the same bytes when it is resumed and evaluated at once.
 
@@ -155,12 +216,21 @@ def checkpoint(case: Case) -> str:
     return ""
 
 
+@promise(
+    "evaluation leaves no trace",
+    "Change no state in `generic`, `personal` and `broadcast`, and let `init_client` start from "
+    "`server.initial_model`, not from the server's present state.",
+)
 def evaluation(case: Case) -> str:
     """Check that evaluating more often does not change a run."""
     where = difference(case.expected, advance(case.federation(), ROUNDS, evaluate=False))
     return where and f"evaluated only at the end instead of in every round, {where}"
 
 
+@promise(
+    "nothing changed in place",
+    "Make a new tensor (`a + b`, not `a += b`): others read the old one.",
+)
 def in_place(case: Case) -> str:
     """Check that tensors that others may read (states, downloads, uploads) are replaced, never changed."""
     assert case.expected
@@ -168,6 +238,11 @@ def in_place(case: Case) -> str:
     return f"changed in place: {', '.join(changed[:4])}" if changed else ""
 
 
+@promise(
+    "messages say all",
+    "Let clients and server tell each other everything by broadcast, Upload and Exchange; nothing may pass by way"
+    " of the method's object, its module, or the other side's state.",
+)
 def messages(case: Case) -> str:
     """Check that nothing but messages passes between clients and server."""
     federation = case.federation()
@@ -176,6 +251,11 @@ def messages(case: Case) -> str:
     return where and f"with clients and server kept apart, {where}"
 
 
+@promise(
+    "ledger adds up",
+    "Send model values, tensors, a few plain numbers and short texts, or lists and dicts of them; make a tensor "
+    "of what is longer.",
+)
 def ledger(case: Case) -> str:
     """Check that every message is counted, and that the ledger's sums are those of the messages."""
     assert case.expected
@@ -199,51 +279,97 @@ def _uncounted(message: Any) -> str:
             return f"has a {type(leaf).__name__} under {at}, whose bytes are not counted"
         if isinstance(leaf, int) and leaf.bit_length() > LONG:
             return f"has a whole number of {leaf.bit_length()} bits under {at}, whose bytes are not counted"
+        if len(at) > 2 * MANY:  # names travel free, too
+            return f"has the names {at[:MANY]}..., whose bytes are not counted"
         if not isinstance(leaf, Tensor):
             free += max(1, len(leaf)) if isinstance(leaf, str) else 1
-    return f"has {free} plain numbers and letters, whose bytes are not counted" if free > MANY else _odd_name(message)
-
-
-def _odd_name(message: Any) -> str:
-    """Find a name that is no short text and no whole number such as that of a client: names travel free, too."""
-    if isinstance(message, Mapping):
-        for name in message:
-            plain = len(name) <= MANY if isinstance(name, str) else isinstance(name, int) and name.bit_length() <= LONG
-            if not plain:
-                return f"has the name {str(name)[:MANY]!r}, whose bytes are not counted"
-        message = message.values()
-    elif not isinstance(message, list | tuple):
-        return ""
-    return next(filter(None, map(_odd_name, message)), "")
+    return f"has {free} plain numbers and letters, whose bytes are not counted" if free > MANY else ""
 
 
 def _bytes(message: Any) -> int:
     return sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(message) if isinstance(leaf, Tensor))
 
 
+@promise(
+    "weights sum to 1",
+    "Average with `mean(messages, name)`, or divide by the weights of the messages.",
+)
 def weights(case: Case) -> str:
     """Check averages: if training changes nothing, clients send the values that they received, as do averages."""
     log, federation = Log(untrained=True), case.federation()
     watch(federation, log)
     start = outcome(federation)
     end = advance(federation, ROUNDS)
-    sending = [(sent, received) for sent, received in log.uploads if any(isinstance(v, Params) for v in sent.values())]
-    names = [_returned(sent, received) for sent, received in sending]
-    if not names or not all(names):
-        return ""  # the method averages something else, e.g. gradients
-    averaged = tuple(f"server.state[{name!r}]." for name in set().union(*names))
-    scores = () if log.looked else ("metrics['gm ", "metrics['pm ")
+    returned: set[str] = set()
+    for sent, received in log.uploads:
+        models = {name: value for name, value in sent.items() if isinstance(value, Params)}
+        known = {name: received[name] for name in models if isinstance(received.get(name), Params)}
+        names = {name for name, value in known.items() if same(models[name].weights, value.weights)}
+        if models and not names:
+            return ""  # the method averages something else, e.g. gradients
+        returned |= names
+    averaged = tuple(f"server.state[{name!r}]." for name in returned)
+    scores = () if log.looked or not returned else ("metrics['gm ", "metrics['pm ")
     watched = [at for at in start if at.startswith((*averaged, *scores))]
     where = difference({at: start[at] for at in watched}, {at: end[at] for at in watched}, TOLERANCE)
     return where and f"although all clients send back what they received, {where}"
 
 
-def _returned(sent: Any, received: Any) -> set[str]:
-    """The names of the model values that a client sends back as it received them."""
-    models = {n for n, v in sent.items() if isinstance(v, Params) and isinstance(received.get(n), Params)}
-    return {n for n in models if same(sent[n].weights, received[n].weights)}
+@promise(
+    "numbers of clients do not matter",
+    "Treat clients alike and address draws by `server.rng(purpose)`; say `symmetric = False` if the paper's "
+    "method draws at random for a client.",
+)
+def numbering(case: Case) -> str:
+    """Check that the clients in reverse order give the same models."""
+    data, p = problem()
+    other = _models(case, data, Partition(p.train[::-1], p.validation[::-1], p.test[::-1], p.global_test))
+    last = len(SIZES) - 1
+    renamed = {name if name == "generic" else last - name: model for name, model in other.items()}
+    return _asymmetry(case, renamed, "with the clients in the opposite order")
 
 
+@promise(
+    "copies of samples do not matter",
+    "Weigh clients by n_i / n and samples by `batch.mean`; say `symmetric = False` if the paper's method counts "
+    "samples absolutely.",
+)
+def copies(case: Case) -> str:
+    """Check that clients that have every training sample twice give the same models."""
+    data, p = problem()
+    n = data.n_train
+    twice = np.concatenate([np.arange(n), np.arange(len(data.y))])
+    more = replace(data, x=data.x[twice], y=data.y[twice], n_train=2 * n)
+    train = tuple(np.concatenate([indices, indices + n]) for indices in p.train)
+    doubled = Partition(train, p.validation, tuple(test + n for test in p.test), p.global_test + n)
+    return _asymmetry(case, _models(case, more, doubled), "with every training sample twice")
+
+
+def _asymmetry(case: Case, models: dict[Any, Params], when: str) -> str:
+    if not METHODS.get(case.name).symmetric:
+        return ""
+    for name, model in _models(case, *problem()).items():
+        gap = float((model.weights - models[name].weights).abs().max())
+        if not gap <= SYMMETRIC:
+            return f"{when}, the model of {name if name == 'generic' else f'client {name}'} differs by {gap:.2g}"
+    return ""
+
+
+def _models(case: Case, data: Dataset, partition: Partition) -> dict[Any, Params]:
+    """The generic and the personalized models after some rounds."""
+    federation: Federation = case.federation(problem=(data, partition), **FULL)
+    for _ in range(ROUNDS):
+        federation.advance()
+    evaluator, version = federation.evaluator, federation.version
+    personal = evaluator.personal(version) if federation.method.trains != "gm" else {}
+    generic = evaluator.generic(version, personal)
+    return dict(personal) if generic is None else {"generic": generic, **personal}
+
+
+@promise(
+    "losses hold no tensor",
+    "Make it a function of the module that gets tensors by `context=` and hyperparameters as `ctx.hp`.",
+)
 def losses(case: Case) -> str:
     """Check that losses and steps are fixed functions without tensors of their own: clients can share a computation."""
     assert case.expected
@@ -285,6 +411,10 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
+@promise(
+    "hyperparameters",
+    "Give each a default, and limits that its search range keeps.",
+)
 def hyperparameters(case: Case) -> str:
     """Check that every hyperparameter has a default in its search range, and that the whole range is legal."""
     kind = METHODS.get(case.name).Hyper
@@ -309,6 +439,10 @@ def hyperparameters(case: Case) -> str:
     return ""
 
 
+@promise(
+    "degenerate settings",
+    "Return a sentence about it from `degenerate`.",
+)
 def degenerate(case: Case) -> str:
     """Check that a method declares the hyperparameters that, set to 0, reduce it to FedAvg or Local."""
     kind = METHODS.get(case.name).Hyper

@@ -20,11 +20,8 @@ def held_tensors(function: Any) -> list[str]:
     It inspects closures, defaults, arguments bound by `functools.partial`, attributes of callable objects, and module
     variables. A tensor behind an attribute of a module variable is not found.
     """
-    return [at for at, value in _held(function, set()) if any(_is_tensor(leaf) for _, leaf in leaves(value))]
-
-
-def _is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor | np.ndarray | nn.Module)
+    tensors = Tensor | np.ndarray | nn.Module
+    return [at for at, value in _held(function, set()) if any(isinstance(leaf, tensors) for _, leaf in leaves(value))]
 
 
 def _held(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -106,12 +106,9 @@ def write(name: str, folder: Path) -> tuple[Path, Path]:
     """
     if not name.isidentifier() or keyword.iskeyword(name):
         raise UserError(f"{name!r} is not a Python name: a method is called like `fedprox` or `my_method`")
-    if name in METHODS.names() or name in SERVER_RULES.names():
-        raise UserError(f"there is a method {name!r} already: choose another name")
-    if name in sys.modules or ((spec := importlib.util.find_spec(name)) and spec.origin):
-        raise UserError(
-            f"there is a module {name!r} already, which the file would hide from its test: choose another name"
-        )
+    module = name in sys.modules or ((spec := importlib.util.find_spec(name)) and spec.origin)
+    if module or name in METHODS.names() or name in SERVER_RULES.names():
+        raise UserError(f"there is a method or a module {name!r} already: choose another name")
     mirror = check_output_folder(folder).resolve().parent / "tests" / folder.resolve().name
     tests = mirror if mirror.is_dir() else folder
     method, test = folder / f"{name}.py", tests / f"test_{name}.py"

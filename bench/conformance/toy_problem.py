@@ -28,9 +28,7 @@ ROUNDS = 3
 def toy_federation(method: str, **changes: Any) -> Federation:
     """A federation on the toy problem: float64, unequal clients, some of them selected.
 
-    Args:
-        method: its registered name.
-        changes: settings of the cell that differ, the `executor`, and the `problem`: data set and partition.
+    `changes` are settings of the cell that differ, the `executor`, and the `problem`: data set and partition.
     """
     executor = changes.pop("executor", "cohort")
     data, partition = changes.pop("problem", None) or problem()
@@ -49,7 +47,12 @@ def toy_federation(method: str, **changes: Any) -> Federation:
 
 def problem() -> tuple[Dataset, Partition]:
     """Return the data set and its partition."""
-    return _samples("trial", sum(SIZES), TESTS), _partition()
+    cuts = np.cumsum([0, *SIZES])
+    train = tuple(np.arange(a, b) for a, b in itertools.pairwise(cuts))
+    test = np.arange(cuts[-1], cuts[-1] + TESTS)
+    none = (np.zeros(0, np.int64),) * len(SIZES)
+    partition = Partition(train, none, tuple(np.array_split(test, len(SIZES))), test)
+    return _samples("trial", sum(SIZES), TESTS), partition
 
 
 def _samples(purpose: str, train: int, test: int) -> Dataset:
@@ -59,14 +62,6 @@ def _samples(purpose: str, train: int, test: int) -> Dataset:
     x = generator("trial").normal(size=(CLASSES, FEATURES))[y] + 0.5 * rng.normal(size=(n, FEATURES))
     zeros, ones = (0.0,) * FEATURES, (1.0,) * FEATURES
     return Dataset(purpose, x.astype(np.float32), y, train, CLASSES, zeros, ones, purpose)
-
-
-def _partition() -> Partition:
-    cuts = np.cumsum([0, *SIZES])
-    train = tuple(np.arange(a, b) for a, b in itertools.pairwise(cuts))
-    test = np.arange(cuts[-1], cuts[-1] + TESTS)
-    none = np.zeros(0, np.int64)
-    return Partition(train, (none,) * len(SIZES), tuple(np.array_split(test, len(SIZES))), test)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -215,13 +210,9 @@ def _replace_class(federation: Federation, kind: type[Method], **attributes: Any
 
 
 def advance(federation: Federation, rounds: int, *, evaluate: bool = True, log: Log | None = None) -> dict[str, Any]:
-    """Advance by some rounds and return the `outcome`.
+    """Advance by some rounds, evaluate after every one or only after the last, and return the `outcome`.
 
-    Args:
-        federation: it may have done some rounds already.
-        rounds: how many.
-        evaluate: after every round, not only after the last one.
-        log: where to note what is changed in place.
+    The `log` notes what is changed in place.
     """
     log, results = log or Log(), dict[str, Any]()
     for k in range(rounds):
@@ -236,19 +227,15 @@ def advance(federation: Federation, rounds: int, *, evaluate: bool = True, log: 
 
 def outcome(federation: Federation) -> dict[str, Any]:
     """Return everything that a run has produced so far, by name: states, ledger and scores."""
-    scores = federation.evaluate()
+    scores, names = federation.evaluate(), ("metric", "on", "mean", "quantity")
     results = {
         "server.state": federation.server.state,
         "client.state": federation.clients.states(),
         "ledger": federation.ledger,
-        "metrics": {_metric(row): row["value"] for row in scores.metrics},
+        "metrics": {" ".join(str(row[key]) for key in names if row[key]): row["value"] for row in scores.metrics},
     }
     flat = [pair for name, value in results.items() for pair in leaves(value, name)]
     return {at: leaf.clone() if isinstance(leaf, Tensor) else leaf for at, leaf in flat}
-
-
-def _metric(row: dict[str, Any]) -> str:
-    return " ".join(str(row[key]) for key in ("metric", "on", "mean", "quantity") if row[key])
 
 
 def difference(a: dict[str, Any], b: dict[str, Any], tolerance: float = 0.0) -> str:

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from bench import plugin
 from bench.conformance import checks
-from bench.conformance.checks import Case
+from bench.conformance.checks import CHECKS, Case
 from bench.conformance.closures import held_tensors
-from bench.conformance.suite import CHECKS, Finding, check, load
+from bench.conformance.suite import Finding, check, load
 from bench.errors import UserError
 from bench.plugin import METHODS
 from tests.engine import problems as toys
@@ -179,9 +179,7 @@ def test_losses_out_of_one_factory_are_fixed_if_the_rounds_ask_for_the_same_agai
         ({"model": [b"0.125"]}, "a bytes under ['model'][0]"),
         ({"model": 1j}, "a complex under ['model']"),
         ({"model": Decimal("0.125")}, "a Decimal under ['model']"),
-        ({"model": {"0.125 " * 6: None}}, "the name '0.125 0.125 0.125 0.125 0.125 '"),
-        ({"model": [{10**30: 1}]}, "the name '1000"),
-        ({0.125: 1}, "the name '0.125'"),
+        ({"model": {"0.125 " * 9: None}}, "the names ['model']['0.125 0.125 0.125"),
     ],
 )
 def test_what_a_message_may_hold_beside_tensors(message: dict[Any, Any], says: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.conformance.symmetry import FULL
+from bench.conformance.checks import FULL
 from bench.conformance.toy_problem import ROUNDS, problem, toy_federation
 from bench.data import Partition
 from bench.federation.federation import Federation
