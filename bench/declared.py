@@ -3,8 +3,6 @@
 Importing torch takes seconds, and a misspelt name in a grid should not cost them. So the files are imported once with a
 stand-in for torch (Sphinx's `autodoc_mock_imports` does the same) and then forgotten, so that whoever trains imports
 them for real. What is declared can be looked at, and hyperparameters can be checked; nothing of it can be run.
-
-Which modules of its folder a plug-in imports is read from its syntax (`refuse_hidden`).
 """
 
 import ast
@@ -37,10 +35,8 @@ def import_all(package: str) -> None:
     """
     root = importlib.import_module(package)
     if not getattr(root, "PFL_BENCH", False):
-        raise UserError(
-            f"the package {package!r} found at {getattr(root, '__file__', '?')} is not pFLeague's: another "
-            "distribution of that name hides it. Install pFLeague in an environment of its own."
-        )
+        where = getattr(root, "__file__", "?")
+        raise UserError(f"{where} is not pFLeague's package {package!r}: install pFLeague in an environment of its own")
     for module in pkgutil.iter_modules(root.__path__):
         importlib.import_module(f"{package}.{module.name}")
 
@@ -49,13 +45,10 @@ def import_all(package: str) -> None:
 def declarations(package: str) -> dict[str, dict[str, Any]]:
     """All that the modules of one of our packages register: by kind (`method`, `model`, ...), then by name.
 
-    Args:
-        package: for instance `methods`; none of its modules is imported yet.
-
     Raises:
         UserError: Python finds another distribution's package of that name.
     """
-    with _forgotten(), _stand_ins():
+    with _without_torch():
         plugin = importlib.import_module(_PLUGIN)
         import_all(package)
         return {registry.kind: dict(registry._items) for registry in plugin.REGISTRIES}
@@ -66,59 +59,37 @@ def read_without_torch() -> bool:
     return "torch" not in sys.modules
 
 
-def refuse_hidden(file: Path, *, loaded: bool) -> None:
-    """Refuse a plug-in that imports a module from its folder for which Python takes another module of that name.
+def refuse_hidden(file: Path) -> None:
+    """Refuse a plug-in, by its resolved path, that imports a module of its folder for which Python takes another one.
 
-    That module may be another plug-in's: its code would run, and count in the cells' ids.
-
-    Args:
-        file: the resolved path of the plug-in.
-        loaded: look only at modules that are loaded; else also at those that will be imported later.
+    That module may be another plug-in's: its code would run, and count in the cells' ids. Modules are looked at that
+    the plug-in imports even indirectly or within functions, but for pFLeague's own packages: those that run are meant,
+    even where a copy of the source lies there. So is a package elsewhere, where a folder without `__init__.py` has its
+    name: it may be a clone.
 
     Raises:
         UserError: there is such a module.
     """
-    for name, beside in _modules_beside(file).items():
-        known = sys.modules.get(name)
-        if loaded and known is None:
-            continue
-        spec = _spec_of(name)
-        place = spec and (spec.origin or next(iter(spec.submodule_search_locations or []), None))
-        if place and Path(place).resolve() != beside.resolve():
-            raise UserError(
-                f"{file} imports {name!r}, but Python would take {place} and not {beside}: rename one of the two, "
-                "and the imports of it"
-            )
-
-
-def _modules_beside(file: Path) -> dict[str, Path]:
-    """Find the modules in a plug-in's folder that it imports, even indirectly or within functions.
-
-    pFLeague's own packages are left out: those that run are meant, even where a copy of the source lies there. So is a
-    folder without `__init__.py` where a package elsewhere has its name, which Python prefers: it may be a clone.
-
-    Returns:
-        Their names, each with its file, `__init__.py` for a package, or the folder of a package without that.
-    """
-    beside: dict[str, Path] = {}
-    queue = [file]
+    queue, known = [file], set(_OURS)
     while queue:
-        for name in _imported(queue.pop()).difference(beside, _OURS):
+        for name in _imported(queue.pop()) - known:
+            known.add(name)
             folder = file.parent / name
-            places = [place for place in (folder / "__init__.py", folder.with_suffix(".py")) if place.is_file()]
-            if not places and (not folder.is_dir() or ((spec := _spec_of(name)) and spec.origin)):
-                continue
+            beside = [place for place in (folder / "__init__.py", folder.with_suffix(".py")) if place.is_file()]
             inside = sorted(folder.rglob("*.py"))
-            if places or inside:
-                beside[name] = places[0] if places else folder
-                queue += places[:1] + inside
-    return beside
-
-
-def _spec_of(name: str) -> ModuleSpec | None:
-    """The specification of the module that Python takes for a name; None where there is none."""
-    known = sys.modules.get(name)
-    return known.__spec__ if known else importlib.util.find_spec(name)
+            if not (beside or inside):
+                continue
+            spec = sys.modules[name].__spec__ if name in sys.modules else importlib.util.find_spec(name)
+            if spec is None or (spec.origin and not beside):
+                continue
+            queue += beside[:1] + inside
+            place = Path(spec.origin or next(iter(spec.submodule_search_locations or [])))
+            own = [*beside, folder][0]
+            if place.resolve() != own.resolve():
+                raise UserError(
+                    f"{file} imports {name!r}, but Python would take {place} and not {own}: rename one of the two, "
+                    "and the imports of it"
+                )
 
 
 def _imported(file: Path) -> set[str]:
@@ -133,13 +104,16 @@ def _imported(file: Path) -> set[str]:
 
 
 @contextmanager
-def _forgotten() -> Iterator[None]:
-    """Forget at the end of the block what our packages imported in it: no module of it stays in `sys.modules`."""
+def _without_torch() -> Iterator[None]:
+    """Put stand-ins for torch in its place, and forget at the end what our packages imported in the block."""
+    finder = _Finder()
     plugin = sys.modules.pop(_PLUGIN)
     loaded = set(sys.modules)
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
+        sys.meta_path.remove(finder)
         for name in sys.modules.keys() - loaded:
             if name.partition(".")[0] in _FORGOTTEN:
                 parent, _, module = name.rpartition(".")
@@ -148,16 +122,6 @@ def _forgotten() -> Iterator[None]:
                     delattr(sys.modules[parent], module)
         sys.modules[_PLUGIN] = plugin
         setattr(sys.modules["bench"], "plugin", plugin)  # noqa: B010 (mypy knows no such attribute)
-
-
-@contextmanager
-def _stand_ins() -> Iterator[None]:
-    finder = _Finder()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
 
 
 class _StandIn(ModuleType):

@@ -1,12 +1,7 @@
 """Registration of methods, data sets, partitions, shifts, models, server rules, selections, channels, attacks, metrics.
 
-Those of pFLeague are in the packages beside this one. Others come from the entry-point groups `bench.methods`,
-`bench.datasets`, `bench.partitions`, `bench.shifts`, `bench.models`, `bench.serverrules`, `bench.selections`,
-`bench.channels`, `bench.attacks` and `bench.metrics`, or from a file given by `--plugin FILE.py` or under `plugins:` in
-a grid. Each registers itself with a decorator:
-
-    @METHODS.register("fedavg")
-    class FedAvg(Method): ...
+Those of pFLeague are in the packages beside this one. Others come from entry-point groups, `bench.methods`,
+`bench.serverrules` and so on, or from a file given by `--plugin FILE.py` or under `plugins:` in a grid.
 """
 
 import contextlib
@@ -31,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from bench.declared import declarations, import_all, read_without_torch, refuse_hidden
 from bench.errors import UserError, did_you_mean, in_words, refusing_exits
-from bench.places import check_file, kind_of
+from bench.places import check_file
 
 Product = TypeVar("Product")
 T = TypeVar("T", bound=Callable[..., Any])
@@ -139,8 +134,9 @@ class Registry(Generic[T]):
         Raises:
             UserError: the name is unknown.
         """
-        entry = self.declaration(name)  # a notebook may define a name again
-        return _hyper_class(entry) if self.classes else _options_class(entry)
+        entry: Any = self.declaration(name)
+        kind: type[BaseModel] = getattr(entry, "Hyper", _NoHyperparameters) if self.classes else _options_class(entry)
+        return kind
 
     def offer(self, name: str, what: str) -> Callable[[F], F]:
         """Decorator of a function that the entry `name` offers beside its factory, under a name that `offered` takes:
@@ -170,10 +166,7 @@ class Registry(Generic[T]):
             return names[0]
         name, label = item.__name__.lower(), f"{self.kind} {item.__name__}"
         if item.__module__ != "__main__" and not is_interactive(item.__module__):
-            raise UserError(
-                f"{label} of {item.__module__} is not registered: put `@{self.kind.upper().replace(' ', '_')}S.register"
-                f'("{name}")` above it there, and load the file by bench.load_file'
-            )
+            raise UserError(f"{label} of {item.__module__} is not registered: put `.register({name!r})` above it there")
         before = INTERACTIVE.get((self.kind, name))
         if before is None and name in self.names():
             raise UserError(f"{label}: there is a {self.kind} {name!r} already: give yours another name")
@@ -203,11 +196,7 @@ class Registry(Generic[T]):
         return self._lookup(self._declared(), name)
 
     def get(self, name: str) -> T:
-        """The factory of that name.
-
-        Raises:
-            UserError: the name is unknown; the message suggests the most similar known one.
-        """
+        """The factory of that name; raises as `declaration` does."""
         self._load()
         return self._lookup(self._items, name)
 
@@ -227,10 +216,7 @@ class Registry(Generic[T]):
             return items[f"{package}/*"]
         if name not in items:
             names = sorted(items)
-            remedy = (
-                f"One of your own: `.register({name!r})` before it, and its file as `--plugin FILE.py` or in the grid "
-                "as `plugins: [FILE.py]`."
-            )
+            remedy = "One of your own: give its file as `--plugin FILE.py` or in the grid as `plugins: [FILE.py]`."
             listing = f" Known: {', '.join(names)}."
             if len(names) > LISTED:  # too long a line to read
                 listing = f" `bench {self.kind.replace(' ', '')}s` lists all {len(names)}."
@@ -253,11 +239,6 @@ class Registry(Generic[T]):
 
 class _NoHyperparameters(BaseModel):
     """The hyperparameter class of entries that declare none."""
-
-
-def _hyper_class(entry: Any) -> type[BaseModel]:
-    hyper: type[BaseModel] = getattr(entry, "Hyper", _NoHyperparameters)
-    return hyper
 
 
 @functools.cache
@@ -317,9 +298,7 @@ def call_factory(what: str, kind: type[Product], factory: Callable[..., Any], /,
             raise
         raise UserError(f"{what} failed: {in_words(error, file_of(factory))}") from error
     if not isinstance(product, kind):
-        raise UserError(
-            f"{what} returned {type(product).__name__}; it should return a {kind.__name__} (docs/plugins.md)"
-        )
+        raise UserError(f"{what} returned {type(product).__name__}; it should return a {kind.__name__}")
     return product
 
 
@@ -370,19 +349,6 @@ FILE_MODULE = "plugin_"
 _FILES: dict[Path, ModuleType] = {}
 
 
-def file_path(file: Path | str) -> Path:
-    """The resolved path of a plug-in file.
-
-    Raises:
-        UserError: there is no such file.
-    """
-    path = Path(file)
-    if not kind_of(path) and not path.is_symlink():
-        beside = [sibling.name for sibling in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        raise UserError(f"there is no file {file}.{did_you_mean(path.name, beside) or ' Give the path of a .py file'}")
-    return check_file(path, "Python file").resolve()
-
-
 def load_file(file: Path | str) -> ModuleType:
     """Import a Python file that registers methods, data sets, partitions, shifts or models; once per process.
 
@@ -394,8 +360,7 @@ def load_file(file: Path | str) -> ModuleType:
     path = Path(os.path.realpath(file))  # `resolve` raises an error of its own for a link to itself
     if path in _FILES:
         return _FILES[path]
-    path = file_path(file)
-    refuse_hidden(path, loaded=True)
+    check_file(Path(file))
     name = f"{FILE_MODULE}{path.stem}"
     while name in sys.modules:  # another folder has a file of the same name
         name += "_"
@@ -406,9 +371,9 @@ def load_file(file: Path | str) -> ModuleType:
         sys.path.append(str(path.parent))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
+        refuse_hidden(path)
         with refusing_exits():
             spec.loader.exec_module(module)
-        refuse_hidden(path, loaded=False)
     except UserError:
         del sys.modules[name]
         raise
@@ -448,9 +413,7 @@ def load_named(file: str) -> ModuleType:
     """
     path = Path(os.path.realpath(file))
     if path not in _FILES and not _ALLOWED.get()(path):
-        raise UserError(
-            f"the plug-in {file} is not loaded, which would run its code: if you trust it: --plugin {shlex.quote(file)}"
-        )
+        raise UserError(f"the plug-in {file} may hold any code: if you trust it: --plugin {shlex.quote(file)}")
     return load_file(file)
 
 

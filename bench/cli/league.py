@@ -288,12 +288,10 @@ def _export_all(standing: LeagueTier, folder: Path, data_root: Path) -> None:
 
 def _load(method: str, plugins: list[Path] | None) -> str:
     """Load the plug-in files and return the method's name; if `method` is a file, that of the method it registers."""
-    from bench.plugin import file_path
-
     load_plugins(plugins)
     if not method.endswith(".py"):
         return method
-    file_path(method)  # what is not there is refused before torch is imported
+    check_file(Path(method))  # what is not there is refused before torch is imported
     from bench.conformance.suite import load
 
     names = load(Path(method))

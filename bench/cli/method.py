@@ -29,10 +29,11 @@ def check_method(
     ],
 ) -> None:
     """Check that a method keeps the promises of the harness. Exit status 1: it does not."""
-    from bench.plugin import METHODS, file_path
+    from bench.places import check_file
+    from bench.plugin import METHODS
 
     if method.endswith(".py"):  # what is not there is refused before torch is imported
-        file_path(method)
+        check_file(Path(method))
     else:
         METHODS.declaration(method)
     from bench.conformance.suite import check, load

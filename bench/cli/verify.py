@@ -66,9 +66,9 @@ def verify(
     """Check all cells of runs and compute some again. Exit status 1: something is not as the runs say; 3: no cell of a
     run could be confirmed."""
     from bench.api.verify import check_runs
-    from bench.plugin import file_path
+    from bench.places import check_file
 
-    files = tuple(file_path(file) for file in plugin or [])
+    files = tuple(check_file(file).resolve() for file in plugin or [])
     verification = check_runs(run, cells, seed, jobs, data_root, files, blind=blind)
     for verdict in verification.verdicts:
         print(f"{WORDS[verdict.outcome]:5} {verdict.cell.id}  {verdict.name}: {verdict.text}")

@@ -1,22 +1,12 @@
 """YAML files that users name by a path, or by the name of one that comes with the harness: grids and studies."""
 
 import importlib.resources
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UserError, did_you_mean
 from bench.places import kind_of
-
-_MARKS = {
-    "grid": r"^(methods?|cells)\s*:",
-    "file": r"^(methods?|cells)\s*:",
-    "study": r"^(space|trials|report_seeds)\s*:",
-}
-"""By kind of file, a top-level key that only such files have."""
-_READ = 64 * 1024  # bytes of a file that are looked at
-_FILES = 200  # files of a folder that are looked at
 
 
 @dataclass(frozen=True)
@@ -62,51 +52,27 @@ class NamedFiles:
 
 
 def no_such_file(kind: str, asked: str, builtin: Collection[str]) -> UserError:
-    """The error for a name under which there is no file of a kind, with the files beside it and what is built in.
-
-    Args:
-        kind: `grid` or `study`.
-        asked: what the user wrote.
-        builtin: names of those that come with the harness.
-    """
+    """The error for a name under which there is no file of a kind, with the files beside it and what is built in."""
     path = Path(asked)
     if there := kind_of(path):
-        in_it = _listed(kind, path) or f" No {kind} file is in it." if path.is_dir() else ""
-        return UserError(f"{asked} is {there}, not a {kind} file.{in_it}")
+        return UserError(f"{asked} is {there}, not a {kind} file.{_listed(path) if path.is_dir() else ''}")
     if not path.parent.is_dir():
         return UserError(f"there is no {kind} file {asked!r}: there is no folder {str(path.parent)!r}")
-    files = {file.stem: str(file) for file in files_of(kind, path.parent)}
-    stem = path.name.removesuffix(path.suffix) if path.suffix in (".yaml", ".yml") else path.name
-    named = path.name == asked  # else it is a path, which no name of a built-in one can be
-    hint = did_you_mean(stem, [*files, *builtin] if named else [*files])
-    for known, file in files.items():
-        hint = hint.replace(repr(known), repr(file))
-    hint = hint or _listed(kind, path.parent) + (f" Built in: {', '.join(builtin)}" if named else "")
-    return UserError(
-        f"there is no {kind} file {asked!r}{f', and no built-in {kind} of that name' if named else ''}.{hint}"
-    )
+    near = did_you_mean(path.name, [*(file.name for file in _yaml_files(path.parent)), *builtin])
+    hint = near or f"{_listed(path.parent)} Built in: {', '.join(builtin)}"
+    return UserError(f"there is no {kind} file {asked!r}, and no built-in {kind} of that name.{hint}")
 
 
 def missing_option(kind: str, option: str, command: str) -> UserError:
     """The error for a command without its file, with the files of the working folder."""
     problem = f"the {kind} is missing, a file or the name of a built-in one: bench {command} {option}NAME."
-    return UserError(problem + _listed(kind, Path()))
+    return UserError(problem + _listed(Path()))
 
 
-def files_of(kind: str, folder: Path) -> list[Path]:
-    """The grid or study files in a folder, by name; files that cannot be read are left out."""
-    names = sorted(file for file in folder.iterdir() if file.suffix in (".yaml", ".yml"))
-    return [file for file in names[:_FILES] if re.search(_MARKS[kind], _beginning(file), re.MULTILINE)]
+def _yaml_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix in (".yaml", ".yml"))
 
 
-def _beginning(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            return stream.read(_READ).decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _listed(kind: str, folder: Path) -> str:
-    files = [str(file) for file in files_of(kind, folder)]
+def _listed(folder: Path) -> str:
+    files = [str(file) for file in _yaml_files(folder)]
     return f" Files here: {', '.join(files[:10])}{', ...' if len(files) > 10 else ''}." if files else ""

@@ -30,7 +30,7 @@ def test_what_is_no_method_or_of_an_unknown_file_is_refused(tmp_path: Path) -> N
     from bench.method import Method
 
     kind = type("FedProx", (Method,), {"__module__": __name__})
-    with pytest.raises(UserError, match=r"method FedProx of tests\.api\.test_python is not registered: put `@METHO"):
+    with pytest.raises(UserError, match=r"method FedProx of tests\.api\.test_python is not registered: put `.regis"):
         bench.run({"methods": []}, tmp_path / "run", methods=[kind])
     with pytest.raises(UserError, match="methods: 'scd' is none: give classes"):
         bench.run({"methods": []}, tmp_path / "run", methods=["scd"])  # type: ignore[list-item]
