@@ -6,7 +6,7 @@ The facts are in `papers.bib` beside this file. Its entries are BibTeX as it sta
 
 import functools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,14 @@ def cite(names: Iterable[str] = (), cells: Iterable[Settings] = (), **facts: str
     Raises:
         UserError: nothing that comes with pFLeague has one of `names`.
     """
-    ids = [entry for name in names for entry in _ids(name)]
+    ids: set[str] = set()
+    for name in names:
+        found = {kind + name for kind in KINDS} & papers().keys()
+        if not found:
+            likely = did_you_mean(name, sorted(known_names()))
+            listed = "`bench methods` and `bench datasets` list what comes with pFLeague"
+            raise UserError(f"no paper is recorded for {name!r}.{likely} {listed}")
+        ids |= found
     used: dict[str, str] = {}
     for settings in cells:
         sets = [settings.dataset, *([settings.public.name] if settings.public else [])]
@@ -81,30 +88,10 @@ def cite(names: Iterable[str] = (), cells: Iterable[Settings] = (), **facts: str
         used |= {"adapter:" + settings.adapters.name: settings.adapters.name} if settings.adapters else {}
     itself = [software(**facts)] if used else []
     unrecorded = (name for entry, name in used.items() if entry not in papers())
-    return Citation("\n".join([*itself, *_entries({*ids, *used})]), tuple(unrecorded))
+    cited = (text for entry, texts in papers().items() if entry in ids | used.keys() for text in texts)
+    return Citation("\n".join([*itself, *dict.fromkeys(cited)]), tuple(unrecorded))
 
 
 def known_names() -> set[str]:
     """Names of what comes with pFLeague, without their kinds."""
     return {entry.rpartition(":")[2] for entry in papers() if not entry.startswith("software:")}
-
-
-def _ids(name: str) -> list[str]:
-    """The ids of what has that name, of one kind or of several.
-
-    Raises:
-        UserError: nothing has it.
-    """
-    ids = [kind + name for kind in KINDS if kind + name in papers()]
-    if not ids:
-        likely = did_you_mean(name, sorted(known_names()))
-        raise UserError(
-            f"no paper is recorded for {name!r}.{likely} `bench methods` and `bench datasets` list what comes with "
-            "pFLeague; of a method or data set of your own, cite its own paper"
-        )
-    return ids
-
-
-def _entries(ids: Collection[str]) -> list[str]:
-    """The entries of ids, each once, in the order of the file."""
-    return list(dict.fromkeys(text for entry, texts in papers().items() if entry in ids for text in texts))

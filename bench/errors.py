@@ -85,23 +85,19 @@ def _place(error: BaseException, file: str | None) -> TracebackType | None:
 
 def _missing_name(error: BaseException, place: TracebackType) -> str:
     """Say which attribute or key is not there, and which are; empty for other errors, and where the source is gone."""
-    node = _node(place)
+    node = _failed_expression(place)
     if isinstance(error, AttributeError) and isinstance(node, ast.Attribute) and error.name == node.attr:
-        word = node.attr
+        word, value = node.attr, error.obj
     elif isinstance(error, KeyError) and isinstance(node, ast.Subscript) and [type(key) for key in error.args] == [str]:
-        word = error.args[0]
+        word, value = error.args[0], _value(node.value, place)
     else:
         return ""
-    owner = ast.unparse(node.value)
-    names = [] if not _is_plain(node.value) else _names(_value(node.value, place))
-    if word in names:  # the error is from within, of another name
+    owner, names = ast.unparse(node.value), _names(value)
+    if word in names or (value is None and isinstance(error, AttributeError)):  # it is from within, of another name
         return ""
     remedy = f": {_REMEDIES[owner]}" if owner in _REMEDIES else ""
     listed = f" {owner} has: {', '.join(names)}" if 0 < len(names) <= LISTED_NAMES else ""
-    if isinstance(error, KeyError) and not names and _is_plain(node.value):
-        listed = f" {owner} is empty"
-    nobody = f" {owner} is None" if isinstance(error, AttributeError) and error.obj is None else ""
-    return f"there is no {ast.unparse(node)}{remedy}.{did_you_mean(word, names)}{listed}{nobody}"
+    return f"there is no {ast.unparse(node)}{remedy}.{did_you_mean(word, names)}{listed}"
 
 
 _REMEDIES = {
@@ -114,29 +110,26 @@ _REMEDIES = {
 """What to do about a name that is not there, by what has no such name."""
 
 
-def _node(place: TracebackType) -> ast.expr | None:
-    """Return the expression whose evaluation failed, if it is an attribute or an entry."""
+def _failed_expression(place: TracebackType) -> ast.expr | None:
+    """Return the expression whose evaluation failed; None where the source is gone."""
     code = place.tb_frame.f_code
-    line, end_line, column, end_column = list(code.co_positions())[place.tb_lasti // 2]
+    line, last, start, end = list(code.co_positions())[place.tb_lasti // 2]
+    lines = linecache.getlines(code.co_filename, place.tb_frame.f_globals)[(line or 1) - 1 : last]
+    text = b"".join(part.encode() for part in lines)
+    after = len(lines[-1].encode()) - (end or 0) if lines else 0
     try:
-        tree = ast.parse("".join(linecache.getlines(code.co_filename, place.tb_frame.f_globals)))
+        return ast.parse(text[start : len(text) - after], mode="eval").body
     except (SyntaxError, ValueError):  # the file was changed since, or holds a null byte
         return None
-    wanted = line, end_line, column, end_column
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Subscript))
-    return next((n for n in nodes if (n.lineno, n.end_lineno, n.col_offset, n.end_col_offset) == wanted), None)
-
-
-def _is_plain(node: ast.expr) -> bool:
-    """Whether an expression can be evaluated once more without calling anything of the user's."""
-    kinds = ast.Name | ast.Attribute | ast.Subscript | ast.Constant | ast.expr_context
-    return all(isinstance(part, kinds) for part in ast.walk(node))
 
 
 def _value(node: ast.expr, place: TracebackType) -> Any:
-    code = compile(ast.Expression(node), "<message>", "eval")
-    with contextlib.suppress(Exception):  # a property may fail
-        return eval(code, place.tb_frame.f_globals, place.tb_frame.f_locals)
+    """Evaluate an expression once more; None if that could call something of the user's, or fails."""
+    kinds = ast.Name | ast.Attribute | ast.Subscript | ast.Constant | ast.expr_context
+    if all(isinstance(part, kinds) for part in ast.walk(node)):
+        with contextlib.suppress(Exception):  # a property may fail
+            code = compile(ast.Expression(node), "<message>", "eval")
+            return eval(code, place.tb_frame.f_globals, place.tb_frame.f_locals)
     return None
 
 
@@ -179,10 +172,8 @@ def refusing_exits() -> Iterator[None]:
         library = sysconfig.get_paths()["stdlib"]  # where `argparse` ends a program
         frames = traceback.extract_tb(error.__traceback__)
         place = next((frame for frame in reversed(frames) if not frame.filename.startswith(library)), frames[-1])
-        raise UserError(
-            f"{place.filename}, line {place.lineno}: `{place.line}` ends the command ({type(error).__name__}), which a "
-            "user's code may not do: take it out, or raise another error"
-        ) from error
+        where = f"{place.filename}, line {place.lineno}: `{place.line}`"
+        raise UserError(f"{where} ends the command ({type(error).__name__}): raise another error") from error
 
 
 class Lost(Exception):
@@ -204,14 +195,9 @@ def shortage(error: BaseException) -> str:
         import resource
 
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return (
-            f"too many open files, of which the system allows this process {limit}: run fewer cells side by side "
-            "(--jobs), or raise the limit (ulimit -n 4096), and give the same command again"
-        )
+        return f"more than {limit} open files: run fewer cells side by side (--jobs), or raise the limit (ulimit -n)"
     words = ("can't allocate memory", "out of memory", "CUFFT_ALLOC_FAILED")
     if isinstance(error, MemoryError) or any(word in text for word in words):
-        return (
-            "out of memory: run fewer cells side by side (--jobs), or take a smaller model, batch_size or number of "
-            f"clients ({text.strip().splitlines()[0][:200] if text else 'no details'})"
-        )
+        details = text.strip().splitlines()[0][:200] if text else "no details"
+        return f"out of memory: run fewer cells side by side (--jobs), or a smaller model or batch ({details})"
     return ""

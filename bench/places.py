@@ -65,8 +65,6 @@ def _check(path: Path, wanted: str, kind: str, remedy: str) -> Path:
 
 
 def _missing(path: Path, kind: str) -> str:
-    if path.is_symlink():
-        return f"{path} is a link to {os.readlink(path)}, which does not exist"
     above = next(place for place in (*reversed(path.parents), path) if not place.exists())
     return f"there is no {kind} {path}" + (f": there is no folder {above}" if above != path else "")
 
@@ -146,11 +144,7 @@ def _reason(path: Path, error: OSError | ValueError) -> str:
 def file_stems(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
     """Make a file's name, without its suffix, of each name; none is there twice, on disks without capitals either.
 
-    Letters that a file system may refuse become `-`.
-
-    Args:
-        names: in any script, of any length.
-        taken: stems that other files have.
+    Letters that a file system may refuse become `-`. Stems that are `taken` are those of other files.
     """
     stems: list[str] = []
     known = {stem.casefold() for stem in taken}

@@ -60,3 +60,9 @@ class Scale(Attack):
 
     def forge(self, malicious: Tensor, benign: Tensor, rng: np.random.Generator) -> Tensor:
         return malicious.mul(self.hp.factor)
+
+
+@ATTACKS.register("honest")
+class Honest(Attack):
+    """Nothing: the same clients are drawn as under an attack, so that the means over the others can be compared. It is
+    the control, and no attack of a paper."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.channel.operation import ChannelOperation, Update, drawn_uniformly, width
+from bench.channel.operation import ChannelOperation, Update, width
 from bench.method import Hyperparameters, State, hp
 from bench.plugin import CHANNELS
 from bench.ties import largest
@@ -89,7 +89,7 @@ class Quantise(ChannelOperation):
         norm = torch.linalg.vector_norm(values)
         level = values.abs() / torch.where(norm > 0, norm, torch.ones_like(norm)) * levels
         below = level.floor()
-        level = (below + (drawn_uniformly(values, rng) < level - below)).clamp(max=levels)
+        level = (below + (values.new_tensor(rng.random(values.shape)) < level - below)).clamp(max=levels)
         return _coded(update, values.sign() * level * (norm / levels), bits), state
 
 

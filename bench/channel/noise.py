@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from bench.channel.operation import ChannelOperation, Update, drawn_normally
+from bench.channel.operation import ChannelOperation, Update
 from bench.method import Hyperparameters, State, hp
 from bench.plugin import CHANNELS
 
@@ -36,4 +36,5 @@ class Gaussian(ChannelOperation):
             return update, state
         assert update.bound is not None, "the operation before says how long an update can be"
         deviation = self.hp.noise * update.bound / (math.sqrt(update.clients) if self.hp.on == "sum" else 1)
-        return replace(update, values=update.values + deviation * drawn_normally(update.values, rng), bound=None), state
+        drawn = update.values.new_tensor(rng.standard_normal(update.values.shape))
+        return replace(update, values=update.values + deviation * drawn, bound=None), state

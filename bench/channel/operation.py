@@ -108,13 +108,3 @@ class ChannelOperation:
 def width(values: Tensor) -> int:
     """Bits of one number of a tensor."""
     return 8 * values.element_size()
-
-
-def drawn_uniformly(values: Tensor, rng: np.random.Generator) -> Tensor:
-    """Numbers drawn uniformly from [0, 1), of the shape, type and device of `values`."""
-    return values.new_tensor(rng.random(values.shape))
-
-
-def drawn_normally(values: Tensor, rng: np.random.Generator) -> Tensor:
-    """Numbers drawn from the standard normal distribution, of the shape, type and device of `values`."""
-    return values.new_tensor(rng.standard_normal(values.shape))

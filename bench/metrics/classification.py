@@ -23,7 +23,9 @@ def accuracy(labels: Indices, logits: Floats) -> float:
 @METRICS.register("loss")
 def loss(labels: Indices, logits: Floats) -> float:
     """Mean cross-entropy in nats; always in `metrics.csv`, for further tests here."""
-    return mean_loss(labels, logits)
+    from scipy.special import log_softmax
+
+    return float(-log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean())
 
 
 @METRICS.register("balanced_accuracy")
@@ -69,7 +71,7 @@ def average_precision(labels: Indices, logits: Floats) -> float:
 @METRICS.register("nll")
 def nll(labels: Indices, logits: Floats) -> float:
     """Mean negative log-likelihood in nats, the `loss` in float64: no probability is clipped."""
-    return mean_loss(labels, logits)
+    return loss(labels, logits)
 
 
 @METRICS.register("brier")
@@ -90,13 +92,6 @@ def ece(labels: Indices, logits: Floats) -> float:
     bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)  # bin m holds (m / M, (m + 1) / M]
     surplus = np.bincount(bins, weights=right - confidence, minlength=BINS)
     return float(np.abs(surplus).sum() / len(labels))
-
-
-def mean_loss(labels: Indices, logits: Floats) -> float:
-    """Mean cross-entropy in nats."""
-    from scipy.special import log_softmax
-
-    return float(-log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean())
 
 
 def _probabilities(logits: Floats) -> Floats:

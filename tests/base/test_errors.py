@@ -26,7 +26,7 @@ FAILING = [
         'import types\nnames = types.SimpleNamespace(**{f"n{i}": i for i in range(99)})\nnames.n_7\n',
         "there is no names.n_7. Did you mean 'n",
     ),
-    ("model = None\nmodel.weights\n", "AttributeError: there is no model.weights. model is None (mine.py, line "),
+    ("model = None\nmodel.weights\n", "AttributeError: 'NoneType' object has no attribute 'weights' (mine.py, line "),
     (
         'class Proxy:\n    def __getattr__(self, name):\n        raise AttributeError("by hand")\n\nProxy().other\n',
         "AttributeError: by hand (mine.py, line ",

@@ -88,13 +88,13 @@ UPLOAD = 'yield Upload({"model": trained["w"]})'
         (('values["w"].weights', 'values["v"].weights'), "there is no values['v']. values has: w (FILE"),
         (('down["model"]', 'down["modle"]'), "what a client receives. Did you mean 'model'? down"),
         (('return trained["w"]', 'return trained["v"]'), "there is no trained['v']. trained has: w (FILE"),
-        (("= down", '= client.state["w"] and down'), "`init_client`. client.state is empty (FILE"),
+        (("= down", '= client.state["w"] and down'), "there is no client.state['w']: fill it in `init_client`. (FILE"),
         (("= down", "= client.size and down"), "client has: id, label_counts, n_earlier, n_train, state (FILE"),
         (("return cross", "model.heads\n    return cross"), "there is no model.heads. Did you mean 'head'? model has"),
         (("return cross", "batch.labels\n    return cross"), "there is no batch.labels. batch has: "),
         (hook("aggregate(self, server, messages)", 'messages[0]["w"]'), "messages[0]['w']. messages[0] has: model ("),
         (hook("init(self, server)", "server.classes"), "no server.classes. Did you mean 'num_classes'? server has: "),
-        (hook("init(self, server)", "server.state.get('w').weights"), "weights. server.state.get('w') is None (FILE"),
+        (hook("init(self, server)", "server.state.get('w').weights"), "'NoneType' object has no attribute 'weights' ("),
         # what the server sends, and how many classes it knows
         (hook("init(self, server)", "pass"), ".init put no 'model' into server.state, which mean_of names"),
         (
