@@ -6,7 +6,7 @@ The numbers of the presets are round figures that we chose, not measurements.
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from bench.errors import did_you_mean
 
@@ -43,19 +43,7 @@ class Spread(Strict):
     sigma: float = Field(0.5, ge=0, le=5, description="standard deviation of the logarithm")
 
 
-def _form(value: Any) -> str:
-    if isinstance(value, dict | Spread):
-        return "mapping"
-    return "list" if isinstance(value, list | tuple) else "number"
-
-
-Amount = Annotated[
-    Annotated[Rate, Tag("number")]
-    | Annotated[tuple[Rate, ...], Field(min_length=1), Listed, Tag("list")]
-    | Annotated[Spread, Tag("mapping")],
-    Discriminator(_form),
-    AfterValidator(alone),
-]
+Amount = Annotated[Rate | Annotated[tuple[Rate, ...], Field(min_length=1), Listed] | Spread, AfterValidator(alone)]
 """One value for all clients, a list of values that clients take in turn, or a distribution."""
 
 

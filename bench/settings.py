@@ -4,16 +4,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import TypeAliasType
 
 from bench.plugin import ATTACKS, CHANNELS, DATASETS, SERVER_RULES, SHIFTS, Registry
@@ -120,23 +111,21 @@ def _several(value: Any) -> Any:
     return tuple(value)  # since strict validation, of what is nested, rejects a list for a tuple
 
 
-def _once(parts: tuple[RegisteredPart, ...]) -> tuple[RegisteredPart, ...]:
-    names = [part.name for part in parts]
+def _once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    names = [getattr(value, "name", value) for value in values]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{repeated[0]!r} is listed twice")
-    return parts
+    return values
 
 
 Shifts = Annotated[tuple[ShiftPart, ...], BeforeValidator(_several), AfterValidator(_once)]
 
 
-class ModelsBySize(BaseModel):
+class ModelsBySize(Strict):
     """Architectures drawn for each client; a client with more training samples is less likely to get the last one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     by: Literal["size"]
-    models: tuple[str, ...] = Field(min_length=2, description="the last is that of small clients")
+    models: Annotated[tuple[str, ...], Listed] = Field(min_length=2, description="the last is that of small clients")
 
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -162,10 +151,8 @@ OptimizerSettings = TypeAliasType(
 """The optimizer of local training; learning rate and weight decay are separate settings of the cell."""
 
 
-class PrivateTraining(BaseModel):
+class PrivateTraining(Strict):
     """Training with differential privacy of samples: each one's gradient is clipped, their sum has noise (DP-SGD)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     norm: float = Field(1.0, gt=0, allow_inf_nan=False, description="largest norm of a sample's gradient")
     noise: float = Field(1.0, ge=0, allow_inf_nan=False, description="standard deviation in units of the norm")
@@ -279,10 +266,8 @@ NotNegative = Annotated[int, Field(ge=0)]
 _FromTo = Annotated[tuple[NotNegative, NotNegative] | None, Listed]
 
 
-class DataChange(BaseModel):
+class DataChange(Strict):
     """A change of the clients' data after a round (docs/changing-data.md)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     round: int = Field(ge=1, description="the last round before the change")
     shifts: Shifts | None = Field(None, description="the shifts from then on, in place of those before; []: none")
@@ -313,17 +298,7 @@ def _switch(value: Any) -> Any:
     return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
 
 
-def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    if len(set(values)) < len(values):
-        raise ValueError("every value should be listed once")
-    return values
-
-
-Late = Annotated[
-    Annotated[NotNegative, Tag("number")] | Annotated[tuple[NotNegative, ...], Field(min_length=1), Tag("list")],
-    Discriminator(lambda value: "list" if isinstance(value, list | tuple) else "number"),
-    AfterValidator(alone),
-]
+Late = Annotated[NotNegative | Annotated[tuple[NotNegative, ...], Field(min_length=1)], AfterValidator(alone)]
 
 
 def noise_of(channel: Any) -> dict[str, Any] | None:
@@ -364,10 +339,9 @@ class Settings(BaseModel):
         (), description="changes of the data by round, e.g. [{round: 20, shifts: [...]}, {round: 40, add_classes: 2}]"
     )
     alpha: float | None = Field(None, gt=0, description="Dirichlet concentration; none where the partition has none")
-    clients: Annotated[
-        Annotated[int, Field(ge=1), Tag("number")] | Annotated[Literal["all"], Tag("text")],
-        Discriminator(lambda value: "text" if isinstance(value, str) else "number"),
-    ] = Field("all", description="`all`: every group of the data, the default of natural partitions; of others: 20")
+    clients: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+        "all", description="`all`: every group of the data, the default of natural partitions; of others: 20"
+    )
     seed: int = Field(0, ge=0)
     partition_seed: int | None = Field(None, ge=0, description="default: the seed")
     protocol: Literal["honest", "paper", "tuning"] = Field(
@@ -377,10 +351,9 @@ class Settings(BaseModel):
 
     model: str = "mlp"
     model_options: dict[str, Any] = Field(default_factory=dict)
-    client_models: Annotated[
-        Annotated[tuple[str, ...], Tag("list")] | Annotated[ModelsBySize, Tag("mapping")],
-        Discriminator(lambda value: "mapping" if isinstance(value, dict | ModelsBySize) else "list"),
-    ] = Field((), description="architectures by client: in turn or {by: size, models: [...]}; empty: `model` for all")
+    client_models: tuple[str, ...] | ModelsBySize = Field(
+        (), description="architectures by client: in turn or {by: size, models: [...]}; empty: `model` for all"
+    )
     pretrained: str | None = Field(
         None,
         description="file of a state dict that `model` starts from; the last layer, too, if it has as many classes",
@@ -420,7 +393,7 @@ class Settings(BaseModel):
     )
     unselected_steps: int = Field(100, ge=0, description="`cap`: most local steps since a client was last selected")
     new_clients: int = Field(0, ge=0, description="clients held out of training, scored after the last round")
-    new_client_epochs: Annotated[tuple[NotNegative, ...], AfterValidator(_distinct)] = Field(
+    new_client_epochs: Annotated[tuple[NotNegative, ...], AfterValidator(_once)] = Field(
         (0, 1, 5, 10), min_length=1, description="how long new clients adapt before a score"
     )
     new_client_start: Literal["method", "generic"] = Field(
@@ -458,7 +431,7 @@ class Settings(BaseModel):
     )
 
     eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
-    metrics: Annotated[tuple[str, ...], AfterValidator(_distinct)] = Field(
+    metrics: Annotated[tuple[str, ...], AfterValidator(_once)] = Field(
         (), description="scores beside accuracy and loss, e.g. [auroc, ece], or one's own (docs/scores.md)"
     )
     select_by: str = Field("accuracy", description="the validation score by which the reported round is chosen")

@@ -43,9 +43,7 @@ def load_study(study: str | Mapping[str, Any], overrides: list[str], trials: int
     if trials is not None and trials < 1:
         raise UserError(f"--trials {trials}: should be 1 or more")
     if isinstance(study, Mapping):
-        document = yaml_lines.of_values(study, "study")
-        document.check()
-        source = yaml_lines.dump(document.data)
+        document, source = yaml_lines.of_values(study, "study")
         return study_of(document, source, "study", overrides, trials)
     text, file, stem = _STUDIES.read(study)
     return read_study(text, file, stem, overrides, trials)

@@ -1,12 +1,13 @@
 """Settings that are checked as a whole: names are known, parts go together, and what was left out has its default."""
 
 import ast
+import contextlib
 import importlib.util
 import inspect
 import itertools
-import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 from pydantic import model_validator
 
@@ -34,7 +35,7 @@ class CheckedSettings(Settings):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        self.__dict__.update(completed(self))
+        self.__dict__.update(checked(self))
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -44,36 +45,51 @@ class CheckedSettings(Settings):
         return "Settings"
 
 
-def completed(cell: Settings) -> dict[str, Any]:
-    """Fill in what a user left out of the settings of a cell: hyperparameters and options, with their defaults.
-
-    Returns:
-        New values by the setting's name.
+def checked(cell: Settings) -> Settings:
+    """The cell with the hyperparameters and options that a user left out.
 
     Raises:
-        UserError: an unknown method, hyperparameter, data set, option or other name, a value that it cannot have, or
-            settings that do not go together.
+        UserError: an unknown name, a value that an option cannot have, or settings that do not go together.
     """
-    values = {key: complete_setting(key, value) for key, value in cell}
-    values |= {
-        "hp": completed_part(METHODS, cell.method, cell.hp),
-        "dataset_options": completed_part(DATASETS, cell.dataset, cell.dataset_options),
-        "model_options": completed_part(MODELS, cell.model, cell.model_options),
-        "partition_options": completed_part(PARTITIONS, cell.partition, cell.partition_options),
-    }
-    for model in cell.architectures:
-        completed_part(MODELS, model, {})
-    for problem in conflicts(cell.model_copy(update=values)).values():  # what an attack does is in its defaults, too
+    values, problems = completed(cell)
+    for problem in problems.values():
         raise UserError(problem)
-    return values
+    return cell.model_copy(update=values)
+
+
+def completed(cell: Settings) -> tuple[dict[str, Any], Problems]:
+    """New values by setting, with what a user left out of a cell, and the problems by the setting to blame."""
+    values: dict[str, Any] = {}
+    problems: Problems = {}
+    for key, registry, name, options in (
+        ("hp", METHODS, cell.method, cell.hp),
+        ("dataset_options", DATASETS, cell.dataset, cell.dataset_options),
+        ("model_options", MODELS, cell.model, cell.model_options),
+        ("partition_options", PARTITIONS, cell.partition, cell.partition_options),
+    ):
+        with _noting(problems, key):
+            values[key] = completed_part(registry, name, options)
+    for model in cell.architectures:
+        with _noting(problems, "client_models"):
+            completed_part(MODELS, model, {})
+    for key, value in cell:
+        if key in cell.model_fields_set and key not in values:
+            with _noting(problems, key):
+                values[key] = complete_setting(key, value)
+    return values, problems | conflicts(cell.model_copy(update=values))  # what an attack does is in its defaults, too
+
+
+@contextlib.contextmanager
+def _noting(problems: Problems, key: str) -> Iterator[None]:
+    """Turn a `UserError` inside the block into a problem of a setting."""
+    try:
+        yield
+    except UserError as error:
+        problems.setdefault(key, str(error))
 
 
 def needs_alpha(partition: str) -> bool:
-    """Whether a partition is drawn with a Dirichlet concentration.
-
-    Raises:
-        UserError: unknown partition.
-    """
+    """Whether a partition, of a known name, is drawn with a Dirichlet concentration."""
     return "alpha" in inspect.signature(PARTITIONS.declaration(partition)).parameters
 
 
@@ -84,31 +100,19 @@ def conflicts(cell: Settings) -> Problems:
     """
     problems = {}
     if cell.partition in PARTITIONS.names():
+        name = repr(cell.partition)
         if needs_alpha(cell.partition) and cell.alpha is None:
-            problems["alpha"] = f"the partition {cell.partition!r} needs alpha; add for instance `alphas: [1, 0.1]`"
+            problems["alpha"] = f"the partition {name} needs alpha; add for instance `alphas: [1, 0.1]`"
         if not needs_alpha(cell.partition) and cell.alpha is not None:
-            problems["alpha"] = (
-                f"the partition {cell.partition!r} has no alpha; take `alpha` or `alphas` out, or, where other data "
-                "sets need them, move them there: `cases: [{name: uneven, partition: dirichlet, alpha: 0.1}]`"
-            )
+            problems["alpha"] = f"the partition {name} has no alpha; take it out, or move it to `cases` of other data"
     if cell.precision != "fp32" and cell.dtype != "float32":
-        problems["precision"] = (
-            f"precision {cell.precision} is for float32; take out `dtype: {cell.dtype}` or `precision`"
-        )
+        problems["precision"] = f"precision {cell.precision} is for float32; take out `dtype` or `precision`"
     if cell.optimizer.name != "sgd" and (cell.momentum or cell.nesterov):
-        problems["optimizer"] = (
-            f"optimizer {cell.optimizer.name} has no momentum of sgd; take out `momentum` and `nesterov`"
-        )
+        problems["optimizer"] = f"optimizer {cell.optimizer.name}: `momentum` and `nesterov` are of sgd; take them out"
     if cell.adapters is not None and cell.frozen:
-        problems["frozen"] = (
-            "`adapters` freeze all layers but those that their `train` names; take out `frozen` and say there what is "
-            "trained"
-        )
+        problems["frozen"] = "`adapters` freeze all layers but those of their `train`; take out `frozen`"
     if cell.clients == "all" and cell.partition not in BY_GROUPS:
-        problems["clients"] = (
-            f"clients: all is of {' and '.join(BY_GROUPS)}, whose clients are groups of the data; the partition "
-            f"{cell.partition!r} needs a number"
-        )
+        problems["clients"] = f"clients: all is of {' and '.join(BY_GROUPS)}; {cell.partition!r} needs a number"
     elif cell.clients != "all" and cell.new_clients >= cell.clients:
         problems["new_clients"] = f"new_clients = {cell.new_clients} leaves none of {cell.clients} clients to train"
     if problem := _timeline_problem(cell):
@@ -116,11 +120,8 @@ def conflicts(cell: Settings) -> Problems:
     if cell.timeline and cell.attack is not None:
         problems["attack"] = "attack: clients whose data change (`timeline`) cannot be malicious; take out one of both"
     stored = [test.name for test in cell.tests if test.name in ("corrupted", "file")]
-    if cell.normalise == "per_client" and stored:
-        problems["tests"] = (
-            f"tests: {stored[0]} needs samples that belong to no client, and `normalise: per_client` has statistics of "
-            "clients only; take one of the two out"
-        )
+    if cell.normalise == "per_client" and stored:  # their samples belong to no client
+        problems["tests"] = f"tests: {stored[0]} cannot be with `normalise: per_client`; take one of the two out"
     if cell.normalise and (cell.timeline or cell.has_trigger):
         other = "timeline" if cell.timeline else "attack"
         problems["normalise"] = f"normalise: its statistics are of data that stay; take out `{other}` or `normalise`"
@@ -131,22 +132,15 @@ def conflicts(cell: Settings) -> Problems:
     if any(test.name == "triggered" for test in cell.tests) and not cell.has_trigger:
         problems["tests"] = NO_TRIGGER
     if cell.method in METHODS.names():
-        kind = METHODS.declaration(cell.method)
+        kind, name = METHODS.declaration(cell.method), f"the method {cell.method!r}"
         if kind.public and cell.public is None:
-            problems["method"] = (
-                f"the method {cell.method!r} needs public samples; add for instance `public: {{name: cifar100}}`"
-            )
+            problems["method"] = f"{name} needs public samples; add for instance `public: {{name: cifar100}}`"
         if kind.adapter and (cell.adapters is None or cell.adapters.name != kind.adapter):
-            problems["adapters"] = (
-                f"the method {cell.method!r} needs adapters of the kind {kind.adapter}; add for instance "
-                f"`adapters: {{name: {kind.adapter}, rank: 8}}`"
-            )
+            problems["adapters"] = f"{name} needs adapters of the kind {kind.adapter}; add `adapters: {kind.adapter}`"
         if cell.channel and kind.bound:
-            problems["channel"] = f"the method {cell.method!r} sends no messages; take out `channel`"
+            problems["channel"] = f"{name} sends no messages; take out `channel`"
         if cell.client_models and not kind.mixes_models:
-            problems["client_models"] = (
-                f"the clients of method {cell.method!r} must have one architecture; take out `client_models`"
-            )
+            problems["client_models"] = f"the clients of {name} must have one architecture; take out `client_models`"
     return problems
 
 
@@ -160,10 +154,7 @@ def _timeline_problem(cell: Settings) -> str:
     if rounds[-1] >= cell.rounds:
         return f"timeline: no round is left after round {rounds[-1]} of {cell.rounds}; change earlier or raise `rounds`"
     if missed := [number for number in rounds if number % cell.eval_every]:
-        return (
-            f"timeline: round {missed[0]} is not evaluated with eval_every = {cell.eval_every}, and what a change "
-            "costs is seen before and after it; take multiples"
-        )
+        return f"timeline: round {missed[0]} is not evaluated with eval_every = {cell.eval_every}; take multiples"
     if cell.new_clients:
         return "timeline: `new_clients` are scored after the last round only; let clients `arrive` instead"
     return _of_clients(cell) or _of_method(cell)
@@ -174,28 +165,23 @@ def _of_clients(cell: Settings) -> str:
     if cell.clients == "all":
         return "timeline: its changes are of clients by number: write how many there are, in place of `clients: all`"
     present = set(range(cell.clients)) - cell.arriving
+    if not present:
+        return "timeline: all clients arrive later; who is to begin?"
     for change in cell.timeline:
+        here = f"timeline, round {change.round}"
         for kind, clients in (("leave", change.leave), ("arrive", change.arrive)):
-            if clients is None:
-                continue
             named = clients_between(clients)
-            if clients[1] >= cell.clients:
-                return (
-                    f"timeline, round {change.round}: {kind} = {list(clients)}, and clients are numbered 0 to "
-                    f"{cell.clients - 1}; `clients` counts those that arrive later, too"
-                )
+            if clients and clients[1] >= cell.clients:
+                return f"{here}: {kind} = {list(clients)}, and clients are numbered 0 to {cell.clients - 1} in all"
             if wrong := named - present if kind == "leave" else named & present:
                 state = "is not there" if kind == "leave" else "is there already"
-                return f"timeline, round {change.round}: client {min(wrong)} cannot {kind}, as it {state}"
+                return f"{here}: client {min(wrong)} cannot {kind}, as it {state}"
             present = present - named if kind == "leave" else present | named
         if not present:
-            return f"timeline, round {change.round}: nobody is left; let fewer clients leave"
+            return f"{here}: nobody is left; let fewer clients leave"
         if change.exchange is not None and round(change.exchange * cell.clients) < 2:
-            return (
-                f"timeline, round {change.round}: exchange = {change.exchange:g} of {cell.clients} clients is less "
-                "than two, who could exchange their samples; raise it"
-            )
-    return "" if set(range(cell.clients)) - cell.arriving else "timeline: all clients arrive later; who is to begin?"
+            return f"{here}: exchange = {change.exchange:g} of {cell.clients} clients is less than two; raise it"
+    return ""
 
 
 def _of_method(cell: Settings) -> str:
@@ -218,27 +204,19 @@ def counting_line(method: str) -> int | None:
 
     To count or to name clients by `server.sizes` is no such place: they are the same throughout.
     """
-    kind = METHODS.declaration(method)
-    try:
-        # A class that is only declared has no module yet in which `inspect` could find it.
-        spec = None if kind.__module__ in sys.modules else importlib.util.find_spec(kind.__module__)
-        file = Path((spec.origin if spec else inspect.getsourcefile(kind)) or "")
-    except (TypeError, OSError, ImportError):
+    module = METHODS.declaration(method).__module__
+    spec = importlib.util.find_spec(module) if module != "__main__" else None
+    if spec is None or not (file := Path(spec.origin or "")).is_file():
         return None
-    if not file.is_file():
-        return None
-    functions = [node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.FunctionDef)]
-    parts = [
-        part
-        for node in functions
-        if node.name in ("init", "init_client")
-        for part in ast.walk(node)
-        if isinstance(part, ast.expr)
-    ]
-    return next((part.lineno for part in parts if _reads_counts(part)), None)
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.FunctionDef) and node.name in ("init", "init_client"):
+            for part in ast.walk(node):
+                if _reads_counts(part):
+                    return part.lineno
+    return None
 
 
-def _reads_counts(part: ast.expr) -> bool:
+def _reads_counts(part: ast.AST) -> TypeGuard[ast.expr]:
     """Whether a piece of code reads `label_counts`, `n_train` or values of `sizes`."""
     if isinstance(part, ast.Attribute) and part.attr in ("label_counts", "n_train"):
         return True

@@ -31,10 +31,10 @@ from bench.plugin import (
     SERVER_RULES,
     SHIFTS,
     Registry,
+    is_external,
 )
 from bench.settings import Settings
 
-_PACKAGES = ("bench", "methods", "datasets", "sweeps", "reports")
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -68,7 +68,7 @@ def data_and_models(settings: Settings) -> list[Item]:
 
 def is_own(registry: Registry[Any], name: str) -> bool:
     """Whether a registered item comes from outside the harness, so that `RESULT_VERSION` does not cover it."""
-    return registry.declaration(name).__module__.partition(".")[0] not in _PACKAGES
+    return is_external(registry.declaration(name))
 
 
 def own_code(items: Iterable[Item]) -> dict[tuple[str, str], str]:
@@ -95,9 +95,7 @@ def code_digest(registry: Registry[Any], name: str) -> str:
     except TypeError:
         file = None
     if not file:
-        raise UserError(
-            f"{registry.kind} {name!r} has no source file, so its results could not be told from those of other code"
-        )
+        raise UserError(f"{registry.kind} {name!r} has no source file, so that its results cannot be told from others'")
     files = sources(item.__module__, Path(file))
     # sorted by name but without the names, so that it has no effect where a package is installed or imported from
     return digest(json.dumps([_tree(*version(files[module])) for module in sorted(files)]))

@@ -4,7 +4,6 @@ Precedence, lowest first: defaults, common settings, a data set's `set`, a case,
 """
 
 import itertools
-import json
 import math
 import os
 import re
@@ -13,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.config import yaml_lines
-from bench.config.checked import completed, conflicts
-from bench.config.grid_file import TEXTS, Choice, GridEntry, Layer, Plan, name_problem, override, read_plan
+from bench.config.checked import checked, completed
+from bench.config.grid_file import NOTHING, TEXTS, Choice, GridEntry, Layer, Plan, name_problem, override, read_plan
 from bench.config.listed import read_listed, write_listed
 from bench.config.named_files import NamedFiles
-from bench.config.validation import complete, shown, unknown
-from bench.config.yaml_lines import Document, Path
+from bench.config.validation import shown, unknown
+from bench.config.yaml_lines import Document
 from bench.errors import UserError
-from bench.plugin import METHODS, MODELS, PARTITIONS, Registry, load_named, published_tables
+from bench.plugin import load_named, published_tables
 from bench.settings import Settings
 
 MAX_CELLS = 100_000
@@ -72,9 +71,7 @@ def load_grid(
             `grid['KEY']: ...` of a mapping, and the number of the others.
     """
     if isinstance(grid, Mapping):
-        document = yaml_lines.of_values(grid, "grid")
-        document.check()
-        source = yaml_lines.dump(document.data)
+        document, source = yaml_lines.of_values(grid, "grid")
         return read_grid(document, source, "grid", list(overrides), methods)
     source, name, stem = _GRIDS.read(os.fspath(grid))
     return read_grid(yaml_lines.parse(source, name), source, stem, list(overrides), methods)
@@ -86,7 +83,7 @@ def grid_of(cells: Sequence[Settings], name: str) -> Grid:
     Raises:
         UserError: a cell has an unknown name, or settings that do not go together.
     """
-    complete = [cell.model_copy(update=completed(cell)) for cell in cells]
+    complete = [checked(cell) for cell in cells]
     return Grid(name, "", None, write_listed(name, "", complete), complete)
 
 
@@ -163,13 +160,12 @@ def _load_plugins(document: Document) -> None:
 
 def _expand(document: Document, plan: Plan) -> list[Settings]:
     """Expand the plan into all cells; problems of combined settings are noted in the document."""
-    tasks = plan.tasks()
+    tasks = [(dataset, case) for dataset in plan.datasets for case in dataset.cases or plan.cases or [NOTHING]]
     alphas, seeds = ([[choice] for choice in axis] or [[]] for axis in (plan.alphas, plan.seeds))
     sizes = [len(tasks), len(alphas), len(plan.methods), len(seeds)]
     count = math.prod(sizes + [len(axis) for axis in plan.vary])
     if count > MAX_CELLS:
         raise UserError(f"{document.source}: the grid has {count} cells; the limit is {MAX_CELLS}")
-    resolver = _Resolver(document, plan.common)
     cells = []
     for (dataset, case), varied, alpha, method, seed in itertools.product(
         tasks, itertools.product(*plan.vary), alphas, plan.methods, seeds
@@ -178,57 +174,27 @@ def _expand(document: Document, plan: Plan) -> list[Settings]:
         if all(choice.first or choice.concerns(method.name) for choice in varied):
             concerned = [choice for choice in varied if choice.concerns(method.name)]
             text = ", ".join(filter(None, [dataset.text, case.text, *(choice.text for choice in concerned)]))
-            cells.append(resolver.cell(dataset, case, text, [*concerned, *alpha, *seed], method))
+            cells.append(_cell(document, plan.common, dataset, case, text, [*concerned, *alpha, *seed], method))
     return cells
 
 
-class _Resolver:
-    """Combines the settings of each cell. Hyperparameters and options that cells share are completed only once."""
-
-    def __init__(self, document: Document, common: Layer) -> None:
-        self.document = document
-        self.common = common
-        self.completed: dict[tuple[str, str, str], dict[str, Any]] = {}
-
-    def cell(
-        self, dataset: GridEntry, case: GridEntry, text: str, choices: list[Choice], method: GridEntry
-    ) -> Settings:
-        """The cell's settings, with all layers combined by their precedence."""
-        chosen: Layer = {choice.key: (choice.value, choice.path) for choice in choices}
-        layer = self.common | dataset.settings | case.settings | chosen | method.settings
-        prefix = f"{method.name}."
-        hyper = {key.removeprefix(prefix): setting for key, setting in layer.items() if key.startswith(prefix)}
-        cell = Settings.model_validate(
-            {key: value for key, (value, _) in layer.items() if "." not in key}
-            | {"method": method.name, "label": method.text, "case": text, "dataset": dataset.name}
-            | {"dataset_options": {key: value for key, (value, _) in dataset.own.items()}}
-            | {"hp": self._complete(METHODS, method.name, hyper | method.own, method.path)}
-        )
-        blamed = {"method": method.path, "adapters": method.path, "alpha": dataset.path}
-        for key, problem in conflicts(cell).items():
-            self.document.complain(layer[key][1] if key in layer else blamed.get(key, ()), problem)
-        for model in cell.architectures:
-            self._complete(MODELS, model, {}, layer["client_models"][1])
-        options = {
-            "model_options": self._options(MODELS, cell.model, cell.model_options, layer, "model"),
-            "partition_options": self._options(PARTITIONS, cell.partition, cell.partition_options, layer, "partition"),
-        }
-        return cell.model_copy(update=options)
-
-    def _options(
-        self, registry: Registry[Any], name: str, values: dict[str, Any], layer: Layer, key: str
-    ) -> dict[str, Any]:
-        _, path = layer.get(f"{key}_options", (None, ()))
-        options = {option: (value, (*path, option)) for option, value in values.items()}
-        return self._complete(registry, name, options, layer.get(key, (None, path))[1])
-
-    def _complete(self, registry: Registry[Any], name: str, layer: Layer, path: Path) -> dict[str, Any]:
-        values = {key: value for key, (value, _) in layer.items()}
-        address = (registry.kind, name, json.dumps(values, sort_keys=True))
-        if address not in self.completed:
-            self.completed[address] = values
-            with self.document.noting(path):
-                self.completed[address], problems = complete(registry, name, values)
-                for key, problem in problems.items():
-                    self.document.complain(layer[key][1] if key in layer else path, problem)
-        return self.completed[address]
+def _cell(
+    document: Document, common: Layer, dataset: GridEntry, case: GridEntry, text: str, choices: list[Choice],
+    method: GridEntry,
+) -> Settings:  # fmt: skip
+    """The cell's settings, with all layers combined by their precedence; problems are noted."""
+    chosen: Layer = {choice.key: (choice.value, choice.path) for choice in choices}
+    layer = common | dataset.settings | case.settings | chosen | method.settings
+    prefix = f"{method.name}."
+    hyper = {key.removeprefix(prefix): value for key, (value, _) in layer.items() if key.startswith(prefix)}
+    cell = Settings.model_validate(
+        {key: value for key, (value, _) in layer.items() if "." not in key}
+        | {"method": method.name, "label": method.text, "case": text, "dataset": dataset.name, "hp": hyper}
+        | {"dataset_options": {key: value for key, (value, _) in dataset.own.items()}}
+    )
+    complete, problems = completed(cell)
+    places = dict.fromkeys(("method", "hp", "adapters"), method.path) | {"alpha": dataset.path}
+    places |= {key: path for key, (_, path) in layer.items()}
+    for key, problem in problems.items():
+        document.complain(places.get(key, places.get(key.removesuffix("_options"), ())), problem)
+    return cell.model_copy(update=complete)

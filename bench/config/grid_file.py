@@ -1,5 +1,6 @@
 """Reads and checks the entries of a grid file: common settings, axes, cases, varied settings, and `--set`."""
 
+import copy
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -38,8 +39,8 @@ class GridEntry:
         name: name of the method or data set; empty for a case.
         text: its name in tables; for a data set or case, the text that distinguishes it from the others.
         path: its place in the document.
-        own: hyperparameters of the method, or options of the data set.
-        settings: the settings that it sets.
+        own: options of the data set.
+        settings: the settings that it sets; of a method also its hyperparameters, as `method.hyperparameter`.
         cases: a data set's cases, which replace the grid's.
     """
 
@@ -94,9 +95,11 @@ class Plan:
         """The grid's cases and the cases of its data sets."""
         return [*self.cases, *(case for dataset in self.datasets for case in dataset.cases)]
 
-    def tasks(self) -> list[tuple[GridEntry, GridEntry]]:
-        """All pairs of a data set and one of its cases; a data set without cases has those of the grid."""
-        return [(dataset, case) for dataset in self.datasets for case in dataset.cases or self.cases or [NOTHING]]
+    @property
+    def layers(self) -> list[Layer]:
+        """The settings of every place but axes."""
+        entries = [*self.datasets, *self.all_cases, *self.methods]
+        return [self.common, *(entry.settings for entry in entries)]
 
 
 def read_plan(document: Document) -> Plan:
@@ -104,7 +107,12 @@ def read_plan(document: Document) -> Plan:
     data = document.data
     for axis in AXES:
         refuse_both(document, axis)
-    if "methods" not in data and "method" not in data:
+    for axis, key in (("methods", "method"), ("datasets", "dataset")):
+        if key in data and axis not in data:
+            document.rename(key, axis)
+            data[axis] = [data[axis]]
+    data.setdefault("datasets", [Settings.model_fields["dataset"].default])
+    if "methods" not in data:
         document.complain((), "the grid has no methods; add for instance `methods: [fedavg, local]`")
     common = {key: value for key, value in data.items() if key not in (*GRID_KEYS, "method", "dataset")}
     plan = Plan(
@@ -124,9 +132,7 @@ def read_plan(document: Document) -> Plan:
         _refuse_repeats(document, "the case", [(entry.text, entry.path) for entry in cases])
         for entry in cases:  # reports find a cell's case in the text that has the data set's name, too
             if entry.text and entry.text in {dataset.text or dataset.name for dataset in plan.datasets}:
-                document.complain(
-                    entry.path, f"the case {shown(entry.text)} has the name of a data set: give it another"
-                )
+                document.complain(entry.path, f"the case {shown(entry.text)} has the name of a data set")
     for choices in plan.vary:
         _refuse_repeats(document, "the value", [(choice.value, choice.path) for choice in choices])
     _refuse_settings_of_axes(document, plan)
@@ -135,8 +141,10 @@ def read_plan(document: Document) -> Plan:
     return plan
 
 
-def name_problem(name: str) -> str:
+def name_problem(name: Any) -> str:
     """The problem of a name that is to be used in tables and file names; empty if there is none."""
+    if not isinstance(name, str):
+        return "should be text"
     if not 1 <= len(name) <= MAX_NAME:
         return f"has {len(name)} characters; it should have 1 to {MAX_NAME}"
     if not name.isprintable() or "/" in name or "\\" in name:
@@ -165,35 +173,25 @@ def _layer(document: Document, data: Any, path: Path, others: list[str]) -> Laye
     return layer
 
 
-def _list(document: Document, key: str, example: str) -> list[tuple[Any, Path]]:
-    """The values of an axis, with their places; `method` and `dataset` are axes of one value."""
-    data = document.data
-    if key not in data and key == "methods":
-        return [(data["method"], ("method",))] if "method" in data else []
-    if key not in data and key == "datasets":
-        return [(data.get("dataset", Settings.model_fields["dataset"].default), ("dataset",))]
-    if key not in data:
+def _items(document: Document, holder: dict[str, Any], path: Path, example: str) -> list[tuple[Any, Path]]:
+    """The values of the list at `path`, if `holder` has it, with their places; an empty list is a problem."""
+    key = str(path[-1])
+    if key not in holder:
         return []
-    return _items(document, data[key], (key,), example)
-
-
-def _items(document: Document, values: Any, path: Path, example: str) -> list[tuple[Any, Path]]:
-    """The values of a list, with their places; an empty list is a problem."""
+    values = holder[key]
     if not isinstance(values, list) or not values:
         problem = "is empty; write" if values == [] else "should be a list,"
-        document.complain(path, f"{path[-1]} = {shown(values)} {problem} for instance {example}")
+        document.complain(path, f"{key} = {shown(values)} {problem} for instance {example}")
         return []
-    return [(value, (*path, i)) for i, value in enumerate(values)]
+    places = [(value, (*path, i)) for i, value in enumerate(values)]
+    return [(value, place) for value, place in places if place not in document.merged]
 
 
 def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[GridEntry]:
     """The entries of the axis `methods` or `datasets`."""
     example = "[fedavg, {name: scd, tau: 0.4}]" if axis == "methods" else "[digits]"
     written: list[tuple[dict[str, Any], Path]] = []
-    for value, path in _list(document, axis, example):
-        if isinstance(value, list) and len(path) == 1:
-            document.complain(path, f"`{path[0]}` names one; several are `{axis}: {shown(value)}`")
-            continue
+    for value, path in _items(document, document.data, (axis,), example):
         entry = {"name": value} if isinstance(value, str) else value
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             document.complain(path, f"{shown(value)} should be a name, or a mapping with `name`, as in {example}")
@@ -201,47 +199,33 @@ def _entries(document: Document, axis: str, registry: Registry[Any]) -> list[Gri
         with document.noting((*path, "name")):
             registry.declaration(entry["name"])
             written.append((entry, path))
-    of_name = Counter(entry["name"] for entry, _ in written)
+    names = [entry["name"] for entry, _ in written]
     if axis == "methods":
-        return [_method(document, entry, path, of_name[entry["name"]] > 1) for entry, path in written]
-    of_label = Counter((entry["name"], str(entry.get("label", ""))) for entry, _ in written)
-    return [
-        _dataset(document, entry, path, _told_apart(entry, of_name[entry["name"]], of_label)) for entry, path in written
-    ]
+        return [_method(document, entry, path, names.count(entry["name"]) > 1) for entry, path in written]
+    labels = [(entry["name"], entry.get("label")) for entry, _ in written]
+    entries = []
+    for (entry, path), name, label in zip(written, names, labels, strict=True):
+        # the text that tells it from others of its name: the label, which is in tables already, or all that it says
+        unique = labels.count(label) == 1 and bool(label[1])
+        text = str(label[1]) if unique else _spelled_out(entry)
+        entries.append(_dataset(document, entry, path, text if names.count(name) > 1 else ""))
+    return entries
 
 
 def _method(document: Document, data: dict[str, Any], path: Path, several: bool) -> GridEntry:
     name = data["name"]
-    options: Layer = {}
-    for key in data.keys() - {"name", "label", "server", "set"}:
-        with document.noting((*path, key)):
-            options[key] = (check_setting(f"{name}.{key}", data[key]), (*path, key))
     settings = _layer(document, data.get("set", {}), (*path, "set"), [])
     for key in settings:
         if "." in key:
             document.complain((*path, "set", key), f"{key!r} cannot stand here: write hyperparameters beside `name`")
-    if "server" in data:
-        with document.noting((*path, "server")):
-            settings["server"] = (check_setting("server", data["server"]), (*path, "server"))
+    for key in data.keys() - {"name", "label", "set"}:
+        setting = key if key == "server" else f"{name}.{key}"
+        with document.noting((*path, key)):
+            settings[setting] = (check_setting(setting, data[key]), (*path, key))
     label = data.get("label", f"{name} {_spelled_out(data)}".strip() if several else name)
-    hint = "" if "label" in data else "; give the entry a `label` of its own"
-    if not isinstance(label, str):
-        document.complain((*path, "label"), f"label = {shown(label)} should be text")
-    elif problem := name_problem(label):
-        document.complain((*path, "label"), f"the label {shown(label)} {problem}{hint}")
-    return GridEntry(name, str(label), path, options, settings)
-
-
-def _told_apart(data: dict[str, Any], of_name: int, of_label: Counter[tuple[str, str]]) -> str:
-    """The text that distinguishes an entry from others with the same data set.
-
-    It is empty if there are no others. Else it is the label, or the options and settings if the label is not unique:
-    the label is the data set's name in tables already.
-    """
-    label = str(data.get("label", ""))
-    if of_name == 1:
-        return ""
-    return label if label and of_label[data["name"], label] == 1 else _spelled_out(data)
+    if problem := name_problem(label):
+        document.complain((*path, "label"), f"the label {shown(label)} {problem}")
+    return GridEntry(name, str(label), path, {}, settings)
 
 
 def _dataset(document: Document, data: dict[str, Any], path: Path, text: str) -> GridEntry:
@@ -257,17 +241,14 @@ def _dataset(document: Document, data: dict[str, Any], path: Path, text: str) ->
 
 def _cases(document: Document, data: dict[str, Any], where: Path) -> list[GridEntry]:
     """The entries of `cases` in the grid, or in one of its data sets."""
-    if "cases" not in data:
-        return []
     entries = []
     example = "[{clients: 10, alpha: 1}, {clients: 100, alpha: 0.1}]"
-    for value, path in _items(document, data["cases"], (*where, "cases"), example):
+    for value, path in _items(document, data, (*where, "cases"), example):
         if not isinstance(value, dict):
             document.complain(path, f"{shown(value)} should be a mapping of settings")
             continue
         name = value.get("name", _spelled_out(value))
-        if not isinstance(name, str) or name_problem(name):
-            problem = name_problem(name) if isinstance(name, str) else "should be text"
+        if problem := name_problem(name):
             document.complain((*path, "name"), f"the name {shown(name)} of a case {problem}")
         settings = {key: part for key, part in value.items() if key != "name"}
         entries.append(GridEntry("", str(name), path, {}, _layer(document, settings, path, ["name"])))
@@ -280,30 +261,18 @@ def _vary(document: Document) -> list[list[Choice]]:
         document.complain(("vary",), f"vary = {shown(data)} should be a mapping, for instance {{scd.tau: [0.1, 0.2]}}")
         return []
     axes = []
-    for key, values in data.items():
-        if not isinstance(values, list) or not values:
-            problem = "is empty; give it a list" if values == [] else "should be a list"
-            document.complain(("vary", key), f"{key} = {shown(values)} {problem} of values")
-            continue
-        # each value is read as a separate layer, so that keys and values get the same checks as everywhere
-        layers = [_layer(document, {key: value}, ("vary",), []) for value in values]
-        checked = [layer.get(key, (None, ())) for layer in layers]
-        texts = _choice_texts(key, values, [value for value, _ in checked])
-        axes.append([Choice(key, *checked[i], first=i == 0, text=texts[i]) for i in range(len(values)) if layers[i]])
+    for key in data:
+        values, texts = [], []
+        for written, _ in _items(document, data, ("vary", key), "[0.1, 0.2]"):
+            # each value is read as a separate layer, so that keys and values get the same checks as everywhere
+            for value, _ in _layer(document, {key: written}, ("vary",), []).values():
+                values.append(value)
+                # mappings and lists as the user wrote them, because their defaults would fill the text
+                texts.append(setting_name(key, written if isinstance(value, dict | list) else value))
+        # with numbers, so that cells of different values are never taken for seeds of one
+        named = enumerate(zip(values, numbered(texts), strict=True))
+        axes.append([Choice(key, value, ("vary", key), first=i == 0, text=text) for i, (value, text) in named])
     return axes
-
-
-def _choice_texts(key: str, written: list[Any], checked: list[Any]) -> list[str]:
-    """The names in tables of the values of an axis.
-
-    Mappings and lists stand there as the user wrote them, because their defaults would fill the text. Texts that are
-    equal after they were shortened have a number, so that cells of different values are never taken for seeds of one.
-    """
-    texts = [
-        setting_name(key, value if isinstance(complete, dict | list) else complete)
-        for value, complete in zip(written, checked, strict=True)
-    ]
-    return numbered(texts)
 
 
 def refuse_both(document: Document, axis: str) -> None:
@@ -315,7 +284,8 @@ def refuse_both(document: Document, axis: str) -> None:
 def read_scalars(document: Document, axis: str) -> list[Choice]:
     """The values of the axis `alphas` or `seeds`; those that are wrong or given twice are noted."""
     key, choices = AXES[axis], []
-    for i, (value, path) in enumerate(_list(document, axis, "[0, 1, 2]" if axis == "seeds" else "[1, 0.1]")):
+    values = _items(document, document.data, (axis,), "[0, 1, 2]" if axis == "seeds" else "[1, 0.1]")
+    for i, (value, path) in enumerate(values):
         with document.noting(path):
             choices.append(Choice(key, check_setting(key, value), path, first=i == 0))
     _refuse_repeats(document, "the value", [(choice.value, choice.path) for choice in choices])
@@ -337,20 +307,16 @@ def _refuse_shared_names(document: Document, datasets: list[GridEntry]) -> None:
     for entry in datasets:
         name = data_name(entry.name, {key: value for key, (value, _) in entry.own.items()})
         if kinds.setdefault(name, entry.name) != entry.name:
-            document.complain(
-                entry.path,
-                f"this {entry.name} and {kinds[name]} have one name in tables, {shown(name)}; give another `label`",
-            )
+            both = f"this {entry.name} and {kinds[name]} have one name in tables"
+            document.complain(entry.path, f"{both}, {shown(name)}; give another `label`")
 
 
 def _refuse_settings_of_axes(document: Document, plan: Plan) -> None:
     """Complain if a setting that an axis varies is also set elsewhere, because one of the two would have no effect."""
     axes = {choices[0].key for choices in [*plan.vary, plan.alphas, plan.seeds] if choices}
-    layers = [plan.common, *(entry.settings for entry in [*plan.datasets, *plan.all_cases, *plan.methods])]
-    layers += [{f"{entry.name}.{key}": value for key, value in entry.own.items()} for entry in plan.methods]
     if plan.alphas and any(choices[0].key == "alpha" for choices in plan.vary if choices):
         document.complain(("vary", "alpha"), "'alpha' is varied by `alphas` already")
-    for layer in layers:
+    for layer in plan.layers:
         for key in axes & layer.keys():
             document.complain(layer[key][1], f"{key!r} is varied by an axis of this grid; do not set it here too")
 
@@ -366,8 +332,7 @@ def _refuse_settings_of_cases(document: Document, plan: Plan) -> None:
         of_data.setdefault(json.dumps([dataset.name, options]), []).append(dataset)
     groups = [plan.cases, *(dataset.cases for dataset in plan.datasets), *of_data.values()]
     for entry in plan.methods:
-        layer = entry.settings | {f"{entry.name}.{key}": value for key, value in entry.own.items()}
-        for key, (_, path) in layer.items():
+        for key, (_, path) in entry.settings.items():
             values = [[case.settings.get(key, ())[:1] for case in cases] for cases in groups]
             if any(value != cases[0] for cases in values for value in cases):
                 document.complain(path, f"{key!r} differs between the cases of this grid; do not set it here too")
@@ -380,8 +345,7 @@ def _refuse_settings_of_absent_methods(document: Document, plan: Plan) -> None:
     """
     chosen = document.overridden("methods") or document.overridden("method")
     present = {entry.name for entry in plan.methods}
-    layers = [plan.common, *(entry.settings for entry in [*plan.datasets, *plan.all_cases])]
-    paths = {key: path for layer in layers for key, (_, path) in layer.items()}
+    paths = {key: path for layer in plan.layers for key, (_, path) in layer.items()}
     paths |= {choice.key: ("vary", choice.key) for choices in plan.vary for choice in choices}
     for key, path in paths.items():
         method, dot, _ = key.partition(".")
@@ -430,47 +394,41 @@ def override(document: Document, text: str) -> None:
     names = (singular, *(many for many, singular_name in AXES.items() if singular_name == singular))
     if before := [name for name in names if document.overridden(name)]:
         raise UserError(f"--set {text}: --set {before[0]}=... sets the same key: give it once")
-    if key in TEXTS:
-        document.put(key, value, f"--set {key}")
-        return
-    for name in names:
-        document.data.pop(name, None)
+    if key not in TEXTS:
+        for name in names:
+            document.data.pop(name, None)
+        if isinstance(vary := document.data.get("vary"), dict) and key != "vary":
+            vary.pop(singular, None)
+        for section in {"cases", "datasets", "methods", "cells"} - {key}:
+            _strip(document, document.data, section, (), singular)
     document.put(key, value, f"--set {key}")
-    if isinstance(vary := document.data.get("vary"), dict) and key != "vary":
-        vary.pop(singular, None)
-    for section in ("cases", "datasets", "methods", "cells"):
-        if section == key:
-            continue
-        entries = document.data.get(section)
-        for i, entry in enumerate(entries if isinstance(entries, list) else []):
-            if section == "datasets" and isinstance(entry, dict):
-                _strip(document, entry, "cases", (section, i), singular)
-        _strip(document, document.data, section, (), singular)
 
 
 def _strip(document: Document, holder: dict[str, Any], section: str, above: Path, key: str) -> None:
-    """Remove a key from the entries of a section, and the entries that then are equal to an earlier one."""
+    """Remove a key from the entries of a section, and leave out the entries that then are equal to an earlier one."""
     entries = holder.get(section)
-    if not isinstance(entries, list) or True not in [_strip_entry(entry, section, key) for entry in entries]:
+    if not isinstance(entries, list):
         return
-    plain = [_without_name(entry) if section == "cases" else entry for entry in map(_mapping, entries)]
-    for i in reversed(range(len(entries))):
-        if plain[i] in plain[:i]:
-            document.remove((*above, section), i)
-    if section == "cases" and not any(map(_without_name, entries)):  # nothing is left that a case could say
-        del holder[section]
-    elif section == "cases":
-        for entry in entries:
-            if entry == {}:
-                entry["name"] = "default"
+    before = copy.deepcopy(entries)
+    for i, entry in enumerate(entries):
+        if isinstance(entry, dict):
+            _remove(entry, section, key)
+            if section == "datasets":
+                _strip(document, entry, "cases", (section, i), key)
+    if entries == before:
+        return
+    named = [{"name": entry} if isinstance(entry, str) else entry for entry in entries]
+    plain = [_without_name(entry) if section == "cases" else entry for entry in named]
+    document.merged |= {(*above, section, i) for i, entry in enumerate(plain) if entry in plain[:i]}
+    if section == "cases":
+        entries[:] = [entry if entry != {} else {"name": "default"} for entry in entries]
+        if not any(plain):  # nothing is left that a case could say
+            del holder[section]
 
 
-def _strip_entry(entry: Any, section: str, key: str) -> bool:
-    """Remove a key from an entry, and its `set` if that gets empty; tell whether it was there."""
-    if not isinstance(entry, dict):
-        return False
+def _remove(entry: dict[str, Any], section: str, key: str) -> None:
+    """Remove a key from an entry, and its `set` if that gets empty."""
     method, _, hyperparameter = key.partition(".")
-    size = len(entry)
     if section in ("cases", "cells") or (section, key) == ("methods", "server"):
         entry.pop(key, None)
     if section == "methods" and entry.get("name") == method:
@@ -480,13 +438,6 @@ def _strip_entry(entry: Any, section: str, key: str) -> bool:
         del inner[key]
         if not inner:
             del entry["set"]
-        return True
-    return len(entry) < size
-
-
-def _mapping(entry: Any) -> Any:
-    """The entry of a method or data set that is given by its name alone, as a mapping."""
-    return {"name": entry} if isinstance(entry, str) else entry
 
 
 def _without_name(entry: Any) -> Any:

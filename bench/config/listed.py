@@ -1,12 +1,11 @@
 """Grids that list their cells instead of axes, such as the `best.yaml` that `bench sweep` writes."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
-from bench.config.checked import completed
+from bench.config.checked import checked
 from bench.config.grid_file import numbered, read_scalars, refuse_both, setting_name
 from bench.config.validation import check_setting, unknown
 from bench.config.yaml_lines import Document, Path, dump
@@ -23,34 +22,31 @@ def read_listed(document: Document) -> list[Settings]:
     An entry overrides the settings at the top. Keys are those of `Settings`; a method's hyperparameters are under `hp`.
     Problems are noted in the document.
     """
-    fields = list(Settings.model_fields)
-    for key in document.data:
-        if key not in (*KEYS, *fields):
-            document.complain((key,), unknown("setting", key, [*KEYS, *fields]) + " A grid with `cells:` has no axes.")
-    entries, seeds = document.data["cells"], _seeds(document)
+    data, entries = document.data, document.data["cells"]
+    common = {key: value for key, value in data.items() if key not in KEYS}
+    sound = _sound(document, common, ())
+    seeds = [data.get("seed", Settings.model_fields["seed"].default)]
+    if "seeds" in data:
+        refuse_both(document, "seeds")
+        seeds = [choice.value for choice in read_scalars(document, "seeds")]
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         document.complain(("cells",), "cells should be a list of mappings, for instance [{method: fedavg, lr: 0.1}]")
         return []
-    common = {key: value for key, value in document.data.items() if key in fields}
-    sound = _sound(document, common, ())
     cells: list[tuple[int, Settings]] = []
     for i, entry in enumerate(entries):
-        if "seed" in entry and "seeds" in document.data:
+        if ("cells", i) in document.merged:
+            continue
+        if "seed" in entry and "seeds" in data:
             document.complain(("cells", i, "seed"), "'seed' is varied by `seeds` of this grid; do not set it here too")
         elif _sound(document, entry, ("cells", i)) and sound:
             of_seeds = [entry["seed"]] if "seed" in entry else seeds
             with document.noting(("cells", i)):
                 cells += [(i, _cell({**common, **entry, "seed": seed})) for seed in of_seeds]
-    _refuse_repeats(document, cells)
+    earlier: dict[str, int] = {}
+    for i, cell in cells:
+        if earlier.setdefault(cell.model_dump_json(), i) != i:
+            document.complain(("cells", i), "the same cell stands above: the two could not be told apart")
     return _told_apart(cells, entries)
-
-
-def _seeds(document: Document) -> list[Any]:
-    """The seeds of entries without one of their own: the axis `seeds`, or the common `seed`."""
-    if "seeds" not in document.data:
-        return [document.data.get("seed", Settings.model_fields["seed"].default)]
-    refuse_both(document, "seeds")
-    return [choice.value for choice in read_scalars(document, "seeds")]
 
 
 def _sound(document: Document, settings: dict[str, Any], path: Path) -> bool:
@@ -59,7 +55,7 @@ def _sound(document: Document, settings: dict[str, Any], path: Path) -> bool:
     for key, value in settings.items():
         try:
             if key not in Settings.model_fields:
-                raise UserError(unknown("setting", key, list(Settings.model_fields)))
+                raise UserError(unknown("setting", key, [*KEYS, *Settings.model_fields]))
             check_setting(key, value)
         except UserError as error:
             sound = False
@@ -78,15 +74,7 @@ def _cell(settings: dict[str, Any]) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    return cell.model_copy(update=completed(cell))
-
-
-def _refuse_repeats(document: Document, cells: list[tuple[int, Settings]]) -> None:
-    """Complain about entries that give a cell of an earlier entry again."""
-    earlier: dict[str, int] = {}
-    for i, cell in cells:
-        if earlier.setdefault(cell.model_dump_json(), i) != i:
-            document.complain(("cells", i), "the same cell stands above: the two could not be told apart")
+    return checked(cell)
 
 
 def _told_apart(cells: list[tuple[int, Settings]], entries: list[dict[str, Any]]) -> list[Settings]:
@@ -98,14 +86,14 @@ def _told_apart(cells: list[tuple[int, Settings]], entries: list[dict[str, Any]]
         cells: each with the number of its entry.
         entries: the entries as they were written.
     """
-    of_name: dict[tuple[Any, ...], dict[int, list[int]]] = {}
+    of_name: dict[tuple[Any, ...], list[int]] = {}
     for i, cell in cells:
-        name = (cell.name, data_name(cell.dataset, cell.dataset_options), cell.case, cell.alpha)
-        of_name.setdefault(name, {}).setdefault(i, []).append(cell.seed)
+        name = (cell.name, data_name(cell.dataset, cell.dataset_options), cell.case, cell.alpha, cell.seed)
+        of_name.setdefault(name, []).append(i)
     texts: dict[int, str] = {}
-    for seeds in of_name.values():
-        if any(count > 1 for count in Counter(seed for part in seeds.values() for seed in set(part)).values()):
-            texts |= dict(zip(seeds, _differences([entries[i] for i in seeds]), strict=True))
+    for same in of_name.values():
+        if len(same) > 1:
+            texts |= dict(zip(same, _differences([entries[i] for i in same]), strict=True))
     return [
         cell.model_copy(update={"case": ", ".join(filter(None, [cell.case, texts[i]]))}) if i in texts else cell
         for i, cell in cells

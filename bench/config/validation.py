@@ -4,9 +4,9 @@ Validation is strict: `"5"` and `true` are not numbers, but 5 may stand for 5.0.
 in the file; the code that reads a grid file adds it.
 """
 
+import copy
 import functools
 import importlib.util
-import itertools
 import json
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -34,7 +34,7 @@ _IN_WORDS_OF_YAML = {
     "model_type": "should be a mapping",
     "model_attributes_type": "should be a name or a mapping",
     "dataclass_type": "should be a mapping",
-    "json_invalid": "is not text in UTF-8",  # of a value that was written as JSON: it holds half a letter
+    "json_invalid": "holds text that is not in UTF-8",  # of values that were written as JSON: one holds half a letter
     "extra_forbidden": "is no key that can stand here",
     "too_short": "should have {min_length} or more values",
     "too_long": "should have {max_length} values at most",
@@ -63,8 +63,10 @@ def _validated(model: type[BaseModel], key: str, value: Any) -> Any:
     try:
         return _field_adapter(model, key).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(_sentence(key, value, first["loc"], first)) from None
+        # of a union's variants the one that is meant: its problem is the deepest, or not that of another type
+        types = "_type", "literal_error"
+        meant = max(error.errors(), key=lambda one: (len(one["loc"]), not one["type"].endswith(types)))
+        raise UserError(_sentence(key, value, meant["loc"], meant)) from None
 
 
 def complete(registry: Registry[Any], name: str, values: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
@@ -74,43 +76,36 @@ def complete(registry: Registry[Any], name: str, values: dict[str, Any]) -> tupl
     Those of another package's model (`PACKAGE/NAME`) are returned as they are, as its own constructor checks them.
 
     Raises:
-        UserError: unknown name.
+        UserError: unknown name, or its package is not installed.
     """
     model = registry.options(name)
     names = [field.alias or key for key, field in model.model_fields.items()]
     word, owner = ("hyperparameter", repr(name)) if registry.classes else ("option", f"{registry.kind} {name!r}")
     if package := registry.package_of(name):
-        missing = importlib.util.find_spec(package) is None
-        return values, {
-            "": f"{owner}: the package {package} is not installed: {to_install(package)}"
-        } if missing else {}
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"{owner}: the package {package} is not installed: {to_install(package)}")
+        return values, {}
     problems = {key: unknown(word, key, names, owner) for key in values if key not in names}
     known = {key: value for key, value in values.items() if key in names}
     try:  # validate as JSON: strict types then still accept a list for a tuple and text for a path
-        options = model.model_validate_json(json.dumps(known), strict=True)
+        options = _completed_options(model, json.dumps(known))
     except ValidationError as error:
         for details in error.errors():
             key = str(details["loc"][0]) if details["loc"] else ""
-            if details["type"] == "json_invalid":  # said of all of them: look for the one with half a letter
-                key = next((key for key, value in known.items() if _has_half_a_letter(value)), "")
             if key in values:
                 problems.setdefault(key, _sentence(key, values[key], details["loc"][1:], details))
             elif details["type"] != "missing":
-                problems.setdefault("", problem_text(details))
+                problems.setdefault("", f"{owner}: {problem_text(details)}")
             elif not problems:  # otherwise an unknown key may be a misspelling of this one
                 problems[""] = f"{owner} needs the {word} {key!r}"
     if problems:
         return {key: value for key, value in known.items() if key not in problems}, problems
-    return options.model_dump(mode="json", by_alias=True, warnings=False), {}
+    return copy.deepcopy(options), {}
 
 
-def _has_half_a_letter(value: Any) -> bool:
-    """Whether a value has text that cannot be written in UTF-8."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
-    return False
+@functools.lru_cache(maxsize=1000)  # most cells of a grid share them
+def _completed_options(model: type[BaseModel], text: str) -> dict[str, Any]:
+    return model.model_validate_json(text, strict=True).model_dump(mode="json", by_alias=True, warnings=False)
 
 
 def completed_part(registry: Registry[Any], name: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -172,22 +167,21 @@ def _check_order(channel: Sequence[OperationPart]) -> None:
     Raises:
         UserError: they cannot.
     """
-    kinds = {part.name: CHANNELS.declaration(part.name) for part in channel}
     text = f"channel = {shown([part.name for part in channel])}"
-    for name, kind in kinds.items():
-        if getattr(kind, "stage", "") not in _STAGES:
-            stages = " or ".join(map(repr, _STAGES))
-            raise UserError(f"channel {name!r}: stage = {getattr(kind, 'stage', '')!r} should be {stages}")
-    for (first, kind), (second, following) in itertools.pairwise(kinds.items()):
-        earlier, later = _STAGES.index(kind.stage), _STAGES.index(following.stage)
-        if later < earlier:
-            raise UserError(f"{text}: {second} should come before {first}")
-        if later == earlier > 0:
-            raise UserError(f"{text}: {first} and {second} cannot be combined; remove one")
-    for (name, kind), before in zip(kinds.items(), [None, *kinds.values()], strict=False):
+    before: Any = None
+    for i, part in enumerate(channel):
+        name, kind = part.name, CHANNELS.declaration(part.name)
+        stage = getattr(kind, "stage", "")
+        if stage not in _STAGES:
+            raise UserError(f"channel {name!r}: stage = {stage!r} should be {' or '.join(map(repr, _STAGES))}")
+        if before and _STAGES.index(stage) < _STAGES.index(before.stage):
+            raise UserError(f"{text}: {name} should come before {channel[i - 1].name}")
+        if before and stage == before.stage != "change":
+            raise UserError(f"{text}: {channel[i - 1].name} and {name} cannot be combined; remove one")
         if getattr(kind, "needs_bound", False) and not getattr(before, "bounds", False):
             known = [other for other in CHANNELS.names() if getattr(CHANNELS.declaration(other), "bounds", False)]
             raise UserError(f"{text}: {name} should come right after {' or '.join(known)}")
+        before = kind
 
 
 def check_setting(key: str, value: Any) -> Any:

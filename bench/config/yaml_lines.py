@@ -4,7 +4,6 @@ Scalars follow the core schema of YAML 1.2, not PyYAML's 1.1: `1e-3` is a number
 """
 
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+from pydantic_core import to_jsonable_python
 
 from bench.errors import UserError
 
@@ -21,6 +21,7 @@ MAX_CHARACTERS = 200_000
 MAX_VALUES = 20_000  # after expansion of aliases
 MAX_DEPTH = 16
 MAX_PROBLEMS = 10
+_TAG = "tag:yaml.org,2002:"
 
 
 @dataclass
@@ -30,10 +31,12 @@ class Document:
     Attributes:
         data: the content.
         source: name of the file in messages.
+        merged: places of entries that a reader leaves out, because they equal an earlier one.
     """
 
     data: Any
     source: str
+    merged: set[Path] = field(default_factory=set)
     _places: dict[Path, tuple[int, str]] = field(default_factory=dict)
     _problems: dict[tuple[Path, str], tuple[int, str]] = field(default_factory=dict)
     _above: Path = ()
@@ -74,20 +77,10 @@ class Document:
         self._places = {path: place for path, place in self._places.items() if path[:1] != (key,)}
         self._places[(key,)] = (0, origin)
 
-    def remove(self, path: Path, position: int) -> None:
-        """Remove an entry of the list at `path`; the others keep their lines."""
-        values = self.data
-        for step in path:
-            values = values[step]
-        del values[position]
-        places: dict[Path, tuple[int, str]] = {}
-        for place, line in self._places.items():
-            step = place[len(path)] if place[: len(path)] == path and len(place) > len(path) else -1
-            if isinstance(step, int) and step > position:
-                places[(*path, step - 1, *place[len(path) + 1 :])] = line
-            elif step != position:
-                places[place] = line
-        self._places = places
+    def rename(self, old: str, new: str) -> None:
+        """Give a key of the top mapping another name."""
+        self.data[new] = self.data.pop(old)
+        self._places[(new,)] = self._place((old,))
 
     def overridden(self, key: str) -> bool:
         """Whether a key of the top mapping was set by `put` and is not from the file."""
@@ -96,11 +89,7 @@ class Document:
     def part(self, key: str) -> "Document":
         """The value under a key as a separate document; problems noted in it are also problems of this document."""
         places = {path[1:]: place for path, place in self._places.items() if path[:1] == (key,)}
-        return Document(self.data[key], self.source, places, self._problems, (*self._above, key))
-
-    def place(self, path: Path, line: int) -> None:
-        """Record the line of the value at `path`."""
-        self._places[path] = (line, f"{self.source}:{line}")
+        return Document(self.data[key], self.source, set(), places, self._problems, (*self._above, key))
 
     def _place(self, path: Path) -> tuple[int, str]:
         while path and path not in self._places:
@@ -108,11 +97,11 @@ class Document:
         return self._places.get(path, (1, f"{self.source}:1"))
 
 
-def parse(text: str, source: str) -> Document:
+def parse(text: str, source: str, *, keys: bool = False) -> Document:
     """Read one YAML document; the data of an empty one is None.
 
     Keys become text. Duplicate keys, keys that are neither text nor integers, and scalars that do not match their tag
-    are noted as problems.
+    are noted as problems: by their lines, or by `keys` as in `grid['methods'][0]`.
 
     Raises:
         UserError: the text is not valid YAML, or it is too large or too deeply nested for a grid.
@@ -120,7 +109,7 @@ def parse(text: str, source: str) -> Document:
     if len(text) > MAX_CHARACTERS:
         raise UserError(f"{source}: {len(text)} characters are too many for a grid; the limit is {MAX_CHARACTERS}")
     try:
-        root = _Loader(text).get_single_node()
+        root = yaml.compose(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = ", ".join(filter(None, [error.context, error.problem]))
@@ -130,61 +119,38 @@ def parse(text: str, source: str) -> Document:
         raise UserError(f"{source}:{line}: not valid YAML: a control character") from None
     except (ValueError, OverflowError):  # raised by chr() inside PyYAML
         raise UserError(f"{source}: not valid YAML: an escape beyond Unicode") from None
+    except RecursionError:
+        raise UserError(f"{source}: nested deeper than {MAX_DEPTH} levels") from None
     document = Document(None, source)
     if root is not None:
-        document.data = _Converter(document).value(root, (), _line(root))
+        document.data = _Converter(document, keys).value(root, (), _line(root))
     return document
 
 
-def of_values(values: Mapping[Any, Any], source: str) -> Document:
-    """Make a document of values from Python; problems name their place in it, e.g. `grid['methods'][0]`.
+def of_values(values: Mapping[Any, Any], source: str) -> tuple[Document, str]:
+    """Make a document of values from Python, and its text; problems name their place, e.g. `grid['methods'][0]`.
 
-    Tuples become lists, paths text, and scalars of numpy numbers. What a file could not hold is noted as a problem.
+    Tuples become lists, paths text, and scalars of numpy numbers.
 
     Raises:
-        UserError: the values are too many or too deeply nested for a grid.
+        UserError: a value that a file cannot hold, or too many or too deeply nested ones.
     """
-    document = Document(None, source)
-    document.data = _Plain(document).value(values, ())
-    return document
+    try:
+        text = dump(to_jsonable_python(values, fallback=_plain))
+    except (ValueError, RecursionError):
+        raise UserError(f"{source}: nested deeper than {MAX_DEPTH} levels") from None
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    return parse(text, source, keys=True), text
 
 
-class _Plain:
-    """Turns values of Python into those that a YAML file could hold, and notes their places."""
-
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        self.seen = 0
-
-    def value(self, value: Any, path: Path) -> Any:
-        place = self.document.source + "".join(f"[{step!r}]" for step in path)
-        self.seen += 1
-        self.document._places[path] = (self.seen, place)
-        if self.seen > MAX_VALUES or len(path) > MAX_DEPTH:  # a list may contain itself
-            raise UserError(f"{place}: more values than a grid may have, or nested deeper than {MAX_DEPTH} levels")
-        if isinstance(value, Mapping):
-            return self._mapping(value, path)
-        if isinstance(value, list | tuple | range):
-            return [self.value(entry, (*path, i)) for i, entry in enumerate(value)]
-        if type(value).__module__ == "numpy" and hasattr(value, "item") and not getattr(value, "ndim", 1):
-            value = value.item()
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-            return value
-        self.document.complain(path, f"{str(value)[:40]} ({type(value).__name__}) is no value that a grid can hold")
-        return None
-
-    def _mapping(self, value: Mapping[Any, Any], path: Path) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for key, entry in value.items():
-            if not isinstance(key, str | int) or isinstance(key, bool):  # {3: 1}: 3 is a client's number
-                self.document.complain(path, f"the key {key!r} is neither text nor a number of a client")
-            elif str(key) in result:
-                self.document.complain(path, f"the key {str(key)!r} is given twice")
-            else:
-                result[str(key)] = self.value(entry, (*path, str(key)))
-        return result
+def _plain(value: Any) -> Any:
+    """A range as a list, and a scalar of numpy as a number."""
+    if isinstance(value, range):
+        return list(value)
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        return value.item()
+    raise UserError(f"{str(value)[:40]} ({type(value).__name__}) is no value that a grid can hold")
 
 
 def parse_assignment(text: str, example: str) -> tuple[str, Any]:
@@ -201,79 +167,62 @@ def parse_assignment(text: str, example: str) -> tuple[str, Any]:
     return key, document.data
 
 
-class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  PyYAML's own name and type; filled below
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        # PyYAML composes recursively: without this limit, a long row of brackets causes a RecursionError
-        if self.depth > MAX_DEPTH:
-            raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH} levels", problem_mark=self.get_mark())
-        self.depth += 1
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-
-# A site `007` is a text: with a leading zero it is no number here, where YAML 1.1 reads octal digits and 1.2 reads 7.
-for _tag, _pattern, _first in [
-    ("null", r"(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
-    ("bool", r"(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
-    ("int", r"(?:[-+]?(?:0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+)$", list("-+0123456789")),
-    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
-]:
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes text that either version of YAML would read as something else, such as `1e-3` or `no`."""
-
-    yaml_implicit_resolvers: dict[Any, Any] = {  # noqa: RUF012  PyYAML's own name and type
-        first: [
-            *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),
-            *_Loader.yaml_implicit_resolvers.get(first, []),
-        ]
-        for first in {*yaml.SafeDumper.yaml_implicit_resolvers, *_Loader.yaml_implicit_resolvers}
-    }
-
-
 def dump(data: Any) -> str:
     """The text of plain values, from which `parse` reads them again."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-class _Converter:
-    """Turns nodes into plain values and notes their lines."""
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  PyYAML's own name and type; filled below
 
-    def __init__(self, document: Document) -> None:
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that either version of YAML would read as something else, such as `1e-3` or `no`."""
+
+
+# A site `007` is a text: with a leading zero it is no number here, where YAML 1.1 reads octal digits and 1.2 reads 7.
+for _kind, _pattern, _first in [
+    ("null", r"(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"(?:[-+]?(?:0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+)$", list("-+0123456789")),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
+]:
+    _Loader.add_implicit_resolver(_TAG + _kind, re.compile(_pattern), _first)
+    _Dumper.add_implicit_resolver(_TAG + _kind, re.compile(_pattern), _first)
+
+
+class _Converter:
+    """Turns nodes into plain values and notes their places."""
+
+    def __init__(self, document: Document, keys: bool) -> None:
         self.document = document
+        self.keys = keys
         self.seen = 0
 
     def value(self, node: yaml.Node, path: Path, line: int) -> Any:
-        self.document.place(path, line)
+        source = self.document.source
+        place = source + "".join(f"[{step!r}]" for step in path) if self.keys else f"{source}:{line}"
+        self.document._places[path] = (line, place)
         self.seen += 1
         if self.seen > MAX_VALUES or len(path) > MAX_DEPTH:  # aliases can make both grow without limit
-            raise UserError(f"{self.document.source}:{line}: more values than a grid may have, its aliases expanded")
-        if node.tag == "tag:yaml.org,2002:map" and isinstance(node, yaml.MappingNode):
+            raise UserError(f"{place}: more values than a grid may have, or nested deeper than {MAX_DEPTH} levels")
+        if node.tag == f"{_TAG}map" and isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
-        if node.tag == "tag:yaml.org,2002:seq" and isinstance(node, yaml.SequenceNode):
+        if node.tag == f"{_TAG}seq" and isinstance(node, yaml.SequenceNode):
             return [self.value(child, (*path, i), _line(child)) for i, child in enumerate(node.value)]
+        kind, text = node.tag.removeprefix(_TAG), _text(node)
         try:
-            return _scalar(node)
-        except ValueError as error:
-            self.document.complain(path, str(error))
+            return _scalar(kind, text)
+        except ValueError:
+            self.document.complain(path, f"{text[:40]!r} is no value of the kind {kind!r} that a grid can hold")
             return None
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key, line = key_node.value, _line(key_node)
-            if key_node.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:int"):  # `3: 1`: 3 is a client's number
-                shown = repr(key[:40]) if isinstance(key, str) else "(a list or mapping)"
-                self.document.complain(path, f"the key {shown} is neither text nor a number of a client", line)
+            key, line = _text(key_node), _line(key_node)
+            if key_node.tag not in (f"{_TAG}str", f"{_TAG}int"):  # `3: 1`: 3 is a client's number
+                self.document.complain(path, f"the key {key[:40]!r} is neither text nor a number of a client", line)
             elif key in result:
                 self.document.complain(path, f"the key {key!r} is given twice", line)
             else:
@@ -285,28 +234,26 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _scalar(node: yaml.Node) -> str | int | float | bool | None:
+def _text(node: yaml.Node) -> str:
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else "a list or mapping"
+
+
+def _scalar(kind: str, text: str) -> str | int | float | bool | None:
     """The value of a scalar.
 
     Raises:
         ValueError: it does not match its tag, or a grid cannot hold such a value.
     """
-    kind = node.tag.removeprefix("tag:yaml.org,2002:")
-    if not isinstance(node, yaml.ScalarNode):
-        raise ValueError(f"values of the kind {kind!r} are not understood")
-    text: str = node.value
-    if kind == "str":
-        if any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise ValueError(f"{text!r} is not valid Unicode")
-        return text
-    if kind == "null":
-        return None
-    if kind == "bool" and text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if kind == "int" and re.fullmatch(r"[-+]?[0-9]{1,30}", text):
-        return int(text)
-    if kind == "int" and re.fullmatch(r"0o[0-7]{1,30}|0x[0-9a-fA-F]{1,30}", text):
-        return int(text, 0)
-    if kind == "float" and math.isfinite(number := float(text)):
-        return number
-    raise ValueError(f"{text[:40]!r} is no value of the kind {kind!r} that a grid can hold")
+    match kind:
+        case "null":
+            return None
+        case "str":
+            text.encode()  # half a letter raises an error
+            return text
+        case "bool" if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        case "int" if len(text) <= 32:
+            return int(text, 0)
+        case "float" if math.isfinite(number := float(text)):
+            return number
+    raise ValueError(kind)

@@ -110,7 +110,7 @@ SLOTS = {  # what a command expects: the kinds of places that are something else
     "method": (FILE_KINDS, "check-method X.py; league run --method X.py --dry-run; league submit --method X.py"),
     "packed run": (FILE_KINDS, "unpack X new; verify X; league report X"),
     "data of a grid": (
-        {kind: words for kind, words in FILE_KINDS.items() if kind} | {"\udcff": r"not valid Unicode"},
+        {kind: words for kind, words in FILE_KINDS.items() if kind} | {"\udcff": r"no value of the kind"},
         "data npz:X; data csv:X; data parquet:X; data split:X; show plugin:X; run --grid weights:X --quiet",
     ),
     "output folder": (
