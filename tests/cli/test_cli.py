@@ -112,7 +112,7 @@ def check_queries(bench: Bench, run: Path) -> None:
         (("sweep",), "the study is missing, a file or the name of a built-in one: bench sweep --study NAME."),
         (("sweep", "my study.yaml"), "a file is given by --study: bench sweep --study 'my study.yaml'"),
         (("run", "--grid", "smal"), "no built-in grid of that name. Did you mean 'small.yaml'?"),
-        (("run", "--grid", "small.yaml", "--plugin", "mne.py"), "there is no file mne.py. Did you mean 'mine.py'?"),
+        (("run", "--grid", "small.yaml", "--plugin", "mne.py"), "there is no file mne.py"),
         (("status", "runs"), "runs is not a run: it has no run.json. Runs in it: runs/first"),
         (("report", "runs/frist"), "runs/frist is not a run: there is no such folder. Did you mean 'runs/first'?"),
         (("results", "other"), "there is no such folder. Give the folder that `bench run` printed."),
