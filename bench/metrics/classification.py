@@ -71,7 +71,7 @@ def average_precision(labels: Indices, logits: Floats) -> float:
 @METRICS.register("nll")
 def nll(labels: Indices, logits: Floats) -> float:
     """Mean negative log-likelihood in nats, the `loss` in float64: no probability is clipped."""
-    return loss(labels, logits)
+    return float(loss(labels, logits))
 
 
 @METRICS.register("brier")
