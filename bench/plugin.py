@@ -216,7 +216,10 @@ class Registry(Generic[T]):
             return items[f"{package}/*"]
         if name not in items:
             names = sorted(items)
-            remedy = "One of your own: give its file as `--plugin FILE.py` or in the grid as `plugins: [FILE.py]`."
+            remedy = (
+                f"One of your own: `.register({name!r})` before it, and its file as `--plugin FILE.py` or in the grid "
+                "as `plugins: [FILE.py]`."
+            )
             listing = f" Known: {', '.join(names)}."
             if len(names) > LISTED:  # too long a line to read
                 listing = f" `bench {self.kind.replace(' ', '')}s` lists all {len(names)}."
