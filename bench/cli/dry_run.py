@@ -1,83 +1,71 @@
 """Dry runs of grids and studies: which cells are done, which data are missing, and how much the cells will cost.
 
-A dry run is arithmetic (`bench.runs.forecast.estimate`). Torch is imported only where cells are checked or timed by it:
-those that have more to refuse than settings and files say, those of a folder that has cells, or on a GPU.
+A dry run is arithmetic (`bench.runs.forecast.estimate`). Torch is imported only where cells are checked or timed by it.
 """
 
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from bench.cli.cost_lines import arm_lines, cell_lines, sum_lines, task_lines
 from bench.errors import UserError
 
 if TYPE_CHECKING:
-    from bench.runs.forecast.estimate import Estimate, Rates
+    from bench.runs.forecast.estimate import Estimate
     from bench.runs.options import SessionOptions
-    from bench.runs.plan import PlannedCell
     from bench.settings import Settings
-    from sweeps.study import Arm, Study
+    from sweeps.study import Study
 
 MEASURING = 60.0
 """Seconds in which a dry run times rounds (`--measure`)."""
 CALIBRATION = 10.0
 """Seconds in which it does so on a GPU, whose rates nothing else says."""
+SHARED, PYTHON = 900_000_000, 300_000_000
+"""Approximate bytes of Python and its libraries: of the command, and of each cell's process beside it."""
+
+BASIS = """\
+Time: an estimate to within a factor of two or so, by {timed} kinds of cells that were timed here (`--measure`), else by
+the rates of a core of today; a busy machine takes longer. Sent: one model each way for each client's round, or what
+was sent where it was timed. Memory: data and models at the peak of a round; Python and its libraries come on top,
+about 0.9 GB and 0.3 GB for each cell that runs. Disk: of each cell that runs two checkpoints and one being written;
+tables come on top."""
 
 
-def print_outline(cells: "Sequence[Settings]", data_root: Path) -> None:
-    """Print what settings and data say: numbers of cells, rounds, clients, samples and steps."""
-    methods, data = len({cell.name for cell in cells}), ", ".join(dict.fromkeys(cell.dataset for cell in cells))
-    print(f"{len(cells)} cells of {methods} methods on {data}: {sum(cell.rounds for cell in cells)} rounds", flush=True)
-    _print_workloads(indices_by_task(cells), cells, data_root)
+class Run(NamedTuple):
+    """Cells of equal settings, in a line with others of a group: how many are done, and how many are left to run."""
 
-
-def print_study_outline(study: "Study", data_root: Path) -> None:
-    """Print the same of a study: numbers of its cells and rounds by purpose, and the tasks' clients."""
-    counts, rounds = Counter[str](), Counter[str]()
-    for arm in study.arms:
-        for name, count in _study_cells(arm).items():
-            counts[name] += count
-            rounds[name] += count * arm.cells[0].rounds
-    for name, count in counts.items():
-        print(f"{name}: {count} cells, at most {rounds[name]} rounds")
-    cells = [arm.cells[0] for arm in study.arms]
-    _print_workloads(indices_by_task(cells), cells, data_root)
-
-
-def _print_workloads(tasks: dict[str, list[int]], cells: "Sequence[Settings]", data_root: Path) -> None:
-    from bench.runs.forecast.outline import outlined_shares, steps_of_a_training, that_train
-
-    for task, indices in tasks.items():
-        settings = cells[indices[0]]
-        mean = outlined_shares(settings, data_root)
-        if mean is not None:
-            count, steps = that_train(settings, mean.clients), steps_of_a_training(settings, mean.train)
-            clients = f"{settings.selected(count)} of {count} clients, each with about {mean.train} samples"
-            print(f"{task}: {settings.rounds} rounds of {clients} and {steps} steps whenever it trains a model")
-    sys.stdout.flush()
+    group: str
+    settings: "Settings"
+    done: int
+    left: int
 
 
 def print_forecast(
-    cells: "Sequence[Settings]", folder: Path, options: "SessionOptions", *, measure: bool = False
+    cells: "Sequence[Settings]", folder: Path, options: "SessionOptions", *, known: bool, measure: bool = False
 ) -> None:
     """Print a line per task, or per cell if `options.verbose`, and the totals; warn where this machine has too little.
+
+    Args:
+        cells: of a grid.
+        folder: the run folder.
+        options: of the command.
+        known: whether the grid is a built-in one as it came, which nothing can refuse but for lack of data.
+        measure: whether to time rounds.
 
     Raises:
         UserError: a method refuses its settings.
     """
-    _warn(cells, options)
-    missing, shares = _checked(cells, folder, options.data_root)
-    runs = list(zip(cells, shares, strict=True))
-    forecast = _Forecast(runs, options, measure=measure)
-    tasks = indices_by_task(cells)
-    lines = cell_lines(runs, forecast.costs) if options.verbose else task_lines(tasks, runs, forecast.costs)
-    lines += [f"missing, for {count} cells: {reason}" for reason, count in missing.items()]
-    done = sum(not share for share in shares)
-    total = f"{len(cells)} cells, {done} done before, {len(cells) - done} to run, {forecast.side_by_side} side by side"
-    print("\n".join([*lines, *sum_lines(total, runs, forecast.costs, folder, forecast.side_by_side)]))
+    from bench.results.cell_names import cell_name, task_name
+
+    methods, data = len({cell.name for cell in cells}), ", ".join(dict.fromkeys(cell.dataset for cell in cells))
+    print(f"{len(cells)} cells of {methods} methods on {data}: {sum(cell.rounds for cell in cells)} rounds", flush=True)
+    name = cell_name if options.verbose else task_name
+    finished, missing = _checked(cells, folder, options, known=known)
+    runs = [Run(name(cell), cell, done, 1 - done) for cell, done in zip(cells, finished, strict=True)]
+    total = f"{len(cells)} cells, {sum(finished)} done before, {len(cells) - sum(finished)} to run"
+    _print_runs(runs, missing, total, folder, options, measure=measure)
 
 
 def print_study_forecast(study: "Study", folder: Path, options: "SessionOptions", *, measure: bool = False) -> None:
@@ -87,149 +75,170 @@ def print_study_forecast(study: "Study", folder: Path, options: "SessionOptions"
     Raises:
         UserError: a method refuses its settings.
     """
-    _warn([cell for arm in study.arms for cell in arm.cells], options)
-    missing, _ = _checked([arm.cells[0] for arm in study.arms], folder, options.data_root)
-    runs = [(arm.cells[0], float(sum(_study_cells(arm).values()))) for arm in study.arms]
-    forecast = _Forecast(runs, options, measure=measure)
-    lines = arm_lines(study, runs, forecast.costs)
-    lines += [f"missing, for {count} of {len(runs)} tunings: {reason}" for reason, count in missing.items()]
-    rounds = sum(int(count) * settings.rounds for settings, count in runs)
-    total = (
-        f"{sum(int(count) for _, count in runs)} cells, at most {rounds} rounds, {forecast.side_by_side} side by side"
-    )
-    print("\n".join([*lines, *sum_lines(total, runs, forecast.costs, folder, forecast.side_by_side)]))
+    from sweeps.study import FINALISTS
+
+    runs, counts, rounds = list[Run](), Counter[str](), 0
+    for arm in study.arms:
+        of_arm = {
+            "trials": arm.trials * len(arm.cells),
+            "best trials again": min(FINALISTS, arm.trials) * len(arm.final_seeds),
+            "results": len(arm.report_seeds),
+        }
+        counts.update(of_arm)
+        runs.append(Run(f"{arm.label} {arm.title}", arm.cells[0], 0, sum(of_arm.values())))
+        rounds += runs[-1].left * arm.cells[0].rounds
+    print(", ".join(f"{name}: {count} cells" for name, count in counts.items()), flush=True)
+    _, missing = _checked([run.settings for run in runs], folder, options, known=False)
+    _print_runs(runs, missing, f"{counts.total()} cells, at most {rounds} rounds", folder, options, measure=measure)
 
 
-def _warn(cells: "Sequence[Settings]", options: "SessionOptions") -> None:
-    """Warn of what is pointless, as a run would."""
-    from bench.runs.plan import pointless
-
-    for text in [] if options.quiet else pointless(cells):
-        print(f"warning: {text}", file=sys.stderr, flush=True)
-
-
-def _checked(cells: "Sequence[Settings]", folder: Path, data_root: Path) -> tuple[Mapping[str, int], list[float]]:
-    """Check cells as a run would, by torch where that can tell more than settings and files.
+def _checked(
+    cells: "Sequence[Settings]", folder: Path, options: "SessionOptions", *, known: bool
+) -> tuple[list[bool], Mapping[str, int]]:
+    """Check cells as a run would, and warn of what is pointless.
 
     Returns:
-        Numbers of cells that cannot run by reason, and the share of each cell's rounds that is still to do.
+        Whether each cell has finished, and numbers of cells that cannot run by reason.
 
     Raises:
         UserError: a method refuses its settings.
     """
-    from bench.declared import read_without_torch
-    from bench.runs.plan import check_methods, is_plain, plan_available
-
-    if read_without_torch() and not (folder / "run.json").exists() and all(is_plain(cell, data_root) for cell in cells):
-        return _missing_files(cells, data_root), [1.0] * len(cells)
-    check_methods(cells)
-    planned, missing = plan_available(cells, data_root)
-    return missing, _shares_left(folder, planned, cells)
-
-
-def _missing_files(cells: "Sequence[Settings]", data_root: Path) -> Counter[str]:
-    """Numbers of cells by the file that they lack, in the words of the data sets' loaders."""
     from bench.runs.forecast.outline import missing_file
+    from bench.runs.plan import check_methods, plan_available, pointless
+    from bench.store.store import FINISHED, read_status
 
-    reasons = (missing_file(name, data_root) for cell in cells for name in _data_sets(cell))
-    return Counter(reason for reason in reasons if reason)
+    for text in [] if options.quiet else pointless(cells):
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+    if known and not (folder / "run.json").exists():
+        sets = [name for cell in cells for name in {cell.dataset, *([cell.public.name] if cell.public else [])}]
+        reasons = [missing_file(name, options.data_root) for name in sets]
+        return [False] * len(cells), Counter(reason for reason in reasons if reason)
+    check_methods(cells)
+    planned, missing = plan_available(cells, options.data_root)
+    finished = {id(cell.settings) for cell in planned if read_status(folder / cell.id, cell.settings).state in FINISHED}
+    return [id(cell) in finished for cell in cells], missing  # comparing thousands of settings takes seconds
 
 
-def _data_sets(cell: "Settings") -> set[str]:
-    return {cell.dataset, *([cell.public.name] if cell.public else [])}
+def _print_runs(
+    runs: Sequence[Run],
+    missing: Mapping[str, int],
+    total: str,
+    folder: Path,
+    options: "SessionOptions",
+    *,
+    measure: bool,
+) -> None:
+    """Print a line for each group, and what all cells need together."""
+    from bench.runs.cell_options import choose_device
+    from bench.runs.progress import duration_text
+    from bench.runs.workers import threads_each, worker_count
+    from bench.store.store import GENERATIONS
+
+    device = choose_device(options.device)
+    workers = worker_count(options.jobs, device, [run.settings for run in runs], options.data_root)
+    side_by_side = max(1, min(workers, sum(run.left for run in runs)))
+    limit = MEASURING if measure else CALIBRATION if device == "cuda" else 0.0
+    costs, timed = _costs(runs, (options.data_root, device, threads_each(side_by_side), workers), limit)
+    groups: dict[str, list[tuple[Run, Estimate | None]]] = {}
+    for run, cost in zip(runs, costs, strict=True):
+        groups.setdefault(run.group, []).append((run, cost))
+    for group, members in groups.items():
+        print(_line(group, members))
+    for reason, count in missing.items():
+        print(f"missing, for {count} of {len(runs)}: {reason}")
+    total += f", {side_by_side} side by side"
+    known = [(run, cost) for run, cost in zip(runs, costs, strict=True) if cost]
+    if not known:
+        print(f"{total}: {'no estimate' if any(run.left for run in runs) else 'nothing to do'}")
+        return
+
+    def largest(amount: "Callable[[Estimate], int]") -> int:
+        """The sum of the largest amounts that cells side by side have."""
+        amounts = [amount(cost) for run, cost in known for _ in range(min(run.left, side_by_side))]
+        return sum(sorted(amounts)[-side_by_side:])
+
+    memory, gpu = largest(lambda cost: cost.memory), largest(lambda cost: cost.gpu)
+    # One generation more than stays, as the newest is written before the oldest goes.
+    disk = (GENERATIONS + 1) * largest(lambda cost: cost.checkpoint)
+    # Cells that share a GPU are not taken to be faster than one after the other.
+    seconds = sum(cost.seconds * run.left for run, cost in known) / (1 if gpu else side_by_side)
+    needs = f"{_bytes(memory)} of memory" + (f", {_bytes(gpu)} of the GPU's" if gpu else "")
+    print(f"{total}: about {duration_text(seconds)}, {needs}, at most {_bytes(disk)} of disk for checkpoints")
+    print(BASIS.format(timed=timed))
+    _print_shortages(memory + SHARED + PYTHON * side_by_side, gpu, disk, folder)
 
 
-class _Forecast:
-    """The costs of runs on this machine.
+def _costs(
+    runs: Sequence[Run], execution: tuple[Path, str, int, int], limit: float
+) -> "tuple[list[Estimate | None], int]":
+    """The costs of runs, and how many kinds of cells were timed.
 
     Args:
-        runs: pairs of settings and how often they run: the share of a cell's rounds that is left, or a number of cells.
-        options: of the command.
-        measure: whether to time rounds, of those kinds first that will take longest.
-
-    Attributes:
-        side_by_side: number of cells at a time.
-        costs: of each run; None if it runs no more, if its data are not known, or if a model does not take the samples.
+        runs: those of which nothing is left to do have no cost, nor those whose data or models are not known.
+        execution: data root, device, threads of a cell, cells at a time.
+        limit: seconds in which kinds of cells are timed; the others are scaled as the timed ones together.
     """
+    from bench.runs.forecast.estimate import Rates, estimate
 
-    def __init__(self, runs: "Sequence[tuple[Settings, float]]", options: "SessionOptions", *, measure: bool) -> None:
-        from bench.runs.cell_options import choose_device
-        from bench.runs.workers import threads_each, worker_count
-
-        device = choose_device(options.device)
-        workers = worker_count(options.jobs, device, [settings for settings, _ in runs], options.data_root)
-        self.side_by_side = max(1, min(workers, sum(max(1, round(repeats)) for _, repeats in runs if repeats)))
-        self._execution = options.data_root, device, threads_each(self.side_by_side), workers
-        self.costs = [self._estimate(settings) if repeats else None for settings, repeats in runs]
-        limit = MEASURING if measure else CALIBRATION if device == "cuda" else 0.0
-        if limit:
-            self._measure(runs, limit)
-
-    def _estimate(self, settings: "Settings", rates: "Rates | None" = None) -> "Estimate | None":
-        from bench.runs.forecast.estimate import estimate
-
+    def cost_of(run: Run, rates: Rates | None = None) -> "Estimate | None":
         try:
-            return estimate(settings, *self._execution, rates)
+            return estimate(run.settings, *execution, rates) if run.left else None
         except UserError:
             return None
 
-    def _measure(self, runs: "Sequence[tuple[Settings, float]]", limit: float) -> None:
-        """Time kinds of cells for so many seconds; the others are scaled as the timed ones together."""
-        from bench.runs.forecast.timing import kind, measured
+    costs = [cost_of(run) for run in runs]
+    if not limit:
+        return costs, 0
+    from bench.runs.forecast.timing import kind, measured
 
-        keys = [kind(settings) if cost else "" for (settings, _), cost in zip(runs, self.costs, strict=True)]
-        kinds: dict[str, Settings] = {}
-        seconds = Counter[str]()
-        for key, (settings, repeats), cost in zip(keys, runs, self.costs, strict=True):
-            if cost:
-                kinds[key] = settings
-                seconds[key] += repeats * cost.seconds  # type: ignore[assignment]
-        order = {key: kinds[key] for key, _ in seconds.most_common()}
-        rates = measured(order, *self._execution[:2], limit)
-        before = after = 0.0
-        for i, key in enumerate(keys):
-            if (cost := self.costs[i]) and key in rates:
-                self.costs[i] = timed = self._estimate(runs[i][0], rates[key])
-                assert timed is not None, "its rates could be measured"
-                before, after = before + cost.seconds, after + timed.seconds
-        for i, cost in enumerate(self.costs):
-            if cost and before and keys[i] not in rates:
-                self.costs[i] = replace(cost, seconds=cost.seconds * after / before, basis="scaled")
+    rates = measured([cost.work for cost in costs if cost], execution[1], limit)
+    timed = {i: cost_of(run, rates[key]) for i, run in enumerate(runs) if (key := kind(run.settings)) in rates}
+    before = sum(cost.seconds for i in timed if (cost := costs[i]))
+    after = sum(cost.seconds for cost in timed.values() if cost)
+    scaled = [cost and cost._replace(seconds=cost.seconds * (after / before if before else 1)) for cost in costs]
+    return [timed.get(i, cost) for i, cost in enumerate(scaled)], len(rates)
 
 
-def _study_cells(arm: "Arm") -> dict[str, int]:
-    """Numbers of cells that a study runs of one method on one task in one draw, by purpose."""
-    from sweeps.study import FINALISTS
+def _line(group: str, members: "Sequence[tuple[Run, Estimate | None]]") -> str:
+    """What the cells of a group are, and their time, steps and traffic."""
+    from bench.runs.progress import duration_text
 
-    return {
-        "trials": arm.trials * len(arm.cells),
-        "best trials again": min(FINALISTS, arm.trials) * len(arm.final_seeds),
-        "results": len(arm.report_seeds),
-    }
+    done, left = sum(run.done for run, _ in members), sum(run.left for run, _ in members)
+    text = f"{group}: {done + left} cells" + f", {done} done" * bool(done)
+    known = [(run, cost) for run, cost in members if cost]
+    if not left or any(run.left and not cost for run, cost in members):
+        return text + ", no estimate" * bool(left)
+    seconds, steps, sent = (
+        sum(getattr(cost, amount) * run.left for run, cost in known) for amount in ("seconds", "steps", "sent")
+    )
+    work = known[0][1].work
+    return (
+        f"{text}, {work.settings.rounds} rounds of {work.selected} of {work.clients} clients with about "
+        f"{work.shares.train} samples each, about {duration_text(seconds)} of computing, {steps:.2g} steps of clients, "
+        f"{_bytes(sent)} sent"
+    )
 
 
-def indices_by_task(cells: "Sequence[Settings]") -> dict[str, list[int]]:
-    """The positions of the cells of each task, by its name."""
-    from bench.results.cell_names import task_name
+def _print_shortages(memory: int, gpu: int, disk: int, folder: Path) -> None:
+    """Print a line for each resource of which this machine has too little, with a remedy."""
+    from bench.runs.forecast.estimate import memory_here
 
-    tasks: dict[str, list[int]] = {}
-    for i, settings in enumerate(cells):
-        tasks.setdefault(task_name(settings), []).append(i)
-    return tasks
+    place = next(place for place in (folder, *folder.resolve().parents) if place.is_dir())
+    fewer = "take fewer --jobs, fewer clients or a smaller model"
+    needs = [
+        ("memory, Python's own with it", memory, memory_here(), fewer),
+        ("disk", disk, shutil.disk_usage(place).free, "give another --out"),
+    ]
+    if gpu:
+        import torch  # here, as it takes seconds
+
+        needs.append(("the GPU's memory", gpu, torch.cuda.mem_get_info()[1], fewer))
+    for resource, need, available, remedy in needs:
+        if need > available:
+            print(f"missing: {_bytes(need)} of {resource}; this machine has {_bytes(available)}: {remedy}")
 
 
-def _shares_left(folder: Path, planned: "Sequence[PlannedCell]", cells: "Sequence[Settings]") -> list[float]:
-    """Share of each cell's rounds that is still to do: 0 for a finished cell, 1 for one without a checkpoint."""
-    from bench.store.store import FINISHED, read_status
-
-    places = {id(cell.settings): folder / cell.id for cell in planned}  # comparing thousands of settings takes seconds
-    shares = []
-    for settings in cells:
-        place = places.get(id(settings), folder / "missing")
-        status = read_status(place, settings)
-        if status.state in FINISHED:
-            shares.append(0.0)
-        else:
-            rounds_done = status.rounds if (place / "checkpoint").is_dir() else 0
-            shares.append(max(1, settings.rounds - rounds_done) / settings.rounds)
-    return shares
+def _bytes(count: float) -> str:
+    if count >= 1e12:
+        return f"{count / 1e12:.1f} TB"
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

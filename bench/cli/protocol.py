@@ -32,8 +32,9 @@ def check(
     hours: Annotated[bool, typer.Option(help="Estimate how long it takes here.")] = True,
 ) -> None:
     """Say which settings are known, assumed or deviating, and the hours here."""
-    from bench.cli.dry_run import indices_by_task, print_forecast
+    from bench.cli.dry_run import print_forecast
     from bench.config.grid import load_grid
+    from bench.results.cell_names import task_name
     from bench.runs.forecast.outline import missing_file
     from reports.published.protocol import STANDINGS, protocol
 
@@ -53,14 +54,15 @@ def check(
     for grid in checked.grids.values():
         cells = load_grid(grid).cells
         print(f"\n{grid}: `bench run --grid {grid}.yaml{data}`; one data set: `{one_set(grid)}`")
-        for task, indices in indices_by_task(cells).items():
-            everywhere, here = (checked.standings(cells[indices[0]], local=local) for local in (False, True))
+        first_cells = {task_name(cell): cell for cell in reversed(cells)}
+        for task, cell in reversed(first_cells.items()):
+            everywhere, here = (checked.standings(cell, local=local) for local in (False, True))
             counts = ", ".join(f"{len(everywhere[kind]) + len(here[kind])} {kind}" for kind in STANDINGS)
             listed = "; ".join(f"{kind}: {', '.join(here[kind])}" for kind in STANDINGS if here[kind])
             print(f"  {task}: {counts}" + (f"; not in all scenarios: {listed}" if listed else ""))
         if hours:
             print("  Hours here:")
-            print_forecast(cells, Path("runs", grid), SessionOptions(data_root=data_root, quiet=True))
+            print_forecast(cells, Path("runs", grid), SessionOptions(data_root=data_root, quiet=True), known=True)
     short = checked.short
     settings = " ".join(f"--set {shlex.quote(text)}" for text in short.set)
     command = f"bench run --grid {short.grid}.yaml {one_set(short.grid)} {settings} --out runs/{name}_short{data}"

@@ -64,10 +64,10 @@ def run(
         folder = choose_folder(out, "grid", loaded_grid.name, take_over=take_over)
         chosen = select(loaded_grid.cells, only) if only else loaded_grid.cells
         if dry_run:
-            from bench.cli.dry_run import print_forecast, print_outline
+            from bench.cli.dry_run import print_forecast
 
-            print_outline(chosen, options.data_root)
-            print_forecast(chosen, folder, options, measure=measure)
+            builtin = not set_ and not Path(grid).exists()
+            print_forecast(chosen, folder, options, known=builtin, measure=measure)
             return
         start_early(options.ray)  # what is refused above, is refused before torch is imported
 

@@ -66,9 +66,8 @@ def sweep(
 
         folder = choose_folder(out, "study", loaded_study.name)
         if dry_run:
-            from bench.cli.dry_run import print_study_forecast, print_study_outline
+            from bench.cli.dry_run import print_study_forecast
 
-            print_study_outline(loaded_study, options.data_root)
             print_study_forecast(loaded_study, folder, options, measure=measure)
             return
         start_early(options.ray)

@@ -4,7 +4,6 @@ import functools
 import logging
 import math
 import os
-import re
 import socket
 import tempfile
 from collections.abc import Mapping
@@ -75,19 +74,11 @@ def remedy(text: str) -> str:
     """Say what to do about an error in Ray's words."""
     if "Could not find any running Ray" in text:
         return "this machine is no node of a cluster: `ray start` makes it one, and --ray local needs none"
-    if "Version mismatch" in text or "version" in text.lower():
-        return f"the cluster runs another Ray or Python: {text[:300]}"
-    if re.search(r"timed? ?out|overloaded|not respond", text, re.IGNORECASE):
-        return (
-            f"Ray did not start or answer in time; is this machine busy? Its logs are in {_logs()}; the same command "
-            f"tries again. Ray says: {text[:120]}"
-        )
-    return f"Ray says: {text[:300] or 'nothing'}. Its logs are in {_logs()}"
-
-
-def _logs() -> Path:
-    """The folder of the last start's logs, where Ray puts it."""
-    return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
+    place = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
+    return (
+        f"Ray says: {text[:300] or 'nothing'}. Its logs are in {place}; if this machine is busy, the same command "
+        "tries again"
+    )
 
 
 def nodes() -> list[Node]:

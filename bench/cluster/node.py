@@ -30,19 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Broken:
-    """Message of a worker: an error outside the training itself ended the cell."""
+    """Message of a worker: an error outside the training itself ended the cell, such as the loss of another device."""
 
     reason: str
+    device_lost: bool = False
 
 
-@dataclass(frozen=True)
-class DeviceLost:
-    """Message of a worker: another device of its cell was lost."""
-
-    reason: str
-
-
-NodeMessage = Event | HeldElsewhere | FilePart | Link | Report | Broken | DeviceLost
+NodeMessage = Event | HeldElsewhere | FilePart | Link | Report | Broken
 
 
 class CellWorker:
@@ -125,7 +119,7 @@ class CellWorker:
         except store.BusyError as error:
             self._messages.put(HeldElsewhere(error.holder))
         except Lost as error:
-            self._messages.put(DeviceLost(str(error)))
+            self._messages.put(Broken(str(error), device_lost=True))
         except Exception as error:  # not from training but from what surrounds it, such as loading a plug-in
             self._messages.put(Broken(str(error) or type(error).__name__))
         if not shared:

@@ -16,7 +16,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from bench.cluster.connect import actor_options, last_line, nodes, require
-from bench.cluster.node import Broken, CellWorker, DeviceLost, NodeMessage
+from bench.cluster.node import Broken, CellWorker, NodeMessage
 from bench.cluster.requirements import Needs, check_node, needs_of
 from bench.cluster.transfer import FilePart, Link, Receiver, Report
 from bench.errors import UserError, shortage
@@ -25,7 +25,7 @@ from bench.results.cell_names import cell_name
 from bench.runs.cell_options import check_device_name
 from bench.runs.cell_runner import Backlog, CellTask, HeldElsewhere
 from bench.runs.events import Event
-from bench.runs.forecast.estimate import Estimate, estimate
+from bench.runs.forecast.estimate import estimate
 from bench.runs.interrupts import interrupts_deferred, supervise
 from bench.settings import Settings
 from bench.store import store
@@ -76,7 +76,6 @@ class RayRunner:
         require({"CPU": cpus or 1.0, "GPU": self._gpus}, devices)
         self._memory = 0.0
         self._needs: Needs | None = None
-        self._seconds: dict[str, float] = {}
 
     def threads(self, cells: int | None) -> int:
         """Return the threads of a cell on each device: its cores. Without `cpus`, the first call fixes their number."""
@@ -87,19 +86,15 @@ class RayRunner:
         return max(1, int(self._cpus))
 
     def check(self, cells: Collection[Settings], data_root: Path) -> None:
-        """Check versions, plug-ins and data on every node that may get cells, and estimate the cost of the cells.
+        """Check versions, plug-ins and data on every node that may get cells, and estimate the memory of the cells.
 
         Raises:
             UserError: a node lacks something or has another version of it; the message names the node.
         """
         self._needs = needs_of(cells, data_root)
-        costs: dict[str, Estimate | None] = {}
-        for cell in cells:
-            costs[cell.model_dump_json()] = estimate(cell, data_root, "cpu", max(1, int(self._cpus or 1)))
-        self._seconds = {key: cost.seconds for key, cost in costs.items() if cost}
-        needs_of_memory = [cost.memory for cost in costs.values() if cost]
+        costs = [estimate(cell, data_root, "cpu", max(1, int(self._cpus or 1))) for cell in cells]
         most = max(node.resources.get("memory", 0.0) for node in nodes())
-        self._memory = min(max(needs_of_memory, default=0) + _BESIDE, most)
+        self._memory = min(max((cost.memory for cost in costs if cost), default=0) + _BESIDE, most)
         resources = {"CPU": self._cpus or 1.0, "GPU": self._gpus}
         ask = ray.remote(check_node)
         options = {"num_cpus": 0, "max_retries": 0, "runtime_env": actor_options()["runtime_env"]}
@@ -117,10 +112,8 @@ class RayRunner:
                 raise UserError(f"node {node.name}: {wrong}")
 
     def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
-        """Run cells on the cluster, those of a list by the dry run's estimate of their time, the longest first."""
+        """Run cells on the cluster, in the order of the grid."""
         assert self._needs is not None, "check() comes first"
-        if isinstance(tasks, list):
-            tasks = sorted(tasks, key=lambda task: -self._seconds.get(task.settings.model_dump_json(), 0.0))
         workers = _Workers(self, Backlog(tasks, on_event), self._needs, unwanted)
         try:
             return supervise(workers)
@@ -282,7 +275,7 @@ class _Workers:
             worker.task = None
             self._backlog.postpone(task, error.holder)
         except RayError as error:
-            self._worker_died(worker, error)
+            self._lose(worker, f"its worker was lost: {last_line(error)}")
 
     def _listen(self, seconds: float) -> None:
         workers = {worker.asked: worker for worker in self._workers if worker.asked}
@@ -299,7 +292,7 @@ class _Workers:
                     else:
                         self._admit(worker, *answer)
                 except RayError as error:
-                    self._worker_died(worker, error)
+                    self._lose(worker, f"its worker was lost: {last_line(error)}")
 
     def _handle(self, worker: _Worker, messages: list[NodeMessage]) -> None:
         for message in messages:
@@ -325,11 +318,11 @@ class _Workers:
             case HeldElsewhere():
                 worker.end()
                 self._backlog.postpone(task, message.holder)
+            case Broken(device_lost=True):
+                self._lose(worker, message.reason)
             case Broken():
                 worker.end()
                 self._backlog.fail(task, message.reason)
-            case DeviceLost():
-                self._lose(worker, message.reason)
             case Event():
                 if message.state != "running":
                     worker.end()
@@ -351,10 +344,6 @@ class _Workers:
         ray.kill(worker.actor)
         if worker.group:
             remove_placement_group(worker.group)
-
-    def _worker_died(self, worker: _Worker, error: RayError) -> None:
-        """Handle the loss of a worker."""
-        self._lose(worker, f"its worker was lost: {last_line(error)}")
 
     def _lose(self, worker: _Worker, why: str) -> None:
         """Handle the loss of a cell's worker or of one of its devices.

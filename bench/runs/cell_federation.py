@@ -12,7 +12,7 @@ from bench.federation.features import Shelf, computed
 from bench.federation.federation import Federation
 from bench.plugin import METHODS
 from bench.runs.cell_options import Options, choose_device
-from bench.runs.forecast.memory import keep_on_host
+from bench.runs.forecast.estimate import keep_on_host
 from bench.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -1,28 +1,28 @@
 """The plan of a run: which cells there are, and whether their data are there."""
 
+import contextlib
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from bench.config.digests import is_own, versions
+from bench.config.digests import versions
 from bench.config.identity import description
 from bench.config.yaml_lines import parse
-from bench.data import Dataset, Partition
+from bench.data import Dataset
 from bench.errors import UserError, did_you_mean
 from bench.federation.cell_data import as_trained, check_tests, load_dataset, load_partition, load_public, tested
 from bench.federation.cell_identity import DATA_FIELDS, Identities
-from bench.plugin import METHODS, MODELS, PARTITIONS, SERVER_RULES
+from bench.plugin import METHODS, MODELS, SERVER_RULES
 from bench.results.cell_names import cell_name
 from bench.results.remarks import gathered, partition_remarks
 from bench.results.results import load_run
-from bench.runs.forecast.networks import is_in_table
-from bench.runs.forecast.outline import DataSize, arrivals, is_synchronous, known_set, outlined_shares
+from bench.runs.forecast.outline import DataSize
 from bench.settings import SCORING, AdapterSettings, Settings
 from bench.store.data_record import partition_record
 
@@ -65,13 +65,10 @@ def plan(cells: Iterable[Settings], data_root: Path, *, download: bool) -> list[
 def plan_available(cells: Iterable[Settings], data_root: Path) -> tuple[list[PlannedCell], dict[str, int]]:
     """Plan the cells that can run now, and count the others by the reason why they cannot.
 
-    One partition is made for all cells that differ in seed and alpha only. So a draw that is impossible for another
-    seed is seen at the run's start only, and remarks and records are those of the first cell.
-
     Returns:
         The planned cells, and numbers of cells by reason.
     """
-    planner = _Planner(data_root, download=False, glance=True)
+    planner = _Planner(data_root, download=False)
     planned: list[PlannedCell] = []
     missing: Counter[str] = Counter()
     for settings in cells:
@@ -80,44 +77,6 @@ def plan_available(cells: Iterable[Settings], data_root: Path) -> tuple[list[Pla
         except UserError as error:
             missing[str(error)] += 1
     return planned, dict(missing)
-
-
-def is_plain(settings: Settings, data_root: Path) -> bool:
-    """Whether a cell has nothing that only its method, its models or its samples can refuse, for which torch is needed:
-    a known data set, networks of known size, and no setting that some methods do not go with."""
-    known = known_set(settings)
-    special: tuple[object, ...] = (
-        settings.channel, settings.dp_sgd, settings.attack, settings.adapters, settings.frozen, settings.pretrained,
-        settings.tests, settings.shifts, settings.timeline, settings.clock.dropout, settings.batch_size == 1,
-        settings.unselected != "idle", settings.lr_decay < 1 and arrivals(settings) == 1,
-        settings.pm_until_broadcast and not (settings.wait_free and is_synchronous(settings)),
-        settings.normalise, not _has_room_for_public(settings),
-        settings.server and not _takes_a_mean(settings),
-    )  # fmt: skip
-    if known is None or any(special) or outlined_shares(settings, data_root) is None:
-        return False
-    if settings.augment != "none" and len(known.size.shape) != 3:
-        return False
-    return is_in_table(settings, known.size.shape, known.size.classes)
-
-
-def _has_room_for_public(settings: Settings) -> bool:
-    """Whether a cell's public samples, if it has any, are enough and from another data set of the same shape."""
-    clients, chosen = known_set(settings), settings.public
-    if chosen is None:
-        return True
-    public = known_set(settings.model_copy(update={"dataset": chosen.name, "dataset_options": chosen.options}))
-    if clients is None or public is None or chosen.name == settings.dataset:
-        return False
-    return public.size.shape == clients.size.shape and (chosen.size or 0) <= public.size.train
-
-
-def _takes_a_mean(settings: Settings) -> bool:
-    """Whether a cell's method aggregates by a mean alone, which a server rule can replace."""
-    kind = METHODS.declaration(settings.method)
-    method = kind(METHODS.options(settings.method)(**settings.hp))
-    names = kind.aggregate.__qualname__, type(method.rule).__qualname__
-    return bool(method.mean_of) and names == ("Method.aggregate", "ServerRule")
 
 
 def check_methods(cells: Iterable[Settings]) -> None:
@@ -176,12 +135,11 @@ _PUBLIC_FIELDS = {"public", "dp_sgd", "channel"}
 
 
 class _Planner:
-    """Makes every partition once; at a `glance`, one of those that differ in seed and alpha."""
+    """Makes every partition once."""
 
-    def __init__(self, data_root: Path, *, download: bool, glance: bool = False) -> None:
+    def __init__(self, data_root: Path, *, download: bool) -> None:
         self._data_root = data_root
         self._download = download
-        self._glance = glance
         self._identities = Identities(data_root, download=download)
         self._unreadable: dict[str, str] = {}  # data sets, and why
         # of each partition its hash, remarks and record
@@ -191,33 +149,24 @@ class _Planner:
 
     def plan(self, settings: Settings) -> PlannedCell:
         dataset = self._dataset(settings)
-        varied_fields = (
-            {"seed", "partition_seed", "alpha"} if self._glance and not is_own(PARTITIONS, settings.partition) else {}
-        )
-        key = json.dumps(settings.model_dump(include=set(DATA_FIELDS).difference(varied_fields)), sort_keys=True)
-        if key not in self._partitions:
-            try:
-                partition = load_partition(settings, dataset)
-                cell_dataset, cell_partition = as_trained(settings, dataset, partition)
-                malicious = _malicious(settings, cell_partition)
-            except UserError as error:
-                raise UserError(f"{cell_name(settings)}: {error}") from None
-            record = partition_record(cell_dataset, cell_partition, malicious)
-            self._partitions[key] = partition.hash, tuple(partition_remarks(record)), record
-        partition_hash, remarks, record = self._partitions[key]
-        public = json.dumps(settings.model_dump(include=set(DATA_FIELDS) | _PUBLIC_FIELDS), sort_keys=True)
+        key = settings.model_dump_json(include=set(DATA_FIELDS))
+        public = settings.model_dump_json(include={*DATA_FIELDS, *_PUBLIC_FIELDS})
         if public not in self._public_notes:
             samples = load_public(settings, self._data_root, download=self._download)
             self._public_notes[public] = samples.notes if samples else ()
         notes = dataset.notes + self._public_notes[public]
-        notes += _check_models(settings, dataset, max(record["n_train"]))
+        with _naming(settings):
+            if key not in self._partitions:
+                self._partitions[key] = _divided(settings, dataset)
+            partition_hash, remarks, record = self._partitions[key]
+            notes += _check_models(settings, dataset, max(record["n_train"]))
+            _check_messages(settings, dataset)
         if settings.tests:
             tests = tested(settings, settings.tests)
             if tests not in self._test_notes:
                 partition = load_partition(settings, dataset)
                 self._test_notes[tests] = check_tests(settings.tests, dataset, partition)
             notes += self._test_notes[tests]
-        _check_messages(settings, dataset)
         notes += _tolerance(settings, record)
         return PlannedCell(self._identities.of(settings, partition_hash), settings, notes, remarks, record)
 
@@ -237,6 +186,28 @@ class _Planner:
             raise
 
 
+@contextlib.contextmanager
+def _naming(settings: Settings) -> Iterator[None]:
+    """Name the cell in a refusal."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{cell_name(settings)}: {error}") from None
+
+
+def _divided(settings: Settings, dataset: Dataset) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+    """The hash of a cell's partition, remarks on it, and its record."""
+    partition = load_partition(settings, dataset)
+    cell_dataset, cell_partition = as_trained(settings, dataset, partition)
+    malicious = None
+    if settings.attack is not None:
+        from bench.federation.attacks import malicious_clients  # here, as it takes torch
+
+        malicious = malicious_clients(settings, cell_partition)
+    record = partition_record(cell_dataset, cell_partition, malicious)
+    return partition.hash, tuple(partition_remarks(record)), record
+
+
 def _check_models(settings: Settings, dataset: Dataset, largest: int) -> tuple[str, ...]:
     """Refuse an augmentation, a model or a batch size that does not fit the samples; another error in one's own model
     is its cell's, with traceback. Return notes on what a file of weights lacks."""
@@ -245,29 +216,23 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> tuple[s
     notes: list[str] = []
     if settings.augment != "none" and dataset.x.ndim != 4:
         raise UserError(
-            f"{cell_name(settings)}: `augment: {settings.augment}` needs images, and the samples have shape "
-            f"{dataset.shape}; leave it out"
+            f"`augment: {settings.augment}` needs images, and the samples have shape {dataset.shape}; leave it out"
         )
     if settings.pretrained and settings.architectures and settings.model not in settings.architectures:
-        raise UserError(
-            f"{cell_name(settings)}: `pretrained` is for model {settings.model!r}, which `client_models` does not name"
-        )
+        raise UserError(f"`pretrained` is for model {settings.model!r}, which `client_models` does not name")
     for name in settings.architectures or (settings.model,):
         is_main_model = name == settings.model
         options = json.dumps(settings.model_options if is_main_model else {}, sort_keys=True)
         weights = settings.pretrained if is_main_model else None
-        try:
-            version = versions(Path(weights)) if weights else ()
-            factory = MODELS.get(name)  # a notebook may define a name again
-            sizes = dataset.shape, dataset.num_classes, options
-            net, drawn, ordered = _try_model(name, factory, *sizes, weights, version, settings.adapters)
-            if net is None:
-                continue
-            spec = cell_spec(settings, name, net)
-            if largest > 1:  # a client of one sample trains with frozen statistics
-                check_batch_size(settings, name, spec, dataset.shape)
-        except UserError as error:
-            raise UserError(f"{cell_name(settings)}: {error}") from None
+        version = versions(Path(weights)) if weights else ()
+        factory = MODELS.get(name)  # a notebook may define a name again
+        sizes = dataset.shape, dataset.num_classes, options
+        net, drawn, ordered = _try_model(name, factory, *sizes, weights, version, settings.adapters)
+        if net is None:
+            continue
+        spec = cell_spec(settings, name, net)
+        if largest > 1:  # a client of one sample trains with frozen statistics
+            check_batch_size(settings, name, spec, dataset.shape)
         if drawn:
             notes.append(
                 f"pretrained {weights}: model {name!r} has {_first(drawn)}, which the file has not; drawn by seed"
@@ -282,15 +247,6 @@ def _check_models(settings: Settings, dataset: Dataset, largest: int) -> tuple[s
 
 def _first(names: tuple[str, ...]) -> str:
     return ", ".join((*names[:3], "...") if len(names) > 3 else names)
-
-
-def _malicious(settings: Settings, partition: Partition) -> list[int] | None:
-    """The malicious clients of a cell."""
-    if settings.attack is None:
-        return None
-    from bench.federation.attacks import malicious_clients  # here, as it takes torch
-
-    return malicious_clients(settings, partition)
 
 
 def _tolerance(settings: Settings, record: dict[str, Any]) -> tuple[str, ...]:
@@ -312,10 +268,7 @@ def _check_messages(settings: Settings, dataset: Dataset) -> None:
     from bench.runs.forecast.stand_in import try_messages  # here, as it takes torch
 
     tests = len(dataset.y) - dataset.n_train
-    try:
-        try_messages(settings, DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests))
-    except UserError as error:
-        raise UserError(f"{cell_name(settings)}: {error}") from None
+    try_messages(settings, DataSize(dataset.shape, dataset.num_classes, dataset.n_train, tests))
 
 
 @functools.cache
@@ -356,55 +309,56 @@ def select(cells: Sequence[Settings], only: str | Sequence[str]) -> list[Setting
     """The cells that `--only method=scd,seed=0` means: conditions on one setting are alternatives, and of each setting
     that is named one must hold. Several texts are all their conditions together.
 
-    A value is text as cells have it, or what a grid file would say; `optimizer=adam` is any with that name. Where text
-    holds commas, as cases of several settings do, a condition reaches as far as some cell fits it.
+    A value is text as cells have it, or what a grid file would say; `optimizer=adam` is any with that name.
 
     Raises:
         UserError: a condition is no `key=value`, its key is unknown, or no cell fits it, or all of them together.
     """
     texts = [only] if isinstance(only, str) else only
-    conditions = [condition for text in texts for condition in _conditions(cells, text)]
-    meant: dict[str, list[list[Any]]] = {}
-    for key, text in conditions:
-        meant.setdefault(key, []).append(_meant(key, text))
-    fitting = [
-        cell
-        for cell in cells
-        if all(any(_fits(cell, key, values) for values in several) for key, several in meant.items())
-    ]
-    if not fitting or not all(_fit_any(cells, key, text) for key, text in conditions):
-        hint = "".join(_other_values(cells, key, text) for key, text in conditions)
-        alone = [f"{key}={text}" for key, text in conditions if not _fit_any(cells, key, text)]
-        wanted = alone[0] if fitting else ",".join(texts)
-        raise UserError(
-            f"--only {wanted}: none of the {len(cells)} cells fits.{hint} `--dry-run -v` without it lists them."
-        )
-    return fitting
+    fitting: dict[str, set[int]] = {}  # by setting, the positions of the cells that fit one of its conditions
+    for text in texts:
+        parts = [part for part in text.split(",") if part.strip()]
+        while parts:
+            key, length, positions = _first_condition(cells, parts)
+            fitting.setdefault(key, set()).update(positions)
+            parts = parts[length:]
+    found = [cell for i, cell in enumerate(cells) if all(i in positions for positions in fitting.values())]
+    if not found:
+        raise _fits_none(cells, ",".join(texts))
+    return found
 
 
-def _conditions(cells: Sequence[Settings], only: str) -> list[tuple[str, str]]:
-    """Divide at the commas between conditions: each is as long as some cell fits it, else up to the next `=`."""
-    conditions: list[tuple[str, str]] = []
-    parts = [part for part in only.split(",") if part.strip()]
-    while parts:
-        key, _ = _condition(parts[0])
-        texts = [_condition(",".join(parts[:end]))[1] for end in range(1, len(parts) + 1)]
-        fitting = [end for end, text in enumerate(texts, 1) if _fit_any(cells, key, text)]
-        following = [i for i, part in enumerate(parts) if i and "=" in part]
-        end = fitting[-1] if fitting else (following or [len(parts)])[0]
-        conditions.append((key, texts[end - 1]))
-        del parts[:end]
-    return conditions
+def _first_condition(cells: Sequence[Settings], parts: Sequence[str]) -> tuple[str, int, list[int]]:
+    """Read the first condition. As names may hold commas, it reaches over as many of them as it still fits some cell.
 
+    Args:
+        cells: of which it chooses some.
+        parts: what stands between commas.
 
-def _condition(part: str) -> tuple[str, str]:
-    key, equals, text = (piece.strip() for piece in part.partition("="))
+    Returns:
+        The setting, the number of its parts, and the positions of the cells that fit.
+    """
+    key, equals, _ = (piece.strip() for piece in parts[0].partition("="))
     if not equals:
-        raise UserError(f"--only {part}: write key=value, for example --only method=scd,seed=0")
+        raise UserError(f"--only {key}: write key=value, for example --only method=scd,seed=0")
     keys = list(Settings.model_fields)
     if key not in keys:
-        raise UserError(f"--only {part}: unknown key {key!r}.{did_you_mean(key, keys)}")
-    return key, text
+        raise UserError(f"--only {parts[0].strip()}: unknown key {key!r}.{did_you_mean(key, keys)}")
+    values = [_value(cell, key) for cell in cells]
+    for length in range(len(parts), 0, -1):
+        meant = _meant(key, ",".join(parts[:length]).partition("=")[2].strip())
+        positions = [i for i, value in enumerate(values) if value in meant or _name(value) == meant[0]]
+        if positions:
+            return key, length, positions
+    length = next((i for i, part in enumerate(parts) if i and "=" in part), len(parts))
+    text = ",".join(parts[:length]).partition("=")[2].strip()
+    raise _fits_none(cells, f"{key}={text}", did_you_mean(text, list(dict.fromkeys(map(str, values)))))
+
+
+def _fits_none(cells: Sequence[Settings], wanted: str, hint: str = "") -> UserError:
+    return UserError(
+        f"--only {wanted}: none of the {len(cells)} cells fits.{hint} `--dry-run -v` without it lists them."
+    )
 
 
 def _meant(key: str, text: str) -> list[Any]:
@@ -417,21 +371,9 @@ def _meant(key: str, text: str) -> list[Any]:
         return [text]
 
 
-def _fits(settings: Settings, key: str, meant: list[Any]) -> bool:
-    value = _value(settings, key)
-    return value in meant or (isinstance(value, dict) and value.get("name") in meant[:1])
-
-
-def _fit_any(cells: Sequence[Settings], key: str, text: str) -> bool:
-    meant = _meant(key, text)
-    return any(_fits(cell, key, meant) for cell in cells)
-
-
-def _other_values(cells: Sequence[Settings], key: str, text: str) -> str:
-    """Name the value of a key that was probably meant; empty where some cells have the given one."""
-    if _fit_any(cells, key, text):
-        return ""
-    return did_you_mean(text, list(dict.fromkeys(str(_value(cell, key)) for cell in cells)))
+def _name(value: Any) -> Any:
+    """The name of a value that has options, such as that of an optimizer."""
+    return value.get("name") if isinstance(value, dict) else None
 
 
 def _value(settings: Settings, key: str) -> Any:

@@ -3,17 +3,12 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from bench.runs.events import Event
 from bench.settings import MAIN_MEANS
-from bench.store.store import CellState
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
 
 LINE_SECONDS = 5.0
 """Least seconds between two plain lines of one running cell."""
@@ -66,12 +61,10 @@ class Reporter(AbstractContextManager["Reporter"]):
         self.rounds = rounds
         self.done_rounds: dict[str, int] = {}
         self.first_round: dict[str, int] = {}
-        self.ended: dict[str, CellState] = {}
+        self.finished: set[str] = set()
         self.start: float | None = None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
     def event(self, event: Event) -> None:
@@ -80,31 +73,22 @@ class Reporter(AbstractContextManager["Reporter"]):
             self.start = time.monotonic()
         self.first_round.setdefault(event.cell, event.round)
         self.done_rounds[event.cell] = event.round
-        if event.state != "running":
-            self.ended[event.cell] = event.state
-        else:  # a worker may be lost, and another go on
-            self.ended.pop(event.cell, None)
+        if event.state in ("done", "failed", "diverged"):  # one that was interrupted has rounds left
+            self.finished.add(event.cell)
         self.show(event)
 
     def show(self, event: Event) -> None:
         """Print an event; this class prints nothing."""
 
-    def seconds_left(self) -> float | None:
-        """Estimated seconds left, from the rounds done since this run began; None before the first of them."""
-        rounds_done = sum(self.done_rounds[cell] - first for cell, first in self.first_round.items())
-        rounds_to_do = sum(
-            rounds - self.done_rounds.get(cell, 0) for cell, rounds in self.rounds.items() if not self._has_ended(cell)
+    def time_left(self) -> str:
+        """Text on the time left, from the rounds done since this run began; empty before the first of them."""
+        done = sum(self.done_rounds[cell] - first for cell, first in self.first_round.items())
+        left = sum(
+            rounds - self.done_rounds.get(cell, 0) for cell, rounds in self.rounds.items() if cell not in self.finished
         )
-        if self.start is None or not rounds_done:
-            return None
-        return (time.monotonic() - self.start) * rounds_to_do / rounds_done
-
-    def finished(self) -> int:
-        """The number of cells that have ended for good; one that was stopped has rounds left."""
-        return sum(map(self._has_ended, self.ended))
-
-    def _has_ended(self, cell: str) -> bool:
-        return self.ended.get(cell) in ("done", "failed", "diverged")
+        if self.start is None or not done or not left:
+            return ""
+        return f"about {duration_text((time.monotonic() - self.start) * left / done)} left"
 
 
 class PlainReporter(Reporter):
@@ -121,54 +105,44 @@ class PlainReporter(Reporter):
         if event.state == "running" and not self._verbose and now - last < LINE_SECONDS:
             return
         self._last[event.cell] = now
-        left = self.seconds_left()
         parts = [
-            f"[{self.finished()}/{len(self.names)}] {self.names[event.cell]}: {event.state}",
+            f"[{len(self.finished)}/{len(self.names)}] {self.names[event.cell]}: {event.state}",
             f"round {event.round}/{event.rounds}",
             figures_text(event.figures),
             event.text,
-            f"about {duration_text(left)} left" if left and event.state != "interrupted" else "",
+            self.time_left() if event.state != "interrupted" else "",
         ]
         print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
 
 
 class LiveReporter(Reporter):
-    """Draws a bar for the grid and a bar for each running cell in place; finished cells scroll by above them."""
+    """Draws a bar for the grid in place, with the cell of the last event; finished cells scroll by above it."""
 
     def __init__(self, names: dict[str, str], rounds: dict[str, int]) -> None:
         super().__init__(names, rounds)
-        self._bars: dict[str, TaskID] = {}
-        self._progress = _live_progress()
-        self._grid = self._progress.add_task("grid", total=sum(rounds.values()), note="")
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (BarColumn(bar_width=24), TextColumn("{task.description}", markup=False))
+        self._progress = Progress(*columns, console=Console(stderr=True))
+        self._bar = self._progress.add_task("", total=sum(rounds.values()))
 
     def __enter__(self) -> Self:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def show(self, event: Event) -> None:
-        name = self.names[event.cell]
-        note = ", ".join(part for part in (figures_text(event.figures), event.text) if part)
-        if event.state == "running":
-            if event.cell not in self._bars:
-                self._bars[event.cell] = self._progress.add_task(name, total=event.rounds, note="")
-            self._progress.update(self._bars[event.cell], completed=event.round, note=note)
-        else:
-            bar = self._bars.pop(event.cell, None)
-            if bar is not None:
-                self._progress.remove_task(bar)
-            line = ", ".join(part for part in (f"{name}: {event.state}", note) if part)
+        parts = (f"{self.names[event.cell]}: {event.state}", figures_text(event.figures), event.text)
+        line = ", ".join(part for part in parts if part)
+        if event.state != "running":
             self._progress.console.print(line, markup=False, highlight=False)
-        left = self.seconds_left()
-        rounds_done = sum(
-            self.rounds[cell] if self._has_ended(cell) else so_far for cell, so_far in self.done_rounds.items()
-        )
-        note = f"{self.finished()}/{len(self.names)} cells" + (f", about {duration_text(left)} left" if left else "")
-        self._progress.update(self._grid, completed=rounds_done, note=note)
+            line = ""
+        counts = (f"{len(self.finished)}/{len(self.names)} cells", self.time_left(), line)
+        text = ", ".join(part for part in counts if part)
+        self._progress.update(self._bar, completed=sum(self.done_rounds.values()), description=text)
 
 
 def reporter(names: dict[str, str], rounds: dict[str, int], *, quiet: bool, verbose: bool) -> Reporter:
@@ -206,16 +180,3 @@ def duration_text(seconds: float) -> str:
     if minutes < 48 * 60:
         return f"{minutes // 60} h {minutes % 60} min"
     return f"{minutes // 1440} d {minutes % 1440 // 60} h"
-
-
-def _live_progress() -> "Progress":
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
-
-    columns: Sequence[ProgressColumn] = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    return Progress(*columns, console=Console(stderr=True))

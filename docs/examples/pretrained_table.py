@@ -20,7 +20,7 @@ import torch
 import bench
 from bench.federation.federation import Federation
 from bench.results.results import CellView, RunView
-from bench.runs.forecast.memory import models
+from bench.runs.forecast.estimate import models
 from bench.runs.forecast.networks import network_size
 from bench.runs.forecast.outline import data_size
 from bench.settings import Settings

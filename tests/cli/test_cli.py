@@ -160,7 +160,7 @@ def test_dry_run_needs_no_data(bench_here: Bench, grid: Grid, tmp_path: Path) ->
     file = grid(methods=["fedavg"], datasets=["cifar10"], model="cnn", clients=20)
     done = bench_here("run", "--grid", file, "--out", tmp_path / "run", "--dry-run", "--device", "cpu")
     assert "1 cells, 0 done before, 1 to run, 1 side by side: about" in done.stdout
-    assert "missing, for 1 cells: " in done.stdout
+    assert "missing, for 1 of 1: " in done.stdout
     assert done.stdout.startswith("1 cells of 1 methods on cifar10: ")
     assert "Time: an estimate to within a factor of two or so" in done.stdout
     assert not (tmp_path / "run").exists()
@@ -173,13 +173,12 @@ def test_dry_run_has_a_line_per_task_and_counts_what_is_done(bench_here: Bench, 
     bench(*common, "--only", "method=fedavg,alpha=1.0")
     lines = bench_here(*common, "--dry-run").stdout.splitlines()
     assert lines[0] == "8 cells of 2 methods on npz: 16 rounds"
-    assert lines[1].startswith("blobs alpha=1: 2 rounds of 4 of 4 clients, each with about ")
-    assert lines[3].startswith("blobs alpha=1: 4 cells of 2 methods, 2 done, about")
-    assert lines[4].startswith("blobs alpha=0.3: 4 cells of 2 methods, 0 done, about")
-    assert lines[5].startswith("8 cells, 2 done before, 6 to run, ")
+    assert lines[1].startswith("blobs alpha=1: 4 cells, 2 done, 2 rounds of 4 of 4 clients with about ")
+    assert lines[2].startswith("blobs alpha=0.3: 4 cells, 2 rounds of 4 of 4 clients with about ")
+    assert lines[3].startswith("8 cells, 2 done before, 6 to run, ")
     every = bench_here(*common, "--dry-run", "--verbose").stdout.splitlines()
-    assert every[3] == "fedavg blobs alpha=1 seed=0: done"
-    assert sum(" (estimated), " in line for line in every) == 6
+    assert every[1] == "fedavg blobs alpha=1 seed=0: 1 cells, 1 done"
+    assert sum(" of computing, " in line for line in every) == 6
     assert sum(" seed=" in line for line in every) == 8
 
 
@@ -190,7 +189,7 @@ def test_dry_run_says_what_this_machine_has_too_little_of(
     assert "missing" not in bench_here(*common, "--dry-run").stdout
     monkeypatch.setattr("bench.runs.forecast.estimate.memory_here", lambda: 10**6)
     said = bench_here(*common, "--dry-run").stdout
-    assert "this machine has 1.0 MB: take fewer clients or a smaller model" in said
+    assert "this machine has 1.0 MB: take fewer --jobs, fewer clients or a smaller model" in said
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ It counts what is slow on a GPU: how often the processor waits for numbers. And 
 """
 
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from bench.engine.memory import MemoryMeter
+from torch.utils._python_dispatch import TorchDispatchMode
 
 NAME = "lazy"
 """A device type that PyTorch knows but has no code for, so that everything on it goes through this module."""
@@ -53,13 +53,15 @@ class There(Tensor):
         return self.cpu().tolist()
 
 
-class SecondDevice(MemoryMeter):
+class SecondDevice(TorchDispatchMode):
     """As a context: there is a device called NAME, and the memory of its tensors is counted.
 
     Args:
         limit: bytes of memory it has.
 
     Attributes:
+        live: bytes of its storages that still exist.
+        peak: the largest number of bytes that existed at one time.
         waits: how often its numbers were read or copied to the processor.
         uploads: tensors of the processor that were copied to it, indices that lie on the processor among them.
     """
@@ -67,6 +69,8 @@ class SecondDevice(MemoryMeter):
     def __init__(self, limit: float = float("inf")) -> None:
         super().__init__()
         self.limit = limit
+        self.live = self.peak = 0
+        self._storages: set[int] = set()
         self.waits = self.uploads = 0
         self._underway: list[tuple[Tensor, Tensor]] = []  # where to on the processor, and the numbers
 
@@ -107,9 +111,19 @@ class SecondDevice(MemoryMeter):
         self._underway.clear()
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        if storage._cdata not in self._storages and self.live + storage.nbytes() > self.limit:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._storages:
+            return
+        if self.live + size > self.limit:
             raise torch.OutOfMemoryError(f"the second device has {self.limit} bytes")
-        super()._count(storage)
+        self._storages.add(key)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._forget, key, size)
+
+    def _forget(self, key: int, size: int) -> None:
+        self._storages.discard(key)
+        self.live -= size
 
 
 def _leaves(values: Any) -> list[Any]:

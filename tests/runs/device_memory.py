@@ -12,8 +12,7 @@ import torch
 
 from bench.data import Dataset, Partition
 from bench.federation.federation import Federation
-from bench.runs.forecast.estimate import CellWork, memory
-from bench.runs.forecast.memory import keep_on_host
+from bench.runs.forecast.estimate import CellWork, keep_on_host, memory
 from bench.runs.forecast.networks import network_size
 from bench.runs.forecast.outline import ClientShares, DataSize
 from bench.settings import Settings

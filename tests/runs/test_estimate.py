@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from bench.data import TokenShape
-from bench.engine.memory import MemoryMeter
 from bench.errors import UserError
 from bench.federation.cell_data import load_dataset
-from bench.method import METHODS, Hyperparameters, Method, hp
-from bench.runs.forecast.estimate import estimate
-from bench.runs.forecast.memory import _fewest, held, keep_on_host, models
+from bench.method import METHODS
+from bench.runs.forecast.estimate import CellWork, estimate, keep_on_host, models
 from bench.runs.forecast.networks import TABLE, count, network_size
 from bench.runs.forecast.outline import (
     ClientShares,
@@ -30,35 +28,6 @@ from bench.runs.forecast.timing import kind, measured, measured_rates
 from bench.settings import OperationPart, PublicSet, Settings
 from tests.engine.problems import METHOD_NAMES
 from tests.runs.device_memory import device_memory
-
-
-def test_a_footprint_is_what_is_there_at_one_time() -> None:
-    with MemoryMeter() as footprint:
-        x = torch.zeros(1000)
-        y = x + 1
-        view = y[:10]
-        assert footprint.live == 8000
-        del y
-        assert footprint.live == 8000  # the view keeps the memory
-        del view
-        z = torch.cat([x, x])
-    assert (footprint.live, footprint.peak) == (12_000, 12_000)
-    del x, z
-    assert (footprint.live, footprint.peak) == (0, 12_000)
-
-
-@pytest.mark.parametrize(
-    ("method", "between", "peak"),
-    [
-        ("local", 1, 2),  # the old model and the new one
-        ("fedavg", 1, 2),  # one is evaluated as the local model, one is sent
-        ("ditto", 2, 4),  # two models, both old and new
-    ],
-)
-def test_models_that_a_client_holds(method: str, between: float, peak: float) -> None:
-    each = held(method, "{}")[1]
-    assert each == pytest.approx((between, peak), abs=0.1)  # besides the models a client holds its samples
-
 
 QUICK = {"ditto", "fedbuff", "fedem", "fedrep", "scd"}
 LESS = {"centralized": 1.4, "dsfl": 2.0, "elastic": 0.85, "fedala": 1.2, "fedfomo": 1.5, "fedmd": 1.3, "ktpfl": 1.3}
@@ -144,19 +113,6 @@ def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch
             assert keep_on_host(settings, 100, (1, 4, 4), 3, device, cells) == rests
 
 
-def test_no_hyperparameter_is_set_to_what_its_class_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here fewer than two epochs and no step."""
-
-    class LateHyper(Hyperparameters):
-        start_epochs: int = hp(3, ge=2)
-        warm_steps: int = hp(5, ge=1)
-
-    monkeypatch.setitem(METHODS._items, "late", type("Late", (Method,), {"Hyper": LateHyper}))
-    plain = {"start_epochs": 4, "warm_steps": 6}
-    assert _fewest("late", plain, 0) == {"start_epochs": 4, "warm_steps": 1}
-    assert _fewest("late", plain, 2) == {"start_epochs": 2, "warm_steps": 2}
-
-
 def test_what_travels_is_one_model_to_and_from_every_client_of_fedavg() -> None:
     settings = Settings(method="fedavg", clients=10, participation=0.5, rounds=7, batch_size=10, model="logistic")
     cost = estimate(settings, Path("data"), "cpu")
@@ -225,19 +181,19 @@ def test_clients_that_are_held_out_take_no_steps(tmp_path: Path, changes: dict[s
 def test_cells_that_differ_in_their_work_are_of_two_kinds(
     method: str, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
-    """A loss gets a hyperparameter that is not static as a tensor, so that it makes no difference."""
     settings = Settings(method=method, partition="dirichlet_pfl_research", alpha=1.0)
     few, many = (kind(settings.model_copy(update=changes)) for changes in (first, second))
     assert few != many
-    pull = settings.model_copy(update={"method": "fedprox"})
-    weak, strong = (kind(pull.model_copy(update={"hp": {"mu": mu}})) for mu in (0.1, 0.2))
-    assert weak == strong
+    assert kind(settings) == kind(settings.model_copy(update={"seed": 3, "lr": 0.5}))
 
 
 def test_measuring_ends_when_its_time_is_over() -> None:
     """What was not measured is left out, so that it keeps its estimate."""
     settings = Settings(method="fedavg", dataset="digits", partition="iid", clients=6, model="logistic")
-    assert measured({"a": settings}, Path("data"), "cpu", limit=0.0) == {}
+    work = CellWork.of(settings, Path("data"))
+    assert work is not None
+    assert measured([work], "cpu", limit=0.0) == {}
+    assert list(measured([work], "cpu", limit=1.0)) == [kind(settings)]
 
 
 def test_a_measured_cell_has_its_own_bytes_and_a_time_of_its_own() -> None:
@@ -246,13 +202,13 @@ def test_a_measured_cell_has_its_own_bytes_and_a_time_of_its_own() -> None:
         method="fedper", dataset="digits", partition="iid", clients=6, participation=0.5, model="mlp", batch_size=50,
         model_options={"hidden": 50}, rounds=3,
     )  # fmt: skip
-    rates = measured_rates(settings, Path("data"), "cpu")
-    assert rates is not None
+    work = CellWork.of(settings, Path("data"))
+    assert work is not None
+    rates = measured_rates(work, "cpu")
     assert rates.sent == 2 * 4 * 65 * 50
     cost, guess = (estimate(settings, Path("data"), "cpu", rates=r) for r in (rates, None))
     assert cost is not None
     assert guess is not None
-    assert (cost.basis, guess.basis) == ("measured", "estimated")
     assert cost.sent == 3 * 3 * rates.sent
     assert (cost.steps, cost.memory) == (guess.steps, guess.memory)
     assert cost.seconds > 0

@@ -1,7 +1,7 @@
 """Estimate the cost of a cell before it starts: steps, bytes, memory and hours, by arithmetic on its settings.
 
-Nothing is trained, and torch is imported only for a network that the table of sizes lacks, and for a GPU. The hours are
-those of one core whose rates were measured once. They hold to within a factor of two or so on cores of today;
+Nothing is trained, and torch is imported only for a network that the table of sizes lacks. The hours are those of one
+core whose rates were measured once. They hold to within a factor of two or so on cores of today;
 `bench.runs.forecast.timing` measures a cell's own rates.
 """
 
@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.data import TokenShape
-from bench.engine.sizes import KEEP_NORMALISED, lanes_on, samples_at_once
+from bench.engine.sizes import KEEP_NORMALISED, lanes_on
+from bench.plugin import CHANNELS, METHODS, is_external
 from bench.runs.forecast.networks import NetworkSize, network_size
 from bench.runs.forecast.outline import (
+    KEPT,
     ClientShares,
     DataSize,
     client_steps,
     data_size,
     outlined_shares,
     selected,
-    that_train,
     trainings,
 )
 from bench.settings import Settings
-from bench.store.store import GENERATIONS
 
 # Rates of one core of a server, as the engine trains there; docs/performance-log.md compares them with runs.
 _STEP_ALONE, _STEP_BESIDE = 1.5e-3, 4e-5  # seconds of a step of one client alone, and of one side by side
@@ -34,34 +34,10 @@ _PRODUCT = 1.5e-11  # seconds of a multiplication and an addition
 _ACTIVATION = 1e-9  # seconds of a byte of activations
 _BACKWARD = 3  # times as long as its forward pass takes a gradient
 _CLIENT = 4e-4  # seconds of a client's round beside its steps, and of its evaluation
-_MODELS_IN_STEP = 4  # a step's model, its gradient, its new values, and what lies between
 
-
-@dataclass(frozen=True)
-class Estimate:
-    """Cost of one cell.
-
-    Attributes:
-        steps: steps of clients in all rounds.
-        seconds: of training and evaluation, by one process.
-        sent: bytes that clients send and receive in all rounds: a model each way, unless it was measured.
-        checkpoint: bytes of one checkpoint, once every client has taken part.
-        memory: bytes of the data set, of tensors at the peak of a round and of a checkpoint that is being written;
-            Python and its libraries come on top.
-        gpu: the same of a GPU's memory.
-        disk: bytes of checkpoints at the peak: one generation more than stays, as the newest is written before the
-            oldest goes.
-        basis: `measured` here and now, `scaled` as the cells that were measured, or `estimated`.
-    """
-
-    steps: int
-    seconds: float
-    sent: int
-    checkpoint: int
-    memory: int
-    gpu: int
-    disk: int
-    basis: str = "estimated"
+_OF_SERVER = 3  # models that a cell holds anyway: the server's, its first one, and one in passing
+_IN_STEP = 6  # a step's model, its gradient, its new values, and what lies between
+_SHARE = 0.5  # of a GPU's memory for models; the rest is for data, activations and what lies between tensors
 
 
 class Rates(NamedTuple):
@@ -102,7 +78,7 @@ class CellWork:
         size, shares = data_size(settings, data_root), outlined_shares(settings, data_root)
         if size is None or shares is None:
             return None
-        names, clients = settings.architectures or (settings.model,), that_train(settings, shares.clients)
+        names, clients = settings.architectures or (settings.model,), max(1, shares.clients - settings.new_clients)
         networks = tuple(network_size(settings, name, size.shape, size.classes) for name in names)
         steps = client_steps(settings, shares.train)
         return cls(settings, size, shares, clients, selected(settings, clients), steps, networks)
@@ -117,39 +93,47 @@ class CellWork:
         """Bytes of what is trained of a model, the mean of its architectures."""
         return self.itemsize * sum(network.trained for network in self.networks) / len(self.networks)
 
-    @property
-    def evaluations(self) -> int:
-        """The number of evaluations: the last version always has one."""
-        return math.ceil(self.settings.rounds / self.settings.eval_every)
-
-    @property
-    def evaluated(self) -> int:
-        """Samples of an evaluation: each client's, and those that all share."""
-        return self.clients * (self.shares.validation + self.shares.test) + self.shares.common
-
     def rates(self) -> Rates:
         """The rates of a core of today: of a step by FedAvg's, of messages with one model each way."""
-        batch = min(self.settings.batch_size, self.shares.train)
-        each = [(network, _sample(network)) for network in self.networks]
+        batch, count = min(self.settings.batch_size, self.shares.train), len(self.networks)
+        samples = [n.products * _PRODUCT + n.training * _ACTIVATION / _BACKWARD for n in self.networks]
         steps = [
             (_STEP_ALONE if network.alone else _STEP_BESIDE) + network.trained * _PARAMETER + batch * _BACKWARD * sample
-            for network, sample in each
+            for network, sample in zip(self.networks, samples, strict=True)
         ]
-        buffers = sum(network.buffers for network in self.networks) / len(self.networks)
-        sent = self.model + (buffers * self.itemsize if self.settings.batchnorm == "aggregate" else 0)
-        return Rates(sum(steps) / len(each), _CLIENT, sum(sample for _, sample in each) / len(each), 2 * sent)
+        return Rates(sum(steps) / count, _CLIENT, sum(samples) / count, 2 * self.model)
 
     def seconds(self, rates: Rates, threads: int) -> float:
-        """Seconds of training and evaluation."""
-        rounds = self.settings.rounds * self.selected * (self.steps * rates.step + rates.client)
+        """Seconds of training and evaluation; the last version always has one."""
+        settings, shares = self.settings, self.shares
+        rounds = settings.rounds * self.selected * (self.steps * rates.step + rates.client)
         body = (self.size.train + self.size.test) * sum(network.body for network in self.networks) * _PRODUCT
-        evaluation = self.clients * rates.client + self.evaluated * rates.evaluated
-        return (rounds + body) / threads + self.evaluations * evaluation
+        samples = self.clients * (shares.validation + shares.test) + shares.common
+        evaluation = self.clients * rates.client + samples * rates.evaluated
+        return (rounds + body) / threads + math.ceil(settings.rounds / settings.eval_every) * evaluation
 
 
-def _sample(network: NetworkSize) -> float:
-    """Seconds of a sample's forward pass."""
-    return network.products * _PRODUCT + network.training * _ACTIVATION / _BACKWARD
+class Estimate(NamedTuple):
+    """Cost of one cell.
+
+    Attributes:
+        work: what it is computed from.
+        steps: steps of clients in all rounds.
+        seconds: of training and evaluation, by one process.
+        sent: bytes that clients send and receive in all rounds: a model each way, unless it was measured.
+        checkpoint: bytes of one checkpoint, once every client has taken part.
+        memory: bytes of the data set, of tensors at the peak of a round and of a checkpoint that is being written;
+            Python and its libraries come on top.
+        gpu: the same of a GPU's memory.
+    """
+
+    work: CellWork
+    steps: int
+    seconds: float
+    sent: int
+    checkpoint: int
+    memory: int
+    gpu: int
 
 
 def estimate(
@@ -171,18 +155,17 @@ def estimate(
     work = CellWork.of(settings, data_root)
     if work is None:
         return None
-    of_cell = rates or work.rates()
-    state = round((1 + trainings(settings) * work.clients) * work.model)
+    rates = rates or work.rates()
+    state = round((1 + kept(settings) * work.clients) * work.model)
     here, gpu = memory(work, device, threads, cells)
     return Estimate(
+        work=work,
         steps=settings.rounds * work.selected * work.steps,
-        seconds=work.seconds(of_cell, threads if device == "cpu" else 1),  # a GPU takes one cohort at a time
-        sent=round(settings.rounds * work.selected * of_cell.sent),
+        seconds=work.seconds(rates, threads if device == "cpu" else 1),  # a GPU takes one cohort at a time
+        sent=round(settings.rounds * work.selected * rates.sent),
         checkpoint=state,
         memory=round(here) + state,  # what a checkpoint that is being written holds
         gpu=round(gpu),
-        disk=(GENERATIONS + 1) * state,
-        basis="measured" if rates else "estimated",
     )
 
 
@@ -199,25 +182,50 @@ def memory(work: CellWork, device: str, threads: int, cells: int = 1) -> tuple[f
     clients = work.clients + settings.new_clients if settings.clients == "all" else settings.clients
     frozen, trained = network.frozen * work.itemsize, network.trained * work.itemsize  # of the largest
     lanes = 1 if device == "cpu" and network.alone else lanes_on(device, trained)
-    at_once = samples_at_once(device, convolutional=network.convolutional)
-
-    def working(models_in_step: float) -> float:
-        """Bytes of clients' steps side by side, or of an evaluation if that is more."""
-        step = models_in_step * trained + settings.batch_size * network.training * work.itemsize / 4
-        return max(lanes * step, at_once * network.evaluation * work.itemsize / 4)
+    step = _IN_STEP * trained + settings.batch_size * network.training * work.itemsize / 4
+    working = lanes * step
 
     if device != "cuda":
-        each = trainings(settings)  # each is kept between rounds, and new in a round beside that
-        weights = (2 + each * (clients + settings.participation * clients)) * work.model + frozen
-        return max(2 * data, data + weights + threads * working(_MODELS_IN_STEP)), 0
-    from bench.runs.forecast.memory import keep_on_host, models, models_in_step, models_on_gpu  # here: they take torch
-
-    steps = working(models_in_step(settings))
+        weights = models(settings, clients) * work.model + frozen
+        return max(2 * data, data + weights + threads * working), 0
     weights = models(settings, clients) * trained + frozen
     if keep_on_host(settings, clients, size.shape, size.classes, device, cells):
-        on_gpu = models_on_gpu(settings, clients, lanes) * trained + frozen
-        return max(2 * data, data + weights), data + on_gpu + steps
-    return 2 * data + frozen, data + weights + steps
+        on_gpu = kept(settings) * min(lanes, settings.participation * clients) * trained + frozen
+        return max(2 * data, data + weights), data + on_gpu + working
+    return 2 * data + frozen, data + weights + working
+
+
+def kept(settings: Settings) -> int:
+    """The number of models that a client keeps between rounds; one more than is known for a method of the user's."""
+    memories = sum(bool(CHANNELS.declaration(entry.name).stage == "select") for entry in settings.channel)
+    own = KEPT.get(settings.method, trainings(settings) + is_external(METHODS.declaration(settings.method)))
+    return own + memories  # of what a channel did not send yet
+
+
+def models(settings: Settings, clients: int) -> float:
+    """Return how many models a cell of so many clients holds at the peak of a round: those that are kept, and as many
+    new ones of each selected client."""
+    return _OF_SERVER + kept(settings) * (clients + settings.participation * clients)
+
+
+def keep_on_host(
+    settings: Settings, clients: int, shape: tuple[int, ...], classes: int, device: str, cells: int = 1
+) -> bool:
+    """Return whether a cell has too many models for the GPU, so that they are on it only while they are trained.
+
+    This depends on the GPU's whole memory and not on its free memory, so that a resumed cell gets the same answer.
+
+    Args:
+        cells: number of cells that share the GPU.
+    """
+    if device != "cuda":
+        return False
+    import torch  # here, as it takes seconds
+
+    network = network_size(settings, settings.model, shape, classes)
+    numbers = models(settings, clients) * network.trained + network.frozen
+    itemsize = 8 if settings.dtype == "float64" else 4
+    return bool(numbers * itemsize > _SHARE / cells * torch.cuda.mem_get_info()[1])
 
 
 def memory_here() -> int:

@@ -3,7 +3,7 @@
 import functools
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -151,44 +151,15 @@ def _mean_client(partition: Partition) -> ClientShares:
     return ClientShares(len(clients), train, validation, test, len(partition.global_test))
 
 
-def that_train(settings: Settings, clients: int) -> int:
-    """The number of clients that train, of so many that have samples: `new_clients` are held out."""
-    return max(1, clients - settings.new_clients)
-
-
-def declared_method(settings: Settings) -> Any:
-    """A cell's method with its hyperparameters and server rule, to look at but not to run."""
+def selected(settings: Settings, clients: int) -> int:
+    """The number of clients that train in a round, of so many."""
     method = METHODS.declaration(settings.method)(METHODS.options(settings.method)(**settings.hp))
     if settings.server is not None:
         name, options = settings.server.name, settings.server.options
         method.rule = SERVER_RULES.declaration(name)(SERVER_RULES.options(name)(**options))
-    return method
-
-
-def arrivals(settings: Settings) -> int:
-    """The number of messages that close a version of an asynchronous server; 0 for one that waits for all or a tick."""
-    return int(getattr(declared_method(settings).trigger, "k", 0))
-
-
-def is_synchronous(settings: Settings) -> bool:
-    """Whether the server waits for all selected clients."""
-    return type(declared_method(settings).trigger).__name__ == "Everyone"  # the class is of a module that takes torch
-
-
-def selected(settings: Settings, clients: int) -> int:
-    """The number of clients that train in a round, of so many."""
-    if messages := arrivals(settings):
-        return min(messages, clients)
-    everyone = declared_method(settings).everyone or settings.unselected != "idle"
-    return clients if everyone else settings.selected(clients)
-
-
-def steps_of_a_training(settings: Settings, samples: int, epochs: int | None = None) -> int:
-    """Steps that a client of so many samples takes when it trains a model once: as the settings say, or for so many
-    epochs."""
-    if epochs is None and settings.steps is not None:
-        return settings.steps
-    return (settings.epochs if epochs is None else epochs) * math.ceil(samples / settings.batch_size)
+    if messages := getattr(method.trigger, "k", 0):  # an asynchronous server: so many close a version
+        return min(int(messages), clients)
+    return clients if method.everyone or settings.unselected != "idle" else settings.selected(clients)
 
 
 TRAININGS: dict[str, tuple[str | int, ...]] = {
@@ -221,6 +192,31 @@ hyperparameter with its epochs, which None leaves to the cell, or their number. 
 training, as the settings say. Not in the method's file, of which each line counts in its cells' ids."""
 
 
+KEPT: dict[str, int] = {
+    **dict.fromkeys(
+        (
+            "apfl", "cfl", "elastic", "fedbabu", "fedcac", "feddyn", "fedfomo", "fedgc", "fedgh", "fedkd", "fedper",
+            "fedphp", "fedselect", "flash", "fml", "lgfedavg", "pfedhn", "pfedme", "plga", "spfl_w", "superfed",
+        ),
+        2,
+    ),
+    **dict.fromkeys(
+        (
+            "fedamp", "fedcross", "feddbe", "flexlora", "flora", "gpfl", "pefll", "pfedfda", "pfedgraph", "pfedla",
+            "pflda", "scaffold", "spfl",
+        ),
+        3,
+    ),
+    **dict.fromkeys(("fedadmm", "fedmtl", "pgfed", "pgfed_ce", "pgfedmo"), 4),
+    **dict.fromkeys(("fedcp", "fedthe"), 5),
+    "fedmrl": 6,
+    "fedem": 8,
+    "apple": 10,
+}  # fmt: skip
+"""Models that a client of a method holds between rounds, or half of those at the peak of a round where that is more:
+of the methods that hold more than one for each training. They were counted in rounds of nine clients."""
+
+
 def trainings(settings: Settings) -> int:
     """The number of trainings of a client's round, each of one model."""
     return len(TRAININGS.get(settings.method, ("epochs",)))
@@ -229,5 +225,7 @@ def trainings(settings: Settings) -> int:
 def client_steps(settings: Settings, samples: int) -> int:
     """Steps that a client of so many samples takes in a round in which it is selected."""
     hp = METHODS.options(settings.method)(**settings.hp).model_dump()
-    lengths = (hp.get(n) if isinstance(n, str) else n for n in TRAININGS.get(settings.method, ("epochs",)))
-    return sum(steps_of_a_training(settings, samples, epochs) for epochs in lengths)
+    lengths = [hp.get(n) if isinstance(n, str) else n for n in TRAININGS.get(settings.method, ("epochs",))]
+    of_an_epoch = math.ceil(samples / settings.batch_size)
+    usual = settings.epochs * of_an_epoch if settings.steps is None else settings.steps
+    return sum(usual if epochs is None else epochs * of_an_epoch for epochs in lengths)

@@ -34,22 +34,22 @@ def stand_in(settings: Settings, size: DataSize, shares: ClientShares, **executi
     changes |= {"pretrained": None, "timeline": ()}
     if settings.attack is not None:  # of few clients, as many may round to none
         changes["attack"] = settings.attack.model_copy(update={"share": 0.5})
-    public = settings.public and noise(size.shape, size.classes, _public(settings, size), generator("estimate"))
+    public = None
+    if settings.public:
+        samples = settings.public.size or min(size.train, 5000)
+        public = noise(size.shape, size.classes, samples, generator("estimate"))
     partition = Partition(train, validation, test, used + np.arange(shares.common))
-    cell = settings.model_copy(update=changes)
-    return Federation(cell, dataset=data, partition=partition, public=public or None, **execution)
+    return Federation(
+        settings.model_copy(update=changes), dataset=data, partition=partition, public=public, **execution
+    )
 
 
-def _public(settings: Settings, size: DataSize) -> int:
-    return (settings.public and settings.public.size) or min(size.train, 5000)
-
-
-_TRIED: set[tuple[str, DataSize]] = set()
-_ALIKE: dict[str, Any] = {
-    "seed": 0, "partition_seed": None, "alpha": None, "label": "", "case": "", "lr": 0.1, "rounds": 1,
-    "partition_options": {}, "steps": 1, "batch_size": 2,
+ALIKE: dict[str, Any] = {
+    "seed": 0, "partition_seed": None, "alpha": None, "label": "", "case": "", "lr": 0.1, "rounds": 1, "metrics": (),
+    "select_by": "accuracy", "tests": (),
 }  # fmt: skip
-"""Settings that make no difference to which values a message has."""
+"""Settings that make no difference to a cell's work and to which values a message has."""
+_TRIED: set[tuple[str, DataSize]] = set()
 
 
 def try_messages(settings: Settings, size: DataSize) -> None:
@@ -59,7 +59,7 @@ def try_messages(settings: Settings, size: DataSize) -> None:
     Raises:
         UserError: the cell would be refused.
     """
-    alike = settings.model_copy(update=_ALIKE)
+    alike = settings.model_copy(update={**ALIKE, "partition_options": {}, "steps": 1, "batch_size": 2})
     key = alike.model_dump_json(exclude={"protocol", "validation_share"}), size
     if key in _TRIED:
         return
