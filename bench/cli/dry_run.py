@@ -48,9 +48,6 @@ def print_forecast(
     """Print a line per task, or per cell if `options.verbose`, and the totals; warn where this machine has too little.
 
     Args:
-        cells: of a grid.
-        folder: the run folder.
-        options: of the command.
         known: whether the grid is a built-in one as it came, which nothing can refuse but for lack of data.
         measure: whether to time rounds.
 

@@ -1,6 +1,5 @@
 """Run one cell on several devices: the actors, each with an engine of its own, and the handle that the cell uses."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from bench.cluster.connect import actor_options, last_line
 from bench.cluster.requirements import Needs, check_node, data_root, provide
-from bench.cluster.wire import PackedValue, Wire, flat
+from bench.cluster.wire import PackedValue, Wire
 from bench.data import Dataset
 from bench.engine.team import Assignment, HelperAnswer, SharedState, serve
 from bench.errors import Lost, UserError
@@ -44,18 +43,10 @@ class DeviceWorker:
         self._wire = Wire(self._engine.device_data.home, near=False)
         return dict(federation.path)
 
-    def answer(self, packed: PackedValue, shared: dict[int, Any]) -> PackedValue:
-        """Do the work that a message describes, and return the result, packed too.
-
-        Args:
-            packed: the work and the tensors for this device alone.
-            shared: references to tensors that several devices get, by number; Ray's memory holds them once.
-        """
-        packed.tensors |= dict(zip(shared, ray.get(list(shared.values())), strict=True))
+    def answer(self, packed: PackedValue) -> PackedValue:
+        """Do the work that a message describes, and return the result, packed too."""
         assignment, state = self._wire.unpack(packed)
-        result = self._wire.pack(serve(self._engine, assignment, state))
-        result.tensors = {number: flat(tensor) for number, tensor in result.tensors.items()}
-        return result
+        return self._wire.pack(serve(self._engine, assignment, state))
 
 
 class Devices:
@@ -103,22 +94,12 @@ class Devices:
         return self
 
     def begin(self, assignments: Sequence[Assignment | None], state: SharedState) -> list[Callable[[], HelperAnswer]]:
-        """Send work to the devices, and return one function per device that waits for its answer.
-
-        A tensor that goes to several devices is sent once.
-        """
-        work = [(k, assignment) for k, assignment in enumerate(assignments) if assignment]
-        messages = {k: self._wires[k].pack((assignment, state)) for k, assignment in work}
-        tensors = {id(t): t for packed in messages.values() for t in packed.tensors.values()}
-        used = Counter(id(t) for packed in messages.values() for t in packed.tensors.values())
-        flats = {at: flat(t) for at, t in tensors.items()}
-        references = {at: ray.put(flats[at]) for at, count in used.items() if count > 1}
+        """Send work to the devices, and return one function per device that waits for its answer."""
         waits = []
-        for k, packed in messages.items():
-            ids = {number: id(t) for number, t in packed.tensors.items()}
-            shared = {number: references[at] for number, at in ids.items() if at in references}
-            packed.tensors = {number: flats[at] for number, at in ids.items() if at not in references}
-            waits.append(self._waiting(k, self._actors[k].answer.remote(packed, shared)))
+        for k, assignment in enumerate(assignments):
+            if assignment:
+                packed = self._wires[k].pack((assignment, state))
+                waits.append(self._waiting(k, self._actors[k].answer.remote(packed)))
         return waits
 
     def _waiting(self, k: int, reference: Any) -> Callable[[], HelperAnswer]:

@@ -33,13 +33,13 @@ class PackedValue:
     Attributes:
         data: the pickled value, with numbers in place of tensors, layouts and functions.
         fixed: pickled layouts and functions that are sent for the first time, by number.
-        tensors: tensors by number; they become `FlatTensor` before they are sent.
+        tensors: tensors that the receiver does not have, by number.
         forgotten: numbers of tensors that the receiver can drop.
     """
 
     data: bytes = b""
     fixed: dict[int, bytes] = field(default_factory=dict)
-    tensors: dict[int, Any] = field(default_factory=dict)
+    tensors: dict[int, FlatTensor] = field(default_factory=dict)
     forgotten: list[int] = field(default_factory=list)
 
 
@@ -117,7 +117,7 @@ class Wire:
         if entry and entry.tensor() is tensor and entry.version == _version(tensor):
             return entry.number
         number = self._draw()
-        packed.tensors[number] = tensor
+        packed.tensors[number] = flat(tensor)
         if self._near:
             self._know(tensor, number)
         else:

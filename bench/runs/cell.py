@@ -46,15 +46,10 @@ def run_cell(
     `error.txt`, never in an exception, so that one cell cannot stop the others.
 
     Args:
-        settings: the cell's settings.
-        folder: the cell's folder; it need not exist.
-        options: how the cell is run.
+        folder: the cell's; it need not exist.
         report: takes each event of the cell.
         stop: asked after each server version; true ends the run.
         helpers: finds other devices for the cell, given its recorded path.
-
-    Returns:
-        The cell's status at the end.
 
     Raises:
         bench.store.store.BusyError: another process works on the cell.

@@ -131,9 +131,10 @@ class SessionOptions:
         """
         if self.tracking is not None:
             return self.tracking
-        text = os.environ.get(TRACKING, "") or "1"
-        if text.lower() in ("1", "true", "yes", "on"):
-            return True
-        if text.lower() in ("0", "false", "no", "off"):
-            return False
-        raise UserError(f"the variable {TRACKING} is {text!r}: set it to 1 or 0")
+        from pydantic import TypeAdapter, ValidationError
+
+        text = os.environ.get(TRACKING) or "1"
+        try:
+            return TypeAdapter(bool).validate_python(text)
+        except ValidationError:
+            raise UserError(f"the variable {TRACKING} is {text!r}: set it to 1 or 0") from None

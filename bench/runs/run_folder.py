@@ -91,8 +91,6 @@ def write_run(
     """Write `run.json`: the latest grid, its cells in order, notes on their data, and every command so far.
 
     Args:
-        folder, grid, planned: the run's folder, and what runs in it.
-        command: the user's.
         draws: seeds of each independent draw of a study's tuning: one draw is one unit of its intervals.
     """
     cells = [{"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()} for cell in planned]

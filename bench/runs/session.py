@@ -42,8 +42,6 @@ class Session:
     Args:
         grid: what is run; of a study the grid that `run.json` describes, with its name.
         out: the run folder; None: `runs/<grid name>`.
-        options: how the cells are run.
-        kind: whether a grid or a study fills the folder.
         only: which cells of the grid run, e.g. `method=scd,seed=0`, or several such texts; none: all.
         take_over: whether to use the folder of another grid.
         command: the user's command, for `run.json` and messages; None: it is a call from Python.
@@ -92,11 +90,6 @@ class Session:
 
     def run(self, runner: CellRunner, *, fresh: bool = False, callbacks: Sequence[Callback] = ()) -> list[CellView]:
         """Run the cells: finished ones are skipped, half-done ones go on, failed ones are tried again.
-
-        Args:
-            runner: runs them.
-            fresh: whether to forget their earlier results.
-            callbacks: follow the cells.
 
         Returns:
             The cells as they ended.
@@ -245,12 +238,7 @@ def work(
     """Run those of some cells that are not finished, side by side, whether a session plans them or not.
 
     Args:
-        folder: the run folder.
-        cells: planned cells.
-        options: how each of them is run.
-        runner: runs them.
         mirror: MLflow store that mirrors the run.
-        quiet: print no progress.
         verbose: print a line for each round.
         listeners: called with each event of a cell.
 

@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +16,6 @@ from bench.engine.team import Assignment, HelperAnswer, SharedState, serve
 from bench.federation.federation import Federation
 from bench.settings import Settings
 from tests.later import Later
-
-if TYPE_CHECKING:
-    from bench.cluster.wire import PackedValue
 
 if find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
@@ -44,17 +41,11 @@ class Beside:
         found = []
         for engine, (near, far), assignment in zip(self._engines, self._wires, assignments, strict=True):
             if assignment:
-                packed = travelled(near.pack((assignment, state)))
+                packed = near.pack((assignment, state))
                 self.sent.append(sum(one.content.nbytes for one in packed.tensors.values()))
-                answer = travelled(far.pack(serve(engine, *far.unpack(packed))))
+                answer = far.pack(serve(engine, *far.unpack(packed)))
                 found.append(functools.partial(near.unpack, answer))
         return found
-
-
-def travelled(packed: "PackedValue") -> "PackedValue":
-    """The packed value with bytes in place of tensors."""
-    packed.tensors = {number: wire.flat(tensor) for number, tensor in packed.tensors.items()}
-    return packed
 
 
 def shared(method: str, devices: int, **changes: Any) -> tuple[Federation, Beside]:
@@ -108,7 +99,7 @@ def test_a_tensor_that_is_changed_in_place_travels_again() -> None:
     for value, travels in ((0.0, True), (0.0, False), (1.0, True), (1.0, False)):
         if value != tensor[0]:
             tensor.fill_(value)
-        packed = travelled(near.pack([tensor]))
+        packed = near.pack([tensor])
         assert bool(packed.tensors) == travels
         assert far.unpack(packed)[0].tolist() == [value] * 3
     del tensor
@@ -121,7 +112,7 @@ def test_a_tensor_that_is_changed_in_place_travels_again() -> None:
 def test_tensors_of_any_shape(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     near, far = (wire.Wire(torch.device("cpu"), near=end) for end in (True, False))
     tensor = torch.arange(6)[: torch.Size(shape).numel()].reshape(shape).to(dtype)
-    found = far.unpack(travelled(near.pack(tensor)))
+    found = far.unpack(near.pack(tensor))
     assert found.dtype == dtype
     assert found.shape == tensor.shape
     assert found.equal(tensor)

@@ -142,8 +142,6 @@ def estimate(
     """Estimate the cost of a cell. Returns None if its data are neither known nor here, or cannot be divided so.
 
     Args:
-        settings: the cell's.
-        data_root: the folder of the data files.
         device: `cpu` or `cuda`.
         threads: clients or cohorts that are trained at the same time on a CPU.
         cells: number of cells that share a GPU.

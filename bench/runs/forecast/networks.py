@@ -45,12 +45,6 @@ class NetworkSize(NamedTuple):
 def network_size(settings: Settings, name: str, shape: tuple[int, ...], classes: int) -> NetworkSize:
     """The size of a cell's model: from the table if it has it, else counted, which takes torch.
 
-    Args:
-        settings: the cell's.
-        name: of one of its models.
-        shape: of a sample.
-        classes: number of classes.
-
     Raises:
         UserError: the model does not take the samples.
     """

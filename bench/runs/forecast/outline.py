@@ -122,8 +122,7 @@ def _blank(size: DataSize) -> Dataset:
     """Samples that take no memory, with the classes in turn as labels."""
     samples, tokens = size.train + size.test, isinstance(size.shape, TokenShape)
     shape = size.shape[:1] if tokens else size.shape
-    zero = np.zeros(1, np.int32 if tokens else np.uint8)
-    x = np.lib.stride_tricks.as_strided(zero, (samples, *shape), (0,) * (len(shape) + 1))
+    x = np.broadcast_to(np.zeros(1, np.int32 if tokens else np.uint8), (samples, *shape))
     y, of_channels = np.arange(samples) % size.classes, 0 if tokens else shape[0]
     vocabulary = size.shape.vocabulary if isinstance(size.shape, TokenShape) else 0
     mean, std = (0.5,) * of_channels, (0.25,) * of_channels
@@ -163,29 +162,16 @@ def selected(settings: Settings, clients: int) -> int:
 
 
 TRAININGS: dict[str, tuple[str | int, ...]] = {
-    "ditto": ("epochs", "personal_epochs"),
-    "dsfl": ("epochs", "distil_epochs"),
+    **dict.fromkeys(("ditto", "fedthe", "floco", "floco_plus", "scd"), ("epochs", "personal_epochs")),
+    **dict.fromkeys(("fedala", "fedem", "pfedfda", "pgfed", "pgfed_ce", "pgfedmo"), ("epochs", 1)),
+    **dict.fromkeys(("feddpa", "perada", "pflda"), ("epochs", "epochs")),
+    **dict.fromkeys(("dsfl", "ktpfl"), ("epochs", "distil_epochs")),
+    **dict.fromkeys(("fedpac", "flute"), ("epochs", "head_epochs")),
     "fedah": ("head_epochs", "body_epochs", 1),
-    "fedala": ("epochs", 1),
     "fedas": ("epochs", "align_epochs", 1),
-    "feddpa": ("epochs", "epochs"),
-    "fedem": ("epochs", 1),
     "fedmd": ("epochs", "digest_epochs"),
-    "fedpac": ("epochs", "head_epochs"),
     "fedrep": ("head_epochs", "body_epochs"),
-    "fedthe": ("epochs", "personal_epochs"),
-    "floco": ("epochs", "personal_epochs"),
-    "floco_plus": ("epochs", "personal_epochs"),
-    "flute": ("epochs", "head_epochs"),
-    "ktpfl": ("epochs", "distil_epochs"),
     "pefll": ("epochs", 2),
-    "perada": ("epochs", "epochs"),
-    "pfedfda": ("epochs", 1),
-    "pflda": ("epochs", "epochs"),
-    "pgfed": ("epochs", 1),
-    "pgfed_ce": ("epochs", 1),
-    "pgfedmo": ("epochs", 1),
-    "scd": ("epochs", "personal_epochs"),
 }
 """The trainings of a client's round of those methods whose clients do not train one model once: of each the
 hyperparameter with its epochs, which None leaves to the cell, or their number. A method that is not here has one

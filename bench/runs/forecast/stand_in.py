@@ -16,9 +16,7 @@ def stand_in(settings: Settings, size: DataSize, shares: ClientShares, **executi
     """Build a federation of `shares.clients` clients with equal shares of noise, all of which take part.
 
     Args:
-        settings: the cell's.
         size: of its data set; the numbers of samples are those of `shares`.
-        shares: what each client holds, and the common tests.
         execution: further arguments of the federation, such as its device.
 
     Raises:

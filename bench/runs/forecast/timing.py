@@ -40,10 +40,6 @@ def measured(works: Iterable[CellWork], device: str, limit: float) -> dict[str, 
 def measured_rates(work: CellWork, device: str) -> Rates:
     """Time two rounds and two evaluations of a cell with few clients, after rounds in which steps are recorded.
 
-    Args:
-        work: the cell's.
-        device: `cpu` or `cuda`.
-
     Raises:
         UserError: the cell would be refused.
     """
