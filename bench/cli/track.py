@@ -36,7 +36,7 @@ def ui(
     from bench.runs import tracking
     from bench.store.inside import check_place
 
-    grid = load_run(run).info["grid"]  # raises if this is not a run, even if the folder has an MLflow store
+    load_run(run)  # raises if this is not a run, even if the folder has an MLflow store
     uri = tracking.embedded_uri(run)
     for name in ("mlflow.db", "mlartifacts"):
         check_place(run, run / name)
@@ -49,8 +49,7 @@ def ui(
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise UserError(f"--port {port}: {error.strerror}. Choose another one.") from None
-    address = f"http://127.0.0.1:{port}{tracking.charts_path(grid, uri)}"
-    print(f"{address} shows {run} in a moment; Ctrl-C ends it", flush=True)
+    print(f"http://127.0.0.1:{port} shows {run} in a moment; Ctrl-C ends it", flush=True)
     options = ["--backend-store-uri", uri, "--artifacts-destination", str(run.resolve() / "mlartifacts")]
     quiet = ["--workers", "1", "--uvicorn-opts", "--log-level warning"]
     command = [sys.executable, "-m", "mlflow", "server", *options, "--host", "127.0.0.1", "--port", str(port), *quiet]

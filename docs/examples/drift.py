@@ -99,8 +99,7 @@ def report(found: list[tuple[CellView, Path, CellVerdict]]) -> None:
     by_name: dict[str, list[float]] = defaultdict(list)
     for _, _, verdict in found:
         for name, value in verdict.apart.items():
-            if name.startswith(("pm", "gm")) or name in ("bytes", "seconds"):
-                by_name[name].append(value)
+            by_name[name].append(value)
     for name, values in by_name.items():
         say(name, values)
     say("right samples of a client and round", clients(found))
