@@ -123,16 +123,6 @@ def _as_typer_reads(declared: Any) -> Any:
     return Annotated[kind, *notes]
 
 
-def by_option(option: str) -> Any:
-    """A hidden argument for a file that the user gave without `option`; its error says how to give the file."""
-
-    def refuse(context: typer.Context, files: list[str] | None) -> None:
-        if files:
-            raise UserError(f"a file is given by {option}: bench {context.info_name} {option} {shlex.quote(files[0])}")
-
-    return typer.Argument(hidden=True, is_eager=True, callback=refuse, metavar="")
-
-
 def required(kind: str, option: str = "") -> Any:
     """A callback that refuses a missing grid or study with the names of those that the working folder has."""
 

@@ -13,7 +13,6 @@ from bench.cli.commands import (
     MeasureRounds,
     Only,
     PluginFiles,
-    by_option,
     command_line,
     load_plugins,
     required,
@@ -45,7 +44,6 @@ def run(
     take_over: Annotated[bool, typer.Option(help="Use the folder of another grid; its cells are kept.")] = False,
     dry_run: DryRun = False,
     measure: MeasureRounds = False,
-    _misplaced: Annotated[list[str] | None, by_option("--grid")] = None,
     *,
     options: SessionOptions,
 ) -> None:

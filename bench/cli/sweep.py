@@ -11,7 +11,6 @@ from bench.cli.commands import (
     DryRun,
     MeasureRounds,
     PluginFiles,
-    by_option,
     command_line,
     load_plugins,
     required,
@@ -49,7 +48,6 @@ def sweep(
     dry_run: DryRun = False,
     measure: MeasureRounds = False,
     page: Annotated[bool, typer.Option(help="Make the report's page at the end.")] = True,
-    _misplaced: Annotated[list[str] | None, by_option("--study")] = None,
     *,
     options: SessionOptions,
 ) -> None:

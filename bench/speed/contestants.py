@@ -90,6 +90,11 @@ class Turn:
     memory: int
     stolen: float = 0.0
 
+    @property
+    def seconds(self) -> float:
+        """The length of the round."""
+        return self.training + self.other + self.evaluation
+
 
 class Process:
     """A contestant's process, which waits for its turns."""
@@ -139,7 +144,7 @@ def _work(pipe: Connection, contestant: Contestant, workload: str, device: str) 
 
 def middle(rounds: list[Turn]) -> Turn:
     """The round of median length, so that a delay of the machine in one round has no effect."""
-    return sorted(rounds, key=lambda r: r.training + r.other + r.evaluation)[len(rounds) // 2]
+    return sorted(rounds, key=lambda turn: turn.seconds)[len(rounds) // 2]
 
 
 def _ours(workload: Workload, contestant: Contestant, device: str) -> Iterator[Turn]:
@@ -241,12 +246,6 @@ def _turn(group: list[Process]) -> Turn:
 
 def _merged(side_by_side: list[Turn]) -> Turn:
     """One turn for cells that ran at the same time: the seconds of the slowest, and the sum of work and memory."""
-    slowest = max(side_by_side, key=lambda turn: turn.training + turn.other + turn.evaluation)
-    return Turn(
-        steps=sum(turn.steps for turn in side_by_side),
-        images=sum(turn.images for turn in side_by_side),
-        training=slowest.training,
-        other=slowest.other,
-        evaluation=slowest.evaluation,
-        memory=sum(turn.memory for turn in side_by_side),
-    )
+    slowest = max(side_by_side, key=lambda turn: turn.seconds)
+    sums = {name: sum(getattr(turn, name) for turn in side_by_side) for name in ("steps", "images", "memory")}
+    return replace(slowest, **sums)

@@ -83,26 +83,23 @@ def _figures(
 def summary(rounds: list[Turn], plain: list[Turn], seconds_at_peak: float) -> Figures:
     """Figures of a contestant; `seconds_at_peak`: seconds to train on one image at the arithmetic ceiling."""
 
-    def median(values: list[float]) -> float:
-        return statistics.median(values)
-
     def times(every: int) -> float:
-        return median([_per_step(p, every) / _per_step(r, every) for p, r in zip(plain, rounds, strict=True)])
+        return statistics.median(_per_step(p, every) / _per_step(r, every) for p, r in zip(plain, rounds, strict=True))
 
-    images = median([r.images / r.training for r in rounds])
+    images = statistics.median(r.images / r.training for r in rounds)
     return Figures(
         ms=_milliseconds(rounds),
         ms_sparse=_milliseconds(rounds, SPARSE),
-        ms_training=1e3 * median([r.training / r.steps for r in rounds]),
+        ms_training=1e3 * statistics.median(r.training / r.steps for r in rounds),
         images=images,
-        outside=median([1 - r.training / (r.steps * _per_step(r, SPARSE)) for r in rounds]),
+        outside=statistics.median(1 - r.training / (r.steps * _per_step(r, SPARSE)) for r in rounds),
         memory=max(r.memory for r in rounds),
         stolen=max(r.stolen for r in rounds),
         ceiling=images * seconds_at_peak,
         times=times(1),
         times_sparse=times(SPARSE),
-        times_training=median(
-            [p.training / p.steps / (r.training / r.steps) for p, r in zip(plain, rounds, strict=True)]
+        times_training=statistics.median(
+            p.training / p.steps / (r.training / r.steps) for p, r in zip(plain, rounds, strict=True)
         ),
     )
 

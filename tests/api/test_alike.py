@@ -28,7 +28,6 @@ SESSION = {
     "plugin",  # `bench.load_file` loads one
     "dry_run",  # prints for a reader
     "measure",  # is of the dry run
-    "_misplaced",  # a message for who forgets an option's name
 }
 DOORS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str], set[str]]] = {
     "run": (run, bench.run, SESSION, {"overrides", "methods", "callbacks"}),  # classes and objects
