@@ -54,7 +54,7 @@ DRAIN_SECONDS, STOP_SECONDS = 60.0, 5.0
 """Longest time in seconds that a finished run waits for its copy; and one that the user stopped."""
 
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
-_STATUS = {"running": "RUNNING", "done": "FINISHED", "diverged": "FAILED", "failed": "FAILED", "interrupted": "KILLED"}
+_STATUS = {"done": "FINISHED", "diverged": "FAILED", "failed": "FAILED", "interrupted": "KILLED"}
 _MOST = {"params": 100, "metrics": 900, "tags": 100}
 """So many MLflow takes in one request (of metrics 1000)."""
 _ALL = 50_000
@@ -147,7 +147,7 @@ def _follow(pipe: Connection, run: Path, uri: str) -> None:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     mirror: Mirror | None = None
-    pause, last = 0.0, False
+    pause, last, said = 0.0, False, False
     while not last:
         last = pipe.poll(pause)  # true once the parent has sent something, or is gone
         pause = PASS_SECONDS
@@ -155,7 +155,9 @@ def _follow(pipe: Connection, run: Path, uri: str) -> None:
             mirror = mirror or Mirror(run, uri)
             mirror.update()
         except outages(UserError) as error:
-            pipe.send(explain(error, uri))
+            if not said:  # the parent warns once, and nobody would empty the pipe
+                pipe.send(explain(error, uri))
+            said = True
     sys.stdout.flush()
     os._exit(0)  # the run is waiting, and Python would need most of a second to unload MLflow's modules
 
