@@ -221,8 +221,8 @@ class Mirror:
         run = next(iter(self._runs(experiment, key)), None)
         if run and run.data.tags.get("mirrored") == tags["mirrored"]:
             return
-        own, written = self._begun.pop(cell.id, ("", set()))
-        if run and (run.info.run_id != own or not written <= points.keys()):
+        begun_id, written = self._begun.pop(cell.id, ("", set()))
+        if run and (run.info.run_id != begun_id or not written <= points.keys()):
             self._client.delete_run(run.info.run_id)
             run = None
         from mlflow.entities import Metric, Param, RunTag

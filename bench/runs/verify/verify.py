@@ -115,7 +115,7 @@ def verify(
     alone = [compare(cell, folders.get(planned.id, scratch / planned.id)) for cell, planned in drawn]
     again = [_beside_other_seeds(verdict, alone) for verdict in alone]
     shifts = {run: shift([verdict.apart for verdict in verdicts]) for run, verdicts in by_run(again).items()}
-    return Checked((*failed, *again), shifts={run: found for run, found in shifts.items() if found})
+    return Checked((*failed, *again), shifts={run: shifted for run, shifted in shifts.items() if shifted})
 
 
 def _with_all_scores(pairs: Sequence[_Pair]) -> list[PlannedCell]:
