@@ -15,9 +15,10 @@ from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
 from datasets.natural import natural
-from datasets.partitions import SplitShares, dealt, dirichlet, finish, kept_of, spread
+from datasets.partitions import Samples, SplitShares, check_classes, dirichlet
 
-_PFLLIB_BATCH, _PFLLIB_SHARES = 10, (0.75, 0.0, 0.25)
+_QUARTER = (0.75, 0.0, 0.25)  # of each client's samples for tests, as in PFLlib and FL-bench
+_PFLLIB_BATCH = 10
 _PFL_PATIENCE, _PFL_EVENED = 20, 0.02
 
 
@@ -30,7 +31,7 @@ def dirichlet_pfllib(dataset: Dataset, *, clients: int, alpha: float, seed: int,
     """
     split: Split = dirichlet(
         dataset, clients=clients, alpha=alpha, seed=seed, balanced=True, min_samples=_least(dataset, clients),
-        shares=_PFLLIB_SHARES, fixed_tests=fixed_tests,
+        shares=_QUARTER, fixed_tests=fixed_tests,
     )  # fmt: skip
     return split
 
@@ -49,20 +50,17 @@ def pathological_pfllib(
     Raises:
         UserError: there are fewer than `k` classes, or too few samples of a class for its clients.
     """
-    if k > dataset.num_classes:
-        had = f"{dataset.name} has {dataset.num_classes} classes"
-        raise UserError(f"partition 'pathological_pfllib': k = {k}, but {had}; take a smaller k")
-    y = dealt(dataset, _PFLLIB_SHARES)
-    kept = kept_of(y, _PFLLIB_SHARES, fixed_tests)
+    check_classes(dataset, "pathological_pfllib", k)
+    samples = Samples.of(dataset, seed, _QUARTER, fixed_tests)
+    pools = [samples.of_class(label) for label in range(dataset.num_classes)]
     rng = generator(seed, "partition", "pfllib pathological")
-    pools = [spread(np.flatnonzero(y == label), kept) for label in range(dataset.num_classes)]
-    lists = _class_by_class(pools, rng, clients, k, balanced, _least(dataset, clients) / dataset.num_classes)
-    return finish(lists, _PFLLIB_SHARES, kept if fixed_tests else None, seed)
+    least = _least(dataset, clients) / dataset.num_classes
+    return samples.split(_class_by_class(pools, rng, clients, k, balanced, least))
 
 
 def _least(dataset: Dataset, clients: int) -> int:
     """PFLlib's smallest client: a batch in its test quarter, or half of the mean number of samples if that is less."""
-    return int(min(_PFLLIB_BATCH / _PFLLIB_SHARES[2], len(dataset.y) / clients / 2))
+    return int(min(_PFLLIB_BATCH / _QUARTER[2], len(dataset.y) / clients / 2))
 
 
 def _class_by_class(
@@ -90,7 +88,7 @@ def _class_by_class(
         for client, stretch in zip(chosen, np.split(pool, np.cumsum(sizes)), strict=True):
             lists[client].append(stretch)
         left[chosen] -= 1
-    return [np.sort(np.concatenate(stretches)) for stretches in lists]
+    return [np.concatenate(stretches) for stretches in lists]
 
 
 @PARTITIONS.register("dirichlet_flbench")
@@ -99,9 +97,8 @@ def dirichlet_flbench(dataset: Dataset, *, clients: int, alpha: float, seed: int
 
     The draw is repeated until every client has at least 10 samples. Unlike in PFLlib, full clients get further classes.
     """
-    shares = (0.75, 0.0, 0.25)
     split: Split = dirichlet(
-        dataset, clients=clients, alpha=alpha, seed=seed, min_samples=10, shares=shares, fixed_tests=fixed_tests
+        dataset, clients=clients, alpha=alpha, seed=seed, min_samples=10, shares=_QUARTER, fixed_tests=fixed_tests
     )
     return split
 
@@ -130,14 +127,10 @@ def pathological_flower(
     Raises:
         UserError: there are fewer than `k` classes, or fewer samples of a class than clients that drew it.
     """
-    if k > dataset.num_classes:
-        had = f"{dataset.name} has {dataset.num_classes} classes"
-        raise UserError(f"partition 'pathological_flower': k = {k}, but {had}; take a smaller k")
-    y = dealt(dataset, shares)
-    kept = kept_of(y, shares, fixed_tests)
-    pools = [spread(np.flatnonzero(y == label), kept) for label in range(dataset.num_classes)]
-    lists = _classes_drawn(pools, generator(seed, "partition", "flower pathological"), clients, k)
-    return finish(lists, shares, kept if fixed_tests else None, seed)
+    check_classes(dataset, "pathological_flower", k)
+    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    pools = [samples.of_class(label) for label in range(dataset.num_classes)]
+    return samples.split(_classes_drawn(pools, generator(seed, "partition", "flower pathological"), clients, k))
 
 
 def _classes_drawn(pools: list[Indices], rng: Any, clients: int, k: int) -> list[Indices]:
@@ -157,7 +150,7 @@ def _classes_drawn(pools: list[Indices], rng: Any, clients: int, k: int) -> list
             )
         for client, stretch in zip(holders, np.array_split(pool, max(1, len(holders))), strict=False):
             lists[client].append(stretch)
-    return [np.sort(np.concatenate(stretches)) for stretches in lists]
+    return [np.concatenate(stretches) for stretches in lists]
 
 
 @PARTITIONS.register("dirichlet_pfl_research")
@@ -219,6 +212,8 @@ def natural_leaf(
     redraw: bool = False,
 ) -> Split:
     """LEAF's `niid` split by samples: users with `min_samples` or more; 90 % of each user trains, 10 % is for tests."""
-    options: dict[str, Any] = {"min_samples": min_samples, "shares": (0.9, 0.0, 0.1), "fixed_tests": fixed_tests}
-    split: Split = natural(dataset, clients=clients, seed=seed, redraw=redraw, **options)
+    split: Split = natural(
+        dataset, clients=clients, seed=seed, min_samples=min_samples, shares=(0.9, 0.0, 0.1), fixed_tests=fixed_tests,
+        redraw=redraw,
+    )  # fmt: skip
     return split

@@ -13,7 +13,7 @@ from bench.plugin import PARTITIONS
 from bench.rng import generator
 from bench.samples.local_parts import split_validation
 from bench.samples.subjects import most_frequent
-from datasets.partitions import SplitShares, dealt, finish, kept_of
+from datasets.partitions import Samples, SplitShares
 
 
 @PARTITIONS.register("natural")
@@ -57,8 +57,9 @@ def natural(
             f"partition 'natural': {dataset.name} has no groups; tables and texts have an option `site_column`, "
             "`image_folder` has `groups`, and an .npz file may have an array 'groups'"
         )
-    y = dealt(dataset, shares)
-    sizes = np.bincount(dataset.groups[: len(y)], minlength=len(dataset.group_names))
+    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    owners = dataset.groups[: len(samples.y)]
+    sizes = np.bincount(owners, minlength=len(dataset.group_names))
     large = np.flatnonzero(sizes >= min_samples)
     new = _named(dataset, held_out, large)
     others = np.setdiff1d(large, new)
@@ -67,36 +68,35 @@ def natural(
     members += [np.array([group]) for group in new]
     drawn_once = count < len(others) and not redraw and not pooled
     absent = np.setdiff1d(np.arange(len(sizes)), np.concatenate(members)) if clients == "all" or drawn_once else EMPTY
-    lists = [np.flatnonzero(np.isin(dataset.groups[: len(y)], groups)) for groups in members]
+    lists = [np.flatnonzero(np.isin(owners, groups)) for groups in members]
     if shares is None:
         split = Split(lists, test=_tests(dataset, members), global_test=EMPTY)
     elif dataset.subjects is not None:
-        split = _cut_subjects(y, dataset.subjects, lists, shares, fixed_tests, seed)
+        split = _cut_subjects(samples, dataset.subjects, lists)
     else:
-        kept = kept_of(y, shares, fixed_tests)
-        split = finish(lists, shares, kept if fixed_tests else None, seed)
+        split = samples.split(lists)
     names = tuple(" + ".join(dataset.group_names[group] for group in groups) for groups in members)
     places = tuple(range(len(members) - len(new), len(members)))
     left_out = tuple(dataset.group_names[group] for group in absent)
     return replace(split, names=names, new=places, left_out=left_out)
 
 
-def _cut_subjects(
-    y: Indices, subjects: Indices, lists: list[Indices], shares: SplitShares, fixed_tests: bool, seed: int
-) -> Split:
+def _cut_subjects(samples: Samples, subjects: Indices, lists: list[Indices]) -> Split:
     """Cut each client's subjects as others cut samples; the subjects kept for tests have as many labels as possible."""
-    labels = most_frequent(y, subjects)
+    labels = most_frequent(samples.y, subjects)
     present = [np.unique(subjects[indices]) for indices in lists]
     kept = np.zeros(len(labels), bool)
-    for client, numbers in enumerate(present if fixed_tests else ()):
-        kept[split_validation(labels, numbers, shares[2], 0, client)[1]] = True
-    split = finish(present, shares, kept if fixed_tests else None, seed)
+    if samples.kept is not None and samples.shares is not None:
+        for client, numbers in enumerate(present):
+            kept[split_validation(labels, numbers, samples.shares[2], 0, client)[1]] = True
+    split = replace(samples, y=labels, kept=None if samples.kept is None else kept).split(present)
 
-    def samples(parts: Sequence[Indices]) -> list[Indices]:
+    def of_subjects(parts: Sequence[Indices]) -> list[Indices]:
         return [at[np.isin(subjects[at], part)] for at, part in zip(lists, parts, strict=True)]
 
-    validation = None if split.validation is None else samples(split.validation)
-    return Split(samples(split.train), validation, samples(split.test or ()), EMPTY, np.flatnonzero(kept[subjects]))
+    validation = None if split.validation is None else of_subjects(split.validation)
+    always = np.flatnonzero(kept[subjects])
+    return Split(of_subjects(split.train), validation, of_subjects(split.test or ()), EMPTY, always)
 
 
 def _named(dataset: Dataset, names: tuple[str | int, ...], large: Indices) -> list[int]:

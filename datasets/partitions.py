@@ -1,5 +1,7 @@
 """Partitions by class, and what other partitions share with them; `bench/samples/division.py` completes each."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -15,6 +17,7 @@ MAX_DRAWS = 1000
 
 Share = Annotated[float, Field(ge=0, le=1)]
 SplitShares = tuple[Share | list[Share], Share, Share]  # for training (or values to draw from), validation and test
+Kept = npt.NDArray[np.bool_]
 
 
 @PARTITIONS.register("dirichlet")
@@ -46,17 +49,16 @@ def dirichlet(
     Raises:
         UserError: there are too few samples, or no draw gives every client `min_samples`.
     """
-    y = dealt(dataset, shares)
+    samples = Samples.of(dataset, seed, shares, fixed_tests)
     least = max(min_samples, top_up)
-    if least * clients > len(y):
+    if least * clients > len(samples.y):
         raise UserError(
-            f"{clients} clients cannot have {least} samples each: {dataset.name} has {len(y)} to deal out; lower "
-            "min_samples, top_up or the number of clients"
+            f"{clients} clients cannot have {least} samples each: {dataset.name} has {len(samples.y)} to deal out; "
+            "lower min_samples, top_up or the number of clients"
         )
-    kept = kept_of(y, shares, fixed_tests)
     for draw in range(MAX_DRAWS):
         again = [draw] if draw else []
-        lists = _deal(y, kept, generator(seed, "partition", "dirichlet", *again), clients, alpha, balanced)
+        lists = _deal(samples, generator(seed, "partition", "dirichlet", *again), clients, alpha, balanced)
         if min(map(len, lists)) >= min_samples:
             break
     else:
@@ -64,7 +66,7 @@ def dirichlet(
             f"none of {MAX_DRAWS} draws with alpha = {alpha} gives each of {clients} clients {min_samples} samples of "
             f"{dataset.name}; take a smaller min_samples, a larger alpha or fewer clients, or top_up instead"
         )
-    return finish(_topped_up(lists, top_up, seed), shares, kept if fixed_tests else None, seed)
+    return samples.split(_topped_up(lists, top_up, seed))
 
 
 @PARTITIONS.register("iid")
@@ -76,11 +78,9 @@ def iid(
     Raises:
         UserError: the shares add up to more than 1.
     """
-    y = dealt(dataset, shares)
-    kept = kept_of(y, shares, fixed_tests)
-    shuffled = spread(generator(seed, "partition", "iid").permutation(len(y)), kept)
-    lists = [np.sort(part) for part in np.array_split(shuffled, clients)]
-    return finish(lists, shares, kept if fixed_tests else None, seed)
+    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    shuffled = samples.spread(generator(seed, "partition", "iid").permutation(len(samples.y)))
+    return samples.split(np.array_split(shuffled, clients))
 
 
 @PARTITIONS.register("classes")
@@ -112,8 +112,7 @@ def classes(
     Raises:
         UserError: there are fewer than k classes.
     """
-    if k > dataset.num_classes:
-        raise UserError(f"partition 'classes': k = {k}, but {dataset.name} has only {dataset.num_classes} classes")
+    check_classes(dataset, "classes", k)
     y = dataset.y[: dataset.n_train]
     kept = kept_for_tests(y, test_share) if fixed_tests else np.zeros(len(y), bool)
     pools = [
@@ -136,7 +135,13 @@ def classes(
     return Split(train, test=test, global_test=EMPTY, kept=np.flatnonzero(kept))
 
 
-def kept_for_tests(y: Indices, share: float) -> npt.NDArray[np.bool_]:
+def check_classes(dataset: Dataset, name: str, k: int) -> None:
+    """Refuse k classes per client where the data have fewer."""
+    if k > dataset.num_classes:
+        raise UserError(f"partition {name!r}: k = {k}, but {dataset.name} has only {dataset.num_classes} classes")
+
+
+def kept_for_tests(y: Indices, share: float) -> Kept:
     """Mark the samples kept for tests: this share of each class, the same for every seed and client."""
     kept = np.zeros(len(y), bool)
     for label in np.unique(y):
@@ -145,9 +150,7 @@ def kept_for_tests(y: Indices, share: float) -> npt.NDArray[np.bool_]:
     return kept
 
 
-def cut(
-    indices: Indices, shares: SplitShares, seed: int, client: int, kept: npt.NDArray[np.bool_] | None = None
-) -> list[Indices]:
+def cut(indices: Indices, shares: SplitShares, seed: int, client: int, kept: Kept | None = None) -> list[Indices]:
     """Cut a client's samples at random into training, validation and test; the rest, if any, is not used.
 
     If there are several values for training, the client draws one of them, as in COMET. The draws do not depend on
@@ -177,21 +180,59 @@ def divide(pool: Indices, shares: npt.NDArray[np.float64]) -> list[Indices]:
     return np.split(pool, np.minimum(cuts, len(pool)))
 
 
-def dealt(dataset: Dataset, shares: SplitShares | None) -> Indices:
-    """Labels of the samples that are divided: all samples with `shares`, else the official training part."""
-    return dataset.y[: dataset.n_train] if shares is None else dataset.y
+@dataclass(frozen=True)
+class Samples:
+    """What a partition divides: all samples with `shares`, else the official training part.
 
+    Attributes:
+        y: `[n]` labels.
+        seed: seed of the partition.
+        shares: as in `dirichlet`; None: the harness makes validation shares and tests.
+        kept: `[n]` mask of the samples that are kept for tests whatever the seed; None: each seed cuts its own.
+    """
 
-def kept_of(y: Indices, shares: SplitShares | None, fixed_tests: bool) -> npt.NDArray[np.bool_]:
-    """Mark those of the divided samples that are kept for tests whatever the seed; none without `fixed_tests`."""
-    return kept_for_tests(y, shares[2]) if fixed_tests and shares else np.zeros(len(y), bool)
+    y: Indices
+    seed: int
+    shares: SplitShares | None = None
+    kept: Kept | None = None
 
+    @classmethod
+    def of(cls, dataset: Dataset, seed: int, shares: SplitShares | None, fixed_tests: bool) -> "Samples":
+        """The samples that `shares` divide, with those kept for tests if the tests are fixed."""
+        if shares is None:
+            return cls(dataset.y[: dataset.n_train], seed)
+        return cls(dataset.y, seed, shares, kept_for_tests(dataset.y, shares[2]) if fixed_tests else None)
 
-def spread(pool: Indices, kept: npt.NDArray[np.bool_]) -> Indices:
-    """Reorder a list so that its kept samples are spread evenly: any stretch has its share of them, up to rounding."""
-    parts = [pool[~kept[pool]], pool[kept[pool]]]
-    places = np.concatenate([(np.arange(len(part)) + 0.5) / max(1, len(part)) for part in parts])
-    return np.concatenate(parts)[np.argsort(places, kind="stable")]
+    def of_class(self, label: int, rng: np.random.Generator | None = None) -> Indices:
+        """The samples of a class, shuffled if there is a generator, with those kept for tests spread evenly."""
+        pool = np.flatnonzero(self.y == label)
+        return self.spread(pool if rng is None else rng.permutation(pool))
+
+    def by_class(self, rng: np.random.Generator) -> list[Indices]:
+        """The samples of each class, shuffled."""
+        return [self.of_class(label, rng) for label in range(int(self.y.max()) + 1)]
+
+    def spread(self, pool: Indices) -> Indices:
+        """Reorder a list so that any stretch has its share of the samples kept for tests, up to rounding."""
+        if self.kept is None:
+            return pool
+        parts = [pool[~self.kept[pool]], pool[self.kept[pool]]]
+        places = np.concatenate([(np.arange(len(part)) + 0.5) / max(1, len(part)) for part in parts])
+        return np.concatenate(parts)[np.argsort(places, kind="stable")]
+
+    def split(self, lists: Sequence[Indices]) -> Split:
+        """The split of the clients' lists: with `shares`, `cut` each into training, validation and test.
+
+        Raises:
+            UserError: the shares add up to more than 1.
+        """
+        lists = [np.sort(indices) for indices in lists]
+        if self.shares is None:
+            return Split(lists)
+        parts = [cut(indices, self.shares, self.seed, i, self.kept) for i, indices in enumerate(lists)]
+        train, validation, test = zip(*parts, strict=True)
+        always = EMPTY if self.kept is None else np.flatnonzero(self.kept)
+        return Split(train, validation if self.shares[1] else None, test, EMPTY, always)
 
 
 def _bucket(pool: Indices, clients: int, client: int) -> Indices:
@@ -199,22 +240,19 @@ def _bucket(pool: Indices, clients: int, client: int) -> Indices:
     return np.split(pool[: len(pool) // clients * clients], clients)[client]
 
 
-def _deal(
-    y: Indices, kept: npt.NDArray[np.bool_], rng: np.random.Generator, clients: int, alpha: float, balanced: bool
-) -> list[Indices]:
+def _deal(samples: Samples, rng: np.random.Generator, clients: int, alpha: float, balanced: bool) -> list[Indices]:
     """Divide each class over the clients by a Dirichlet draw of its own."""
-    lists: list[list[Indices]] = [[] for _ in range(clients)]
+    stretches = []
     held = np.zeros(clients)
-    for label in range(y.max() + 1):
-        pool = spread(rng.permutation(np.flatnonzero(y == label)), kept)
+    for label in range(samples.y.max() + 1):
+        pool = samples.of_class(label, rng)
         part = rng.dirichlet(np.full(clients, alpha))
         if balanced:
-            part = np.where(held < len(y) / clients, np.maximum(part, np.finfo(float).tiny), 0)
+            part = np.where(held < len(samples.y) / clients, np.maximum(part, np.finfo(float).tiny), 0)
             part /= part.sum()
-        for client, samples in enumerate(divide(pool, part)):
-            lists[client].append(samples)
-            held[client] += len(samples)
-    return [np.sort(np.concatenate(parts)) for parts in lists]
+        stretches.append(divide(pool, part))
+        held += [len(stretch) for stretch in stretches[-1]]
+    return [np.sort(np.concatenate(own)) for own in zip(*stretches, strict=True)]
 
 
 def _topped_up(lists: list[Indices], least: int, seed: int) -> list[Indices]:
@@ -228,23 +266,3 @@ def _topped_up(lists: list[Indices], least: int, seed: int) -> list[Indices]:
             lists[client] = np.sort(np.append(lists[client], lists[donor][moved]))
             lists[donor] = np.delete(lists[donor], moved)
     return lists
-
-
-def finish(lists: list[Indices], shares: SplitShares | None, kept: npt.NDArray[np.bool_] | None, seed: int) -> Split:
-    """Make the split of the clients' lists: with `shares`, `cut` each into training, validation and test.
-
-    Args:
-        lists: index lists by client.
-        shares: as in `dirichlet`; None: the harness makes validation shares and tests.
-        kept: `[samples]` mask of the samples that are kept for tests whatever the seed; None: no sample is.
-        seed: seed of the partition.
-
-    Raises:
-        UserError: the shares add up to more than 1.
-    """
-    if shares is None:
-        return Split(lists)
-    parts = [cut(indices, shares, seed, i, kept) for i, indices in enumerate(lists)]
-    train, validation, test = zip(*parts, strict=True)
-    always = EMPTY if kept is None else np.flatnonzero(kept)
-    return Split(train, validation if shares[1] else None, test, EMPTY, always)

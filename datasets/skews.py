@@ -3,21 +3,17 @@
 Each divides the samples of the official training part or, with `shares`, all samples, and then `cut`s each client's.
 """
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, PositiveInt
 
 from bench.data import Dataset, Indices, Split
 from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
-from datasets.partitions import Share, SplitShares, dealt, divide, finish, kept_of, spread
-
-Kept = npt.NDArray[np.bool_]
-Deal = Callable[[Indices, Kept, np.random.Generator], list[Indices]]
+from datasets.partitions import Samples, Share, SplitShares, divide
 
 
 @PARTITIONS.register("shards")
@@ -30,17 +26,13 @@ def shards(
     Raises:
         UserError: there are fewer samples than shards.
     """
-
-    def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
-        if len(y) < k * clients:
-            raise UserError(
-                f"partition 'shards': {dataset.name} has {len(y)} samples, too few for {k * clients} shards"
-            )
-        parts = np.array_split(np.concatenate(_by_class(y, kept, rng)), k * clients)
-        order = rng.permutation(k * clients).reshape(clients, k)
-        return [np.concatenate([parts[shard] for shard in numbers]) for numbers in order]
-
-    return _split(dataset, seed, "shards", shares, fixed_tests, deal)
+    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    if (n := len(samples.y)) < k * clients:
+        raise UserError(f"partition 'shards': {dataset.name} has {n} samples, too few for {k * clients} shards")
+    rng = generator(seed, "partition", "shards")
+    parts = np.array_split(np.concatenate(samples.by_class(rng)), k * clients)
+    order = rng.permutation(k * clients).reshape(clients, k)
+    return samples.split([np.concatenate([parts[shard] for shard in numbers]) for numbers in order])
 
 
 @PARTITIONS.register("exdir")
@@ -56,19 +48,8 @@ def exdir(
     Raises:
         UserError: there are fewer than k classes, or too few clients for all classes.
     """
-    classes = dataset.num_classes
-    if not k <= classes <= k * clients:
-        raise UserError(
-            f"partition 'exdir': k = {k} classes for each of {clients} clients does not fit {classes} classes"
-        )
-
-    def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
-        def cut(pool: Indices, members: int) -> list[Indices]:
-            return divide(pool, rng.dirichlet(np.full(members, alpha)))
-
-        return _k_each(y, kept, rng, classes, clients, k, cut)
-
-    return _split(dataset, seed, "exdir", shares, fixed_tests, deal)
+    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    return samples.split(_k_each(samples, "exdir", "classes", dataset.num_classes, clients, k, alpha))
 
 
 @PARTITIONS.register("quantity")
@@ -91,23 +72,22 @@ def quantity(
         UserError: there are too few samples.
     """
 
-    def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
-        rest = len(y) - min_samples * clients
-        if rest < 0:
-            raise UserError(
-                f"partition 'quantity': {clients} clients cannot have {min_samples} each of {len(y)} samples"
-            )
-        if law == "dirichlet":
-            weights = rng.dirichlet(np.full(clients, parameter))
-        elif law == "lognormal":
-            weights = np.exp(parameter * rng.standard_normal(clients))
-        else:
-            weights = np.power(1.0 + rng.permutation(clients), -parameter, dtype=np.float64)
-        further = [len(part) for part in divide(np.arange(rest), weights / weights.sum())]
-        ends = np.cumsum(np.array(further) + min_samples)[:-1]
-        return np.split(spread(rng.permutation(len(y)), kept), ends)
-
-    return _split(dataset, seed, "quantity", shares, fixed_tests, deal)
+    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    rest = len(samples.y) - min_samples * clients
+    if rest < 0:
+        raise UserError(
+            f"partition 'quantity': {clients} clients cannot have {min_samples} each of {len(samples.y)} samples"
+        )
+    rng = generator(seed, "partition", "quantity")
+    if law == "dirichlet":
+        weights = rng.dirichlet(np.full(clients, parameter))
+    elif law == "lognormal":
+        weights = np.exp(parameter * rng.standard_normal(clients))
+    else:
+        weights = np.power(1.0 + rng.permutation(clients), -parameter, dtype=np.float64)
+    further = [len(part) for part in divide(np.arange(rest), weights / weights.sum())]
+    ends = np.cumsum(np.array(further) + min_samples)[:-1]
+    return samples.split(np.split(samples.spread(rng.permutation(len(samples.y))), ends))
 
 
 @PARTITIONS.register("mix")
@@ -116,16 +96,13 @@ def mix(
     fixed_tests: bool = False,
 ) -> Split:  # fmt: skip
     """A share `iid` of each class is divided equally, the rest by the shares of a draw from Dir(alpha)."""
-
-    def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
-        lists: list[list[Indices]] = [[] for _ in range(clients)]
-        for pool in _by_class(y, kept, rng):
-            part = iid / clients + (1 - iid) * rng.dirichlet(np.full(clients, alpha))
-            for client, samples in enumerate(divide(pool, part / part.sum())):
-                lists[client].append(samples)
-        return [np.concatenate(parts) for parts in lists]
-
-    return _split(dataset, seed, "mix", shares, fixed_tests, deal)
+    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    rng = generator(seed, "partition", "mix")
+    stretches = []
+    for pool in samples.by_class(rng):
+        part = iid / clients + (1 - iid) * rng.dirichlet(np.full(clients, alpha))
+        stretches.append(divide(pool, part / part.sum()))
+    return samples.split([np.concatenate(own) for own in zip(*stretches, strict=True)])
 
 
 @PARTITIONS.register("balanced_dirichlet")
@@ -142,23 +119,22 @@ def balanced_dirichlet(
 
     Clients take samples in turn. The class of a sample is drawn from the client's mix over the classes that are left.
     """
-
-    def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
-        pools = [pool.tolist() for pool in _by_class(y, kept, rng)]
-        left = np.array([len(pool) for pool in pools])
-        mixes = rng.dirichlet(np.full(len(pools), alpha), size=clients)
-        lists: list[list[int]] = [[] for _ in range(clients)]
-        order = np.concatenate([rng.permutation(clients) for _ in range(-(-len(y) // clients))])[: len(y)]
-        for client, draw in zip(order.tolist(), rng.random(len(y)).tolist(), strict=True):
-            weights = np.where(left > 0, np.maximum(mixes[client], np.finfo(float).tiny), 0.0)
-            sums = np.cumsum(weights)
-            label = int(np.searchsorted(sums, draw * sums[-1], side="right"))
-            label = label if label < len(left) and left[label] else int(np.flatnonzero(left)[-1])  # rounding of sums
-            left[label] -= 1
-            lists[client].append(pools[label][left[label]])
-        return [np.array(indices, np.int64) for indices in lists]
-
-    return _split(dataset, seed, "balanced_dirichlet", shares, fixed_tests, deal)
+    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    rng = generator(seed, "partition", "balanced_dirichlet")
+    pools = [pool.tolist() for pool in samples.by_class(rng)]
+    left = np.array([len(pool) for pool in pools])
+    mixes = rng.dirichlet(np.full(len(pools), alpha), size=clients)
+    lists: list[list[int]] = [[] for _ in range(clients)]
+    n = len(samples.y)
+    order = np.concatenate([rng.permutation(clients) for _ in range(-(-n // clients))])[:n]
+    for client, draw in zip(order.tolist(), rng.random(n).tolist(), strict=True):
+        weights = np.where(left > 0, np.maximum(mixes[client], np.finfo(float).tiny), 0.0)
+        sums = np.cumsum(weights)
+        label = int(np.searchsorted(sums, draw * sums[-1], side="right"))
+        label = label if label < len(left) and left[label] else int(np.flatnonzero(left)[-1])  # rounding of sums
+        left[label] -= 1
+        lists[client].append(pools[label][left[label]])
+    return samples.split([np.array(indices, np.int64) for indices in lists])
 
 
 @PARTITIONS.register("superclasses")
@@ -177,50 +153,38 @@ def superclasses(
     pairs = set() if groups is None else set(zip(y_all.tolist(), groups.tolist(), strict=True))
     if groups is None or len(pairs) != len(np.unique(y_all)):
         raise UserError(f"partition 'superclasses': {dataset.name} has no superclasses; cifar100 has them")
-    count = len(dataset.group_names)
-    if not k <= count <= k * clients:
-        raise UserError(
-            f"partition 'superclasses': k = {k} for each of {clients} clients does not fit {count} superclasses"
-        )
-
-    def deal(y: Indices, kept: Kept, rng: np.random.Generator) -> list[Indices]:
-        return _k_each(groups[: len(y)], kept, rng, count, clients, k, np.array_split)
-
-    return _split(dataset, seed, "superclasses", shares, fixed_tests, deal)
+    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    of_groups = replace(samples, y=groups[: len(samples.y)])
+    return samples.split(_k_each(of_groups, "superclasses", "superclasses", len(dataset.group_names), clients, k))
 
 
 def _k_each(
-    y: Indices, kept: Kept, rng: np.random.Generator, count: int, clients: int, k: int,
-    cut: Callable[[Indices, int], list[Indices]],
-) -> list[Indices]:  # fmt: skip
+    samples: Samples, name: str, what: str, count: int, clients: int, k: int, alpha: float | None = None
+) -> list[Indices]:
     """Let each client in turn choose the k classes that the fewest have so far, and cut each class for its clients.
 
     Args:
-        y: `[n]` class or superclass of each sample, of `count`.
-        cut: divides the samples of a class among a number of clients.
+        samples: whose labels are the classes or superclasses.
+        name: of the partition.
+        what: a word for the classes, of which there are `count`.
+        alpha: of the Dirichlet draw of the shares in which a class is cut; None: equal ones.
+
+    Raises:
+        UserError: there are fewer than k classes, or too few clients for all.
     """
+    if not k <= count <= k * clients:
+        raise UserError(f"partition {name!r}: k = {k} {what} for each of {clients} clients does not fit {count} {what}")
+    rng = generator(samples.seed, "partition", name)
     holders: list[list[int]] = [[] for _ in range(count)]
     for client in range(clients):
         order = sorted(rng.permutation(count).tolist(), key=lambda label: len(holders[label]))
         for label in order[:k]:
             holders[label].append(client)
     lists: list[list[Indices]] = [[] for _ in range(clients)]
-    for pool, members in zip(_by_class(y, kept, rng, count), holders, strict=True):
-        for client, part in zip(members, cut(pool, len(members)), strict=True):
+    pools = [samples.of_class(label, rng) for label in range(count)]
+    for pool, members in zip(pools, holders, strict=True):
+        n = len(members)
+        parts = np.array_split(pool, n) if alpha is None else divide(pool, rng.dirichlet(np.full(n, alpha)))
+        for client, part in zip(members, parts, strict=True):
             lists[client].append(part)
     return [np.concatenate(parts) for parts in lists]
-
-
-def _by_class(y: Indices, kept: Kept, rng: np.random.Generator, classes: int | None = None) -> list[Indices]:
-    """The samples of each class, shuffled, with those kept for tests spread evenly among them."""
-    return [
-        spread(rng.permutation(np.flatnonzero(y == label)), kept)
-        for label in range(int(y.max()) + 1 if classes is None else classes)
-    ]
-
-
-def _split(dataset: Dataset, seed: int, name: str, shares: SplitShares | None, fixed_tests: bool, deal: Deal) -> Split:
-    y = dealt(dataset, shares)
-    kept = kept_of(y, shares, fixed_tests)
-    lists = [np.sort(indices) for indices in deal(y, kept, generator(seed, "partition", name))]
-    return finish(lists, shares, kept if fixed_tests else None, seed)

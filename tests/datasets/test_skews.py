@@ -14,7 +14,7 @@ from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError
 from datasets.assemble import assemble
 from datasets.dialects import _class_by_class, _classes_drawn, _one_after_the_other
-from datasets.partitions import _deal
+from datasets.partitions import Samples, _deal
 from tests.datasets.helpers import divide, load
 
 DIALECTS = json.loads((Path(__file__).parent / "dialects.json").read_text())
@@ -191,9 +191,8 @@ def test_our_rule_gives_the_counts_of_their_code(digits: Dataset, system: str, s
     """With their draws, but for the rounding of running sums (theirs truncates); with the other's rule it does not."""
     theirs = np.array(DIALECTS[system]["counts"][str(seed)])
     draws: Any = streams(system, seed)
-    kept = np.zeros(len(digits.y), bool)
     while True:
-        own = _deal(digits.y, kept, draws, 10, 0.1, (system == "pfllib") == right)
+        own = _deal(Samples(digits.y, seed), draws, 10, 0.1, (system == "pfllib") == right)
         if min(map(len, own)) >= DIALECTS[system]["least"] or not right:
             break
     assert (np.abs(counts(own, digits) - theirs).max() <= 1) == right
@@ -272,7 +271,7 @@ def test_classes_that_clients_draw_are_cut_into_equal_parts(clients: int, k: int
 @pytest.mark.parametrize(("name", "of_few"), [("pathological_pfllib", "4 .* for"), ("pathological_flower", "3 .* the")])
 def test_a_pathological_split_that_cannot_be_is_refused(name: str, of_few: str) -> None:
     """PFLlib's divides the test part, too, so that it has a sample more of each class."""
-    with pytest.raises(UserError, match="k = 7, but toy has 6 classes"):
+    with pytest.raises(UserError, match="k = 7, but toy has only 6 classes"):
         make(EVEN, name, 4, k=7)
     few = labelled([0, 1, 2, 3, 4, 5] * 3, [0, 1, 2, 3, 4, 5])
     with pytest.raises(UserError, match=f"{of_few} 8 clients"):
