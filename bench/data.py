@@ -60,7 +60,7 @@ class Dataset:
         client_statistics: by client the mean and the standard deviation, per channel and in units of the stored `x`, by
             which its samples are normalised already (`normalise: per_client`); empty if they are not. A standard
             deviation is infinite where the channel is constant.
-        table: how rows of a table become samples: its `columns` (`datasets.columns.Encoder.described`), and those that
+        table: how rows of a table become samples: its `columns` (`datasets.columns.described`), and those that
             are `ignored`, in values that JSON can hold; None for other data.
         doubts: of a table, what makes comparisons mean little unless the user knows better: a column that alone tells
             the label, or `repeats` of rows, each with a sentence that `notes` have, too.
@@ -105,21 +105,18 @@ class Dataset:
             usable = len(values) == channels and np.isfinite(values).all()
             if not usable or (what == "std" and min(values, default=1) <= 0):
                 kind = "positive numbers" if what == "std" else "finite numbers"
-                raise UserError(
-                    f"data set {self.name!r}: `{what}` of {len(values)} values should be {channels} {kind}, one per "
-                    "channel, as inputs are normalised by it (datasets.assemble.assemble computes it)"
-                )
+                raise UserError(f"{self.name}: {what} = {list(values)} should be {channels} {kind}, one per channel")
 
     def _check_labels(self) -> None:
         """Refuse labels that index no class: on a GPU the first loss with one of them would end the process."""
         if self.y.shape != self.x.shape[:1] or self.y.dtype.kind not in "iu":
             raise UserError(
-                f"data set {self.name!r}: {len(self.x)} samples and labels of shape {self.y.shape} and type "
+                f"{self.name}: {len(self.x)} samples and labels of shape {self.y.shape} and type "
                 f"{self.y.dtype}; each sample needs a label, a whole number"
             )
         if len(self.y) and not 0 <= self.y.min() <= self.y.max() < self.num_classes:
             raise UserError(
-                f"data set {self.name!r}: its labels go from {self.y.min()} to {self.y.max()}, and {self.num_classes} "
+                f"{self.name}: its labels go from {self.y.min()} to {self.y.max()}, and {self.num_classes} "
                 f"classes have labels 0 to {self.num_classes - 1}"
             )
 

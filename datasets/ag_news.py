@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from bench.data import Array, Dataset
-from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.assemble import assemble
+from datasets.published import reading
 from datasets.words import FIRST, numbered, words_of
 
 _CLASSES = ["world", "sports", "business", "sci/tech"]
@@ -32,12 +32,8 @@ def load(
 
     Args:
         data_root: holds `ag_news_csv/train.csv` and `test.csv`.
-        download: not used.
         vocabulary: number of tokens, including those for padding and for unknown words.
         length: number of words kept of each text; the rest is cut off.
-
-    Raises:
-        UserError: a file is missing, or not in the published format.
     """
     train, test = (_rows(data_root / "ag_news_csv" / f"{part}.csv") for part in ("train", "test"))
     x = numbered([words for words, _ in train], [words for words, _ in test], vocabulary, length)
@@ -47,16 +43,12 @@ def load(
 
 def _rows(file: Path) -> list[tuple[list[str], int]]:
     """Words and label of each text; a line holds the class (from 1), the title and the description."""
-    try:
+    with reading("ag_news", file, "put the CSV files there, or set `--data-root`"):
         with file.open(encoding="utf-8", newline="") as stream:
             lines = list(csv.reader(stream))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(
-            f"ag_news: {file} cannot be read ({error}); put the CSV files there, or set `--data-root`"
-        ) from None
-    for at, line in enumerate(lines, start=1):
-        if len(line) != 3 or line[0] not in ("1", "2", "3", "4"):
-            raise UserError(f"ag_news: row {at} of {file} is not class (1 to 4), title, description: {line!r:.80}")
-    if not lines:
-        raise UserError(f"ag_news: {file} is empty; put the CSV file there")
+        for at, line in enumerate(lines, start=1):
+            if len(line) != 3 or line[0] not in ("1", "2", "3", "4"):
+                raise ValueError(f"row {at} is not class (1 to 4), title, description: {line!r:.80}")
+        if not lines:
+            raise ValueError("it is empty")
     return [(words_of(f"{line[1]} {line[2]}"), int(line[0]) - 1) for line in lines]

@@ -17,7 +17,6 @@ PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "t
 """Names of the parts of the user's own data, in small letters, and what they are. The validation part joins the
 training part, as validation samples are drawn for each client."""
 _LISTED = 10  # labels in a note
-_CHUNK = 256  # samples; limits the size of the float64 copies
 
 
 def assemble(
@@ -59,7 +58,9 @@ def assemble(
             each sample, a label or a token is out of range, or a subject is in the training part and the test part.
     """
     if vocabulary:
-        mean, std, x = (), (), _tokens(name, x, vocabulary)
+        if x.min() < 0 or x.max() >= vocabulary:
+            raise UserError(f"{name}: the tokens go from {x.min()} to {x.max()}; they should be 0 .. {vocabulary - 1}")
+        mean, std, x = (), (), x.astype(np.int32)
     if y.dtype.kind == "f" and not (y == np.rint(y)).all():
         raise UserError(f"{name}: some labels are neither integers nor texts; a label is the name of a class")
     if not classes and y.ndim == 1:
@@ -71,14 +72,8 @@ def assemble(
             f"{name}: {len(x)} samples, labels of shape {y.shape}, {n_train} of them for training; there should be one "
             "label for each sample, and some to train on"
         )
-    if y.min() < 0 or (classes and y.max() >= len(classes)):
-        raise UserError(
-            f"{name}: the labels go from {y.min()} to {y.max()}; they should be 0 .. {len(classes) - 1}, as it has "
-            f"{len(classes)} classes"
-        )
     numbers, group_names = (None, ()) if groups is None else _numbered(name, "groups", groups, len(y))
     subject_numbers = None if subjects is None else _subjects(name, subjects, len(y), n_train)
-    channels = 0 if vocabulary else x.shape[1]
     computed = channel_statistics(x[:n_train]) if mean is None or std is None else ((), ())
     return Dataset(
         name=name,
@@ -86,8 +81,8 @@ def assemble(
         y=y,
         n_train=n_train,
         num_classes=len(classes) or int(y.max()) + 1,
-        mean=computed[0] if mean is None else _per_channel(name, "mean", mean, channels),
-        std=computed[1] if std is None else _per_channel(name, "std", std, channels),
+        mean=computed[0] if mean is None else tuple(map(float, mean)),
+        std=computed[1] if std is None else tuple(map(float, std)),
         checksum=checksum or content_checksum(x, y, n_train),
         classes=tuple(classes),
         rows=rows,
@@ -148,12 +143,6 @@ def _subjects(name: str, subjects: Array, n: int, n_train: int) -> Indices:
     return numbers
 
 
-def hold_out(x: Array, y: Array) -> tuple[Array, Array, int]:
-    """Samples in the order of `held_out_order`, and the size of their training part."""
-    order, n_train = held_out_order(y)
-    return x[order], y[order], n_train
-
-
 def held_out_order(y: Array, subjects: Array | None = None) -> tuple[Indices, int]:
     """An order of the samples whose end is a fixed stratified test part, and the size of the training part.
 
@@ -172,19 +161,6 @@ def held_out_order(y: Array, subjects: Array | None = None) -> tuple[Indices, in
         indices = rng.permutation(np.flatnonzero(y == label))
         test[indices[: int(TEST_SHARE * len(indices) + 0.5)]] = True
     return np.argsort(test, kind="stable"), int((~test).sum())
-
-
-def _tokens(name: str, x: Array, vocabulary: int) -> Array:
-    if x.min() < 0 or x.max() >= vocabulary:
-        raise UserError(f"{name}: the tokens go from {x.min()} to {x.max()}; they should be 0 .. {vocabulary - 1}")
-    return x.astype(np.int32)
-
-
-def _per_channel(name: str, what: str, values: Sequence[float], channels: int) -> tuple[float, ...]:
-    if len(values) != channels or not np.isfinite(values).all() or (what == "std" and min(values, default=1) <= 0):
-        kind = "positive numbers" if what == "std" else "numbers"
-        raise UserError(f"{name}: {what} = {list(values)} should be {channels} {kind}, one per channel")
-    return tuple(float(value) for value in values)
 
 
 def content_checksum(x: Array, y: Indices, n_train: int) -> str:

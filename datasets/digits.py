@@ -7,7 +7,7 @@ import numpy as np
 
 from bench.data import Dataset
 from bench.plugin import DATASETS
-from datasets.assemble import assemble, hold_out
+from datasets.assemble import assemble, held_out_order
 
 
 @DATASETS.register("digits")
@@ -22,5 +22,6 @@ def load(
     file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = np.loadtxt(str(file), delimiter=",", dtype=np.int64)
     x = (rows[:, :-1].reshape(-1, 1, 8, 8) * 15).astype(np.uint8)
-    classes = [str(digit) for digit in range(10)]
-    return assemble("digits", *hold_out(x, rows[:, -1]), mean=mean, std=std, classes=classes)
+    y = rows[:, -1]
+    order, n_train = held_out_order(y)
+    return assemble("digits", x[order], y[order], n_train, mean=mean, std=std, classes=[*"0123456789"])

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from bench.data import Array, Dataset
-from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.assemble import assemble
+from datasets.published import reading
 
 _SIDE = 28
 
@@ -23,26 +23,14 @@ def load(
 
     Args:
         data_root: holds `EMNIST/matlab/emnist-byclass.mat`.
-        download: not used; torchvision's archive of EMNIST has no writers.
-        mean, std: in units of `x / 255`; computed from the training part unless given.
-
-    Raises:
-        UserError: the file is missing, or not in EMNIST's layout.
     """
     from scipy.io import loadmat
 
     file = data_root / "EMNIST" / "matlab" / "emnist-byclass.mat"
-    if not file.is_file():
-        raise UserError(
-            f"emnist_writers: {file} is missing; unpack EMNIST's MATLAB archive in {file.parents[1]}, and set "
-            "`--data-root`"
-        )
-    try:
+    with reading("emnist_writers", file, "unpack EMNIST's MATLAB archive there, or set `--data-root`"):
         content = loadmat(file, variable_names=["dataset"], simplify_cells=True)["dataset"]
         parts = [_part(content[part]) for part in ("train", "test")]
         classes = [chr(int(code)) for _, code in sorted(content["mapping"].tolist())]
-    except Exception as error:  # the file may hold anything
-        raise UserError(f"emnist_writers: {file} is not in EMNIST's layout ({type(error).__name__}: {error})") from None
     x, y, writers = (np.concatenate(both) for both in zip(*parts, strict=True))
     return assemble("emnist_writers", x, y, len(parts[0][1]), mean=mean, std=std, classes=classes, groups=writers)
 

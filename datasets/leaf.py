@@ -15,12 +15,14 @@ from bench.data import Array, Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.assemble import assemble
+from datasets.published import reading
 from datasets.resized import photographs
 from datasets.words import FIRST, numbered, words_of
 
 Read = Callable[[list[Any], list[Any]], tuple[Array, Array]]  # makes arrays of a user's `x` and `y`, or a ValueError
 
 _SIDE = 28
+_ADVICE = "make the files with LEAF, and set `--data-root`"
 _CHARACTERS = [*"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"]
 LENGTH = 80
 ALPHABET = f"\n !\"&'(),-.{digits}:;>?{ascii_uppercase}[]{ascii_lowercase}}}"
@@ -42,11 +44,6 @@ def femnist(
 
     Args:
         data_root: holds `femnist/data/train` and `femnist/data/test` with LEAF's JSON files.
-        download: not used; LEAF makes the files.
-        mean, std: in units of `x / 255`; computed from the training part unless given.
-
-    Raises:
-        UserError: files are missing, or not in LEAF's format.
     """
     x, y, writers, n_train = _read("femnist", data_root, _written)
     return assemble("femnist", x, y, n_train, mean=mean, std=std, classes=_CHARACTERS, groups=writers)
@@ -73,12 +70,7 @@ def celeba(
     Args:
         data_root: holds `celeba/data/train` and `celeba/data/test` with LEAF's JSON files, and the pictures in
             `celeba/data/raw/img_align_celeba`.
-        download: not used; LEAF makes the files.
         size: height and width in pixels; LEAF uses 84.
-        mean, std: per channel, in units of `x / 255`; computed from the training part unless given.
-
-    Raises:
-        UserError: files are missing, or not in LEAF's format.
     """
     names, y, people, n_train = _read("celeba", data_root, _faces)
     paths = [data_root / "celeba" / "data" / "raw" / "img_align_celeba" / name for name in names.tolist()]
@@ -105,12 +97,8 @@ def sent140(
 
     Args:
         data_root: holds `sent140/data/train` and `sent140/data/test` with LEAF's JSON files.
-        download: not used; LEAF makes the files.
         vocabulary: number of tokens, including those for padding and for unknown words.
         length: number of words kept of each text; the rest is cut off.
-
-    Raises:
-        UserError: files are missing, or not in LEAF's format.
     """
     texts, y, people, n_train = _read("sent140", data_root, _tweets)
     words = [words_of(text) for text in texts.tolist()]
@@ -131,10 +119,6 @@ def shakespeare(*, data_root: Path, download: bool) -> Dataset:
 
     Args:
         data_root: holds `shakespeare/data/train` and `shakespeare/data/test` with LEAF's JSON files.
-        download: not used; LEAF makes the files.
-
-    Raises:
-        UserError: files are missing, not in LEAF's format, or have a character that is not in its alphabet.
     """
     x, y, roles, n_train = _read("shakespeare", data_root, _lines)
     return assemble(
@@ -176,32 +160,23 @@ def _read(name: str, data_root: Path, read: Read) -> tuple[Array, Array, Array, 
 
 
 def _part(name: str, folder: Path, read: Read) -> tuple[Array, Array, Array]:
-    files = sorted(folder.glob("*.json"))
-    if not files:
-        raise UserError(f"{name}: {folder} has no JSON files; make them with LEAF, and set `--data-root`")
-    parts = [part for file in files for part in _file(name, file, read)]
+    parts = []
+    for file in sorted(folder.glob("*.json")):
+        with reading(name, file, _ADVICE):
+            content: dict[str, Any] = json.loads(file.read_bytes())
+            for user in content["users"]:
+                samples = content["user_data"][user]
+                if not samples["x"] and not samples["y"]:  # as of a user with too few samples for both parts
+                    continue
+                try:
+                    x, y = read(samples["x"], samples["y"])
+                except ValueError as error:
+                    raise ValueError(f"user {user}: {error}") from None
+                parts.append((x, y, np.full(len(y), str(user))))
     if not parts:
-        raise UserError(f"{name}: no user has samples in {folder}; make the files again with LEAF")
+        raise UserError(f"{name}: {folder} has no JSON file with samples; {_ADVICE}")
     x, y, users = (np.concatenate(lists) for lists in zip(*parts, strict=True))
     return x, y, users
-
-
-def _file(name: str, file: Path, read: Read) -> list[tuple[Array, Array, Array]]:
-    try:
-        content: dict[str, Any] = json.loads(file.read_bytes())
-        parts = []
-        for user in content["users"]:
-            samples = content["user_data"][user]
-            if not samples["x"] and not samples["y"]:  # as of a user with too few samples for both parts
-                continue
-            try:
-                x, y = read(samples["x"], samples["y"])
-            except ValueError as error:
-                raise ValueError(f"user {user}: {error}") from None
-            parts.append((x, y, np.full(len(y), str(user))))
-    except (OSError, ValueError, TypeError, LookupError) as error:
-        raise UserError(f"{name}: {file} is not in LEAF's format ({type(error).__name__}: {error})") from None
-    return parts
 
 
 def _two_classes(x: list[Any], y: list[Any]) -> Array:

@@ -37,14 +37,11 @@ def load(
     """Tokens `[n, length]` with the next letter as label and a fixed stratified 25 % as test part; groups: speakers.
 
     Args:
-        data_root, download: not used; the samples are drawn.
         letters: number of different letters.
         length: letters of a sample, without the next one.
         speakers: number of speakers.
         samples: number of samples of each speaker.
         own: weight of the chain drawn for a speaker alone; the rest is a chain common to all (0: all speakers alike).
-        draw: another number gives other chains.
-        name: name of the data set in reports.
     """
     transitions = chains(letters, speakers, own, draw)
     texts = np.concatenate([_texts(chain, samples, length + 1, draw, i) for i, chain in enumerate(transitions)])

@@ -36,15 +36,12 @@ def load(
     """Series `[n, 3, steps]` with a fixed stratified 25 % as test part; groups are the people.
 
     Args:
-        data_root, download: not used; the samples are drawn.
         activities: number of classes; each has its own amplitudes and phases of three harmonics in three axes.
         steps: length of a series in readings.
         people: number of people.
         samples: number of samples of each person; the numbers for two activities differ by at most one.
         turned: largest rotation of a person's sensor, around an axis of the person's own, in half turns.
         noise: standard deviation of the noise; that of the readings without noise is about 1.
-        draw: another number gives other activities and people.
-        name: name of the data set in reports.
     """
     rng = generator("motion", draw, "activities")
     waves = rng.normal(size=(activities, _AXES, _HARMONICS)) * np.exp(

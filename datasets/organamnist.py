@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from bench.data import Dataset
-from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.assemble import assemble
 from datasets.npz import read_samples
+from datasets.published import fault_of, fetch
 
 _NAME = "organamnist"
 URL = "https://zenodo.org/records/10519652/files/organamnist.npz?download=1"
@@ -25,23 +25,11 @@ def load(
 
     Args:
         data_root: holds `organamnist.npz`.
-        download: fetch that file if it is missing or has a wrong checksum.
         mean, std: in units of `x / 255`; MedMNIST's own 0.5 and 0.5 unless given.
-
-    Raises:
-        UserError: the file is missing or has a wrong checksum.
     """
-    from torchvision.datasets.utils import check_integrity, download_url
+    from torchvision.datasets.utils import download_url
 
     file = data_root / f"{_NAME}.npz"
-    if not check_integrity(file, MD5):
-        fault = f"{file} has a wrong checksum" if file.is_file() else f"{file} is missing"
-        if not download:
-            advice = "add `--download` to fetch it, or set `--data-root` to the folder that holds the data sets"
-            raise UserError(f"{_NAME}: {fault}; {advice}")
-        try:
-            download_url(URL, str(data_root), file.name, MD5)
-        except (RuntimeError, OSError) as error:
-            raise UserError(f"{_NAME}: {fault}; the download did not help ({error})") from None
+    fetch(_NAME, lambda: fault_of({file: MD5}), download, lambda: download_url(URL, str(data_root), file.name, MD5))
     x, y, sizes, _ = read_samples(file)
     return assemble(_NAME, x, y, len(y) - sizes["test"], mean=mean or [0.5], std=std or [0.5], classes=_CLASSES)

@@ -9,6 +9,7 @@ from bench.data import Array, Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.assemble import assemble, held_out_order
+from datasets.published import reading
 
 FOLDER = Path("PAMAP2_Dataset", "Protocol")
 ACTIVITIES = {
@@ -35,18 +36,16 @@ def load(
 
     Args:
         data_root: holds the unpacked folder `PAMAP2_Dataset`.
-        download: not used; the archive is UCI's.
         window: length of a window in readings.
-        mean, std: per channel; computed from the training part unless given.
-
-    Raises:
-        UserError: a file is missing, or not in the published format.
     """
     folder = data_root / FOLDER
     files = sorted(folder.glob("subject*.dat"))
     if not files:
         raise UserError(f"pamap2: {folder} has no files subject*.dat; unpack UCI's archive, or set `--data-root`")
-    parts = [_person(file, window) for file in files]
+    parts = []
+    for file in files:
+        with reading("pamap2", file, "unpack UCI's archive again"):
+            parts.append(_windows(np.loadtxt(file, ndmin=2), window))
     people = np.concatenate([np.full(len(y), file.stem) for file, (_, y) in zip(files, parts, strict=True)])
     x, y = (np.concatenate(both) for both in zip(*parts, strict=True))
     if not len(y):
@@ -58,32 +57,28 @@ def load(
     )  # fmt: skip
 
 
-def _person(file: Path, window: int) -> tuple[Array, Array]:
-    """Windows `[n, 27, window]` of one person's file, and the activity of each."""
-    try:
-        rows = np.loadtxt(file, ndmin=2)
-    except (OSError, ValueError) as error:
-        raise UserError(f"pamap2: {file} cannot be read ({error}); unpack UCI's archive again") from None
+def _windows(rows: Array, window: int) -> tuple[Array, Array]:
+    """Windows `[n, 27, window]` of one person's readings `[readings, 54]`, and the activity of each."""
     if rows.shape[1] != _COLUMNS:
-        raise UserError(f"pamap2: {file} has {rows.shape[1]} columns instead of {_COLUMNS}; unpack UCI's archive again")
+        raise ValueError(f"{rows.shape[1]} columns instead of {_COLUMNS}")
     numbers = rows[:, _ACTIVITY].astype(np.int64)
     if unknown := set(numbers.tolist()) - {0, *ACTIVITIES}:
-        raise UserError(f"pamap2: {file} has the activity {min(unknown)}, which is not in the protocol")
+        raise ValueError(f"the activity {min(unknown)}, which is not in the protocol")
     windows, labels = [np.zeros((0, len(CHANNELS), window), np.float32)], []
     ends = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     for begin, end in zip([0, *ends[:-1]], ends, strict=True):
         count = (end - begin) // window
         if numbers[begin] and count:
-            readings = np.stack([_whole(rows[begin:end, channel], file) for channel in CHANNELS])
+            readings = np.stack([_whole(rows[begin:end, channel]) for channel in CHANNELS])
             cut = readings[:, : count * window].reshape(len(CHANNELS), count, window)
             windows.append(cut.swapaxes(0, 1).astype(np.float32))
             labels += [list(ACTIVITIES).index(numbers[begin])] * count
     return np.concatenate(windows), np.array(labels, np.int64)
 
 
-def _whole(readings: Array, file: Path) -> Array:
+def _whole(readings: Array) -> Array:
     """One channel with lost readings (NaN) interpolated."""
     present = np.flatnonzero(np.isfinite(readings))
     if not len(present):
-        raise UserError(f"pamap2: {file} has an activity without readings of a sensor; unpack UCI's archive again")
+        raise ValueError("an activity without readings of a sensor")
     return np.interp(np.arange(len(readings)), present, readings[present])

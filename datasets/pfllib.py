@@ -15,6 +15,7 @@ from bench.plugin import DATASETS
 from datasets.arrays import read_pickled
 from datasets.assemble import assemble
 from datasets.npz import finite
+from datasets.published import reading
 
 _PARTS = ("train", "test")
 _COUNTS = "Size of samples for labels in clients"
@@ -40,11 +41,9 @@ def load(
     nothing in them is executed.
 
     Args:
-        data_root, download: not used; the folder is the user's own.
-        path: the folder; a relative path starts at the current directory.
+        path: the folder.
         first: take this many of the folder's clients, as PFLlib does with `-nc`; empty: all.
         vocabulary: number of tokens of texts (`-vs`); empty: the largest token and one.
-        name: name of the data set in reports; the folder's name if empty.
 
     Raises:
         UserError: a file is missing or damaged, or the files do not hold the samples that `config.json` counts.
@@ -92,20 +91,18 @@ def _counts(folder: Path) -> list[dict[int, int] | None]:
         if not (clients := len([*(folder / "train").glob("*.npz")])):
             raise UserError(f"{folder} has neither config.json nor train/0.npz; {_REMEDY}")
         return [None] * clients
-    try:
+    with reading("pfllib", file, _REMEDY):
         content = json.loads(file.read_bytes())
         counts = [{int(label): int(count) for label, count in client} for client in content[_COUNTS]]
         if len(counts) != content["num_clients"] or not counts:
             raise ValueError(f"{content['num_clients']} clients, and counts of {len(counts)}")
-    except (OSError, ValueError, TypeError, LookupError) as error:
-        raise UserError(f"{file} is not in PFLlib's format ({type(error).__name__}: {error}); {_REMEDY}") from None
     return [*counts]
 
 
 def _read(file: Path) -> tuple[Array, Array]:
     """One client's samples, float32 or int32 tokens, and labels of one part."""
     data = read_pickled(file, "data")
-    try:
+    with reading("pfllib", file, _REMEDY):
         x, y = data["x"], np.asarray(data["y"])
         if not len(y):
             return np.zeros(0, np.float32), np.zeros(0, np.int64)
@@ -116,11 +113,9 @@ def _read(file: Path) -> tuple[Array, Array]:
             raise ValueError(f"samples {samples.dtype} {samples.shape}, labels {y.dtype} {y.shape}")
         if y.dtype.kind not in "iuf" or (y != np.rint(y)).any():
             raise ValueError("a label is no whole number")
-    except (ValueError, TypeError, LookupError) as error:
-        raise UserError(f"{file} is not in PFLlib's format ({type(error).__name__}: {error}); {_REMEDY}") from None
+        if samples.ndim == 2 and samples.dtype.kind in "iu" and samples.min() < 0:
+            raise ValueError(f"a token {samples.min()}; tokens should be numbers from 0")
     if samples.ndim == 2 and samples.dtype.kind in "iu":
-        if samples.min() < 0:
-            raise UserError(f"{file} has a token {samples.min()}; tokens should be numbers from 0")
         return samples.astype(np.int32), y.astype(np.int64)
     samples = finite(file, "x", samples)
     return samples[:, :, 0] if samples.ndim == 4 and samples.shape[2] == 1 else samples, y.astype(np.int64)

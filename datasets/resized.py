@@ -60,34 +60,26 @@ def resized(
     Raises:
         UserError: a picture is damaged, or the cache cannot be written.
     """
-    try:
-        return _resized(paths, size, cache, n_train)
-    except OSError as error:
-        raise UserError(
-            f"{name}: {cache} cannot be written ({error}); it needs {3 * size**2 * len(paths)} bytes"
-        ) from None
-
-
-def _resized(paths: list[Path], size: int, cache: Path, n_train: int) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
     about = cache.with_suffix(".json")
     listed = [(os.path.relpath(path, cache.parent), *version(path)[1:]) for path in paths]
     source = {"files": digest(json.dumps(listed)), "train": n_train}
     record = json.loads(about.read_text()) if about.is_file() and cache.is_file() else {}
     if record.get("source") != source or record.get("cache_bytes") != cache.stat().st_size:
         unfinished = cache.with_suffix(f".{os.getpid()}.tmp")
-        _write(paths, size, unfinished)
-        os.replace(unfinished, cache)
-        x = _map(cache)
-        mean, std = channel_statistics(x[:n_train])
-        record = {
-            "source": source,
-            "cache_bytes": cache.stat().st_size,
-            "mean": mean,
-            "std": std,
-            "checksum": content_checksum(x, np.zeros(0, np.int64), n_train),
-        }
-        unfinished.write_text(json.dumps(record))
-        os.replace(unfinished, about)
+        try:
+            _write(paths, size, unfinished)
+            os.replace(unfinished, cache)
+            x = _map(cache)
+            mean, std = channel_statistics(x[:n_train])
+            checksum = content_checksum(x, np.zeros(0, np.int64), n_train)
+            record = {
+                "source": source, "cache_bytes": cache.stat().st_size, "mean": mean, "std": std, "checksum": checksum,
+            }  # fmt: skip
+            unfinished.write_text(json.dumps(record))
+            os.replace(unfinished, about)
+        except OSError as error:
+            needed = 3 * size**2 * len(paths)
+            raise UserError(f"{name}: {cache} cannot be written ({error}); it needs {needed} bytes") from None
     return _map(cache), record
 
 

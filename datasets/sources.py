@@ -5,13 +5,14 @@ repositories say, looked up in November 2026; where they say none, or none could
 """
 
 import functools
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from bench import croissant
 from bench.citations import DATA_SET, papers, software
 from bench.plugin import DATASETS
-from datasets import organamnist, tiny_imagenet, watch
+from datasets import organamnist, photographs, watch
 
 File = dict[str, Any]
 
@@ -125,16 +126,11 @@ def describe(name: str) -> str:
         sentences.append("No licence is recorded here: the terms of use are its publisher's.")
     drawn = source.note == _DRAWN and not papers().get(DATA_SET + name)
     bibtex = software() if drawn else "\n".join(papers()[DATA_SET + name])
+    year = re.search(r"^  year = \{(\d{4})", bibtex, re.MULTILINE)
     return croissant.metadata(
         source.title, " ".join(filter(None, sentences)), url=source.page, licence=source.licence, bibtex=bibtex,
-        published=_year(bibtex), distribution=files,
+        published=year[1] if year else "", distribution=files,
     )  # fmt: skip
-
-
-def _year(bibtex: str) -> str:
-    """The year of the first entry that has one."""
-    years = [line[10:14] for line in bibtex.splitlines() if line.startswith("  year = {")]
-    return years[0] if years else ""
 
 
 def _files(name: str) -> list[File]:
@@ -164,8 +160,8 @@ def _files(name: str) -> list[File]:
             url, md5 = inaturalist.DATASET_URLS["2017"], inaturalist.DATASET_MD5["2017"]
             return [as_file(url.rsplit("/", 1)[1], url, md5=md5, size="186 GB")]
         case "tinyimagenet":
-            url = tiny_imagenet.URL
-            return [as_file(url.rsplit("/", 1)[1], url, md5=tiny_imagenet.MD5, size="248 MB")]
+            url = photographs.TINY_URL
+            return [as_file(url.rsplit("/", 1)[1], url, md5=photographs.TINY_MD5, size="248 MB")]
         case "organamnist":
             return [as_file("organamnist.npz", organamnist.URL, md5=organamnist.MD5)]
         case "digits":

@@ -36,15 +36,12 @@ def load(
     the mean v_k of its samples from N(B_k, 1). A sample is x ~ N(v_k, diag(j^-1.2)), its label argmax(W_k x + b_k).
 
     Args:
-        data_root, download: not used; the samples are drawn.
         model_variance: the paper's alpha: how much the devices' models differ.
         input_variance: the paper's beta: how much their inputs differ. The released code takes both as standard
             deviations, which is the same at 0 and 1.
         devices: number of devices.
         largest: upper limit of the devices' sizes, which are 50 plus a log-normal number (its logarithm has mean 4 and
             standard deviation 2).
-        draw: another number gives other devices.
-        name: name of the data set in reports.
     """
     streams = [generator("synthetic", draw, device) for device in range(devices)]
     parts = [_device(model_variance, input_variance, largest, rng) for rng in streams]

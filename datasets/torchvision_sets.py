@@ -1,14 +1,15 @@
-"""Official files that torchvision reads, in its folder layout: CIFAR, MNIST and similar, EMNIST, USPS, SVHN, STL-10.
+"""Official files in torchvision's folder layout: CIFAR, MNIST and similar, EMNIST, USPS, SVHN, STL-10.
 
-torchvision compares MD5 sums: of CIFAR's files at every start, of MNIST's and EMNIST's archives when it unpacks them.
-The unpacked files of the latter two are checked here by their size, and those of MNIST and its like by MD5 sums where
-they are known and by the mean of their pixels. Where mean and std are fixed, they are the values in common use.
+torchvision fetches the files and knows their MD5 sums, which are compared at every start. Of MNIST and its like and of
+EMNIST it knows those of the archives; the unpacked files are checked by their size, and those of MNIST and its like by
+MD5 sums where they are known and by the mean of their pixels. Where mean and std are fixed, they are the values in
+common use.
 """
 
 import hashlib
 import pickle
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,15 +20,21 @@ from bench.errors import UserError
 from bench.plugin import DATASETS
 from bench.samples.normalising import channel_statistics
 from datasets.assemble import assemble
+from datasets.published import fault_of, fetch
 
-_IDX = {  # samples of the two parts, mean, std
-    "mnist": ((60_000, 10_000), 0.1307, 0.3081),
-    "fashion_mnist": ((60_000, 10_000), 0.2860, 0.3530),
-    "kmnist": ((60_000, 10_000), 0.1918, 0.3483),
-    "emnist-balanced": ((112_800, 18_800), 0.1751, 0.3332),
-    "emnist-byclass": ((697_932, 116_323), 0.1736, 0.3317),
+_SIZES = {  # samples of the training part and of the test part
+    "mnist": (60_000, 10_000),
+    "fashion_mnist": (60_000, 10_000),
+    "kmnist": (60_000, 10_000),
+    "emnist-balanced": (112_800, 18_800),
+    "emnist-byclass": (697_932, 116_323),
 }
-_CIFAR = {  # mean and std by channel
+_KNOWN = {  # mean and std by channel
+    "mnist": ((0.1307,), (0.3081,)),
+    "fashion_mnist": ((0.2860,), (0.3530,)),
+    "kmnist": ((0.1918,), (0.3483,)),
+    "emnist-balanced": ((0.1751,), (0.3332,)),
+    "emnist-byclass": ((0.1736,), (0.3317,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
@@ -45,85 +52,29 @@ _ALIKE = 0.005
 """Largest difference of mean and std of two samples of one set; MNIST, Fashion-MNIST and KMNIST differ by ten times
 that."""
 _SIDE = 28
-_STL10 = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
-Parts = tuple[dict[str, Any], dict[str, Any]]
 _HEADERS = (16, 8)  # bytes, of images and of labels
+_STL10 = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
+_PARTS = ({"train": True}, {"train": False})
+_SPLITS = ({"split": "train"}, {"split": "test"})
+
+Samples = tuple[Array, Array, int, dict[str, Any]]
+"""Samples, labels, size of the training part, and further arguments of `assemble`."""
+Read = Callable[[str, Any, Path, bool], Samples]
+"""Reads a set by its name, torchvision's class of it, the data root, and whether files may be fetched."""
 
 
-def _register(name: str, of_torchvision: str, read: Callable[..., Dataset], described: str) -> None:
-    """Register a set whose loader differs from its like in torchvision's class alone."""
-
+def _register(name: str, of_torchvision: str, read: Read, described: str) -> None:
     def load(
         *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
     ) -> Dataset:
         from torchvision import datasets
 
-        return read(name, getattr(datasets, of_torchvision), data_root, download, mean, std)
+        x, y, n_train, further = read(name, getattr(datasets, of_torchvision), data_root, download)
+        known_mean, known_std = _KNOWN.get(name, (None, None))
+        return assemble(name, x, y, n_train, mean=mean or known_mean, std=std or known_std, **further)
 
-    load.__doc__ = f"{described}.\n\nRaises:\n    UserError: a file is missing, has a wrong checksum or a wrong size.\n"
+    load.__doc__ = f"{described}."
     DATASETS.register(name)(load)
-
-
-@DATASETS.register("usps")
-def usps(
-    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
-) -> Dataset:
-    """USPS (Hull 1994): `[9298, 1, 16, 16]` digits of envelopes, 7,291 for training.
-
-    Raises:
-        UserError: a file is missing or has a wrong checksum.
-    """
-    from torchvision.datasets import USPS
-
-    files = {data_root / name: md5 for _, name, md5 in USPS.split_list.values()}
-    train, test = _open("usps", USPS, data_root, download, files)
-    if fault := _fault(files):  # torchvision compares checksums only of files that it has just fetched
-        raise UserError(f"usps: {fault}; delete it and add `--download`")
-    x = np.concatenate([train.data, test.data])[:, None]
-    y = np.concatenate([train.targets, test.targets])
-    return assemble("usps", x, y, len(train.targets), mean=mean, std=std, classes=list("0123456789"))
-
-
-@DATASETS.register("svhn")
-def svhn(
-    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
-) -> Dataset:
-    """SVHN (Netzer et al. 2011), cropped: `[99289, 3, 32, 32]` house numbers, 73,257 for training, without `extra`.
-
-    Raises:
-        UserError: a file is missing or has a wrong checksum.
-    """
-    from torchvision.datasets import SVHN
-
-    files = {data_root / name: md5 for _, name, md5 in (SVHN.split_list[part] for part in ("train", "test"))}
-    parts: Parts = ({"split": "train"}, {"split": "test"})
-    train, test = _open("svhn", SVHN, data_root, download, files, parts)
-    x, y = np.concatenate([train.data, test.data]), np.concatenate([train.labels, test.labels])
-    return assemble("svhn", x, y, len(train.labels), mean=mean, std=std, classes=list("0123456789"))
-
-
-@DATASETS.register("stl10")
-def stl10(
-    *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
-) -> Dataset:
-    """STL-10 (Coates et al. 2011): `[13000, 3, 96, 96]` photographs with labels, 5,000 for training, 10 classes.
-
-    Raises:
-        UserError: a file is missing or has a wrong checksum.
-    """
-    from torchvision.datasets import STL10
-
-    # without the unlabelled part of 2.8 GB, which torchvision would check as well
-    listed = (*STL10.train_list[:2], *STL10.test_list)
-    files = {data_root / STL10.base_folder / file: md5 for file, md5 in listed}
-    if download and _fault(files):
-        _open("stl10", STL10, data_root, download, files, ({"split": "train"}, {"split": "test"}))
-    if fault := _fault(files):
-        raise UserError(f"stl10: {fault}; add `--download` to fetch it again")
-    train_x, train_y, test_x, test_y = (np.fromfile(file, np.uint8) for file in files)
-    x = np.concatenate([train_x, test_x]).reshape(-1, 3, 96, 96).swapaxes(2, 3)  # columns first in the files
-    y = np.concatenate([train_y, test_y]).astype(np.int64) - 1
-    return assemble("stl10", x, y, len(train_y), mean=mean, std=std, classes=_STL10)
 
 
 @DATASETS.register("emnist")
@@ -138,59 +89,50 @@ def emnist(
     """EMNIST (Cohen et al. 2017): `[n, 1, 28, 28]`; `balanced` has 47 classes, `byclass` 62.
 
     The official files hold the images transposed; here they are upright.
-
-    Raises:
-        UserError: a file is missing, has a wrong checksum or a wrong size.
     """
     from torchvision.datasets import EMNIST
 
-    name = f"emnist-{split}"
-    folder = data_root / "EMNIST" / "raw"
-    stems = [f"{name}-{part}" for part in ("train", "test")]
-    files = [folder / f"{stem}-{kind}-ubyte" for stem in stems for kind in ("images-idx3", "labels-idx1")]
-    x, y, classes = _idx(name, EMNIST, data_root, download, files, split=split)
-    (n_train, _), known_mean, known_std = _IDX[name]
-    upright = x.swapaxes(2, 3)
-    return assemble(name, upright, y, n_train, mean=mean or [known_mean], std=std or [known_std], classes=classes)
-
-
-def _cifar(
-    name: str, factory: Any, data_root: Path, download: bool, mean: list[float] | None, std: list[float] | None
-) -> Dataset:
-    folder = data_root / factory.base_folder
-    listed = [*factory.train_list, *factory.test_list, (factory.meta["filename"], factory.meta["md5"])]
-    train, test = _open(name, factory, data_root, download, {folder / file: md5 for file, md5 in listed})
-    x = np.concatenate([train.data, test.data]).transpose(0, 3, 1, 2)
-    y = np.concatenate([train.targets, test.targets])
-    groups = _superclasses(folder, factory) if name == "cifar100" else None
-    known_mean, known_std = _CIFAR[name]
+    name, folder = f"emnist-{split}", data_root / "EMNIST" / "raw"
+    kinds = [f"{part}-{kind}-ubyte" for part in ("train", "test") for kind in ("images-idx3", "labels-idx1")]
+    files = [folder / f"{name}-{kind}" for kind in kinds]
+    x, y, n_train = _idx(name, files, download, lambda: EMNIST(data_root, split=split, download=True))
+    known_mean, known_std = _KNOWN[name]
     return assemble(
-        name, x, y, len(train.targets), mean=mean or known_mean, std=std or known_std, classes=train.classes,
-        groups=groups,
+        name, x.swapaxes(2, 3), y, n_train, mean=mean or known_mean, std=std or known_std,
+        classes=EMNIST.classes_split_dict[split],
     )  # fmt: skip
 
 
-def _superclasses(folder: Path, factory: Any) -> Array:
-    """The name of each sample's superclass, read from files whose checksums torchvision has just compared."""
-    files = [*(file for file, _ in (*factory.train_list, *factory.test_list)), factory.meta["filename"]]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"dtype\(\): align", category=np.exceptions.VisibleDeprecationWarning)
-        *parts, meta = (pickle.loads((folder / file).read_bytes(), encoding="latin1") for file in files)
-    names = meta["coarse_label_names"]
-    return np.array([names[label] for part in parts for label in part["coarse_labels"]])
-
-
-def _mnist_like(
-    name: str, factory: Any, data_root: Path, download: bool, mean: list[float] | None, std: list[float] | None
-) -> Dataset:
+def _mnist_like(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
     folder = data_root / factory.__name__ / "raw"
     files = [folder / file.removesuffix(".gz") for file, _ in factory.resources]
-    x, y, names = _idx(name, factory, data_root, download, files)
-    (n_train, _), known_mean, known_std = _IDX[name]
-    return assemble(
-        name, x, y, n_train, mean=mean or [known_mean], std=std or [known_std],
-        classes=[*"0123456789"] if name == "mnist" else names, notes=_check_identity(name, files, x[:n_train]),
-    )  # fmt: skip
+    x, y, n_train = _idx(name, files, download, lambda: factory(data_root, download=True))
+    classes = [*"0123456789"] if name == "mnist" else factory.classes
+    return x, y, n_train, {"classes": classes, "notes": _check_identity(name, files, x[:n_train])}
+
+
+def _idx(name: str, files: Sequence[Path], download: bool, load: Callable[[], object]) -> tuple[Array, Array, int]:
+    """Images `[n, 1, 28, 28]`, labels and size of the training part of a set in MNIST's format.
+
+    Args:
+        files: images and labels of the training part, then of the test part.
+        load: fetches them.
+    """
+    n_train, n_test = _SIZES[name]
+    sizes = [_HEADERS[kind] + n * (_SIDE**2, 1)[kind] for n in (n_train, n_test) for kind in (0, 1)]
+
+    def fault() -> str:
+        for file, size in zip(files, sizes, strict=True):
+            if file.is_file() and file.stat().st_size != size:
+                return f"{file} has {file.stat().st_size} bytes instead of {size}; delete it"
+        return fault_of(dict.fromkeys(files))
+
+    fetch(name, fault, download, load)
+    x, y = (
+        np.concatenate([np.fromfile(file, np.uint8, offset=_HEADERS[kind]) for file in files[kind::2]])
+        for kind in (0, 1)
+    )
+    return x.reshape(-1, 1, _SIDE, _SIDE), y.astype(np.int64), n_train
 
 
 def _check_identity(name: str, files: Sequence[Path], images: Array) -> list[str]:
@@ -204,97 +146,99 @@ def _check_identity(name: str, files: Sequence[Path], images: Array) -> list[str
     Raises:
         UserError: a file is another set's, by its checksum; or the pixels have the mean and deviation of another set.
     """
-    advice = f"put the files of {name} into {files[0].parent}, or set `datasets` to the set that these are"
-    owners = {md5: owner for owner, sums in _UNPACKED.items() for md5 in sums}
-    sums = [hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() for file in files]
-    for file, md5 in zip(files, sums, strict=True):
-        if owners.get(md5, name) != name:
-            raise UserError(f"{name}: {file} is a file of {owners[md5]}, by its checksum; {advice}")
-    if tuple(sums) == _UNPACKED.get(name):
+    sums = tuple(hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() for file in files)
+    if sums == _UNPACKED.get(name):
         return []
     (mean,), (std,) = channel_statistics(images)
     for owner in {"mnist", "fashion_mnist", "kmnist"} - {name}:
-        if max(abs(mean - _IDX[owner][1]), abs(std - _IDX[owner][2])) < _ALIKE:
+        (known_mean,), (known_std,) = _KNOWN[owner]
+        if {*sums} & {*_UNPACKED.get(owner, ())} or max(abs(mean - known_mean), abs(std - known_std)) < _ALIKE:
             raise UserError(
-                f"{name}: the pixels of {files[0]} have mean {mean:.4f} and standard deviation {std:.4f}, which are "
-                f"those of {owner}; {advice}"
+                f"{name}: files in {files[0].parent} are those of {owner}, by their checksums or their pixels' mean "
+                f"{mean:.4f}; put those of {name} there, or set `datasets` to the set that these are"
             )
-    others = [file for file, md5, known in zip(files, sums, _UNPACKED.get(name, sums), strict=True) if md5 != known]
+    if name not in _UNPACKED:
+        return []
     return [
-        f"{name}: {file} is not the published file, by its checksum: say beside results what differs, such as the "
-        "split or the encoding"
-        for file in others[:1]
+        f"{name}: files in {files[0].parent} are not the published ones, by their checksums: say beside results what "
+        "differs, such as the split or the encoding"
     ]
 
 
-def _idx(
-    name: str, factory: Any, data_root: Path, download: bool, files: Sequence[Path], **options: Any
-) -> tuple[Array, Array, list[str]]:
-    """Images `[n, 1, 28, 28]`, labels and class names of a set in MNIST's format.
-
-    Args:
-        files: images and labels of the training part, then of the test part.
-    """
-    sizes = _IDX[name][0]
-    values = [_HEADERS[kind] + n * (_SIDE**2, 1)[kind] for n in sizes for kind in (0, 1)]
-    for file, expected in zip(files, values, strict=True):
-        if file.is_file() and file.stat().st_size != expected:
-            raise UserError(
-                f"{name}: {file} has {file.stat().st_size} bytes instead of {expected}; delete it and add `--download`"
-            )
-    train, test = _open(name, factory, data_root, download, dict.fromkeys(files), **options)
-    x = np.concatenate([train.data.numpy(), test.data.numpy()])[:, None]
-    y = np.concatenate([train.targets.numpy(), test.targets.numpy()])
-    return x, y, list(train.classes)
-
-
-def _open(
-    name: str, factory: Any, data_root: Path, download: bool, files: Mapping[Path, str | None],
-    parts: Parts = ({"train": True}, {"train": False}), **options: Any,
-) -> tuple[Any, Any]:  # fmt: skip
-    """Open torchvision's training and test set.
-
-    Args:
-        files: the files that it will read, each with its MD5 sum where torchvision knows one.
-        parts: the arguments that select the training part and the test part.
-
-    Raises:
-        UserError: torchvision cannot read or fetch the files; the message names the file.
-    """
+def _cifar(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
+    folder = data_root / factory.base_folder
+    listed = [*factory.train_list, *factory.test_list, (factory.meta["filename"], factory.meta["md5"])]
+    _fetch(name, factory, data_root, download, {folder / file: md5 for file, md5 in listed}, _PARTS[:1])
     with warnings.catch_warnings():
-        # NumPy 2.4.0 to 2.4.4 warn about pickles as old as the official CIFAR files
+        # NumPy 2.4.0 to 2.4.4 warn about pickles as old as these
         warnings.filterwarnings("ignore", message=r"dtype\(\): align", category=np.exceptions.VisibleDeprecationWarning)
-        try:
-            train, test = (factory(root=data_root, download=download, **part, **options) for part in parts)
-        except (RuntimeError, OSError, ValueError, AssertionError) as error:
-            fault = _fault(files) or f"the files beside {next(iter(files))} cannot be read ({error})"
-            advice = (
-                f"the download did not help ({error})"
-                if download
-                else "add `--download` to fetch it, or set `--data-root` to the folder that holds the data sets"
-            )
-            raise UserError(f"{name}: {fault}; {advice}") from None
-    return train, test
+        *parts, meta = (pickle.loads((folder / file).read_bytes(), encoding="latin1") for file, _ in listed)
+    x = np.concatenate([part["data"] for part in parts]).reshape(-1, 3, 32, 32)
+    y = np.concatenate([part["labels" if name == "cifar10" else "fine_labels"] for part in parts])
+    n_train = sum(len(part["data"]) for part in parts[: len(factory.train_list)])
+    further = {"classes": meta[factory.meta["key"]]}
+    if name == "cifar100":
+        superclasses = np.concatenate([part["coarse_labels"] for part in parts])
+        further["groups"] = np.array(meta["coarse_label_names"])[superclasses]
+    return x, y, n_train, further
 
 
-def _fault(files: Mapping[Path, str | None]) -> str:
-    from torchvision.datasets.utils import check_integrity
+def _usps(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
+    files = {data_root / file: md5 for _, file, md5 in factory.split_list.values()}
+    _fetch(name, factory, data_root, download, files, _PARTS)
+    train, test = (factory(data_root, **part) for part in _PARTS)
+    x = np.concatenate([train.data, test.data])[:, None]
+    y = np.concatenate([train.targets, test.targets])
+    return x, y, len(train.targets), {"classes": [*"0123456789"]}
 
-    for file in files:
-        if not file.is_file():
-            return f"{file} is missing"
-    for file, md5 in files.items():
-        if not check_integrity(file, md5):
-            return f"{file} has a wrong checksum"
-    return ""
+
+def _svhn(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
+    from scipy.io import loadmat
+
+    listed = [factory.split_list[part][1:] for part in ("train", "test")]
+    _fetch(name, factory, data_root, download, {data_root / file: md5 for file, md5 in listed}, _SPLITS)
+    train, test = (loadmat(data_root / file) for file, _ in listed)
+    x = np.concatenate([train["X"], test["X"]], axis=3).transpose(3, 2, 0, 1)
+    y = np.concatenate([train["y"], test["y"]])[:, 0].astype(np.int64) % 10  # 10 stands for the digit 0
+    return x, y, len(train["y"]), {"classes": [*"0123456789"]}
+
+
+def _stl10(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
+    # without the unlabelled part of 2.8 GB
+    listed = (*factory.train_list[:2], *factory.test_list)
+    files = {data_root / factory.base_folder / file: md5 for file, md5 in listed}
+    _fetch(name, factory, data_root, download, files, _SPLITS)
+    train_x, train_y, test_x, test_y = (np.fromfile(file, np.uint8) for file in files)
+    x = np.concatenate([train_x, test_x]).reshape(-1, 3, 96, 96).swapaxes(2, 3)  # columns first in the files
+    y = np.concatenate([train_y, test_y]).astype(np.int64) - 1
+    return x, y, len(train_y), {"classes": _STL10}
+
+
+def _fetch(
+    name: str, factory: Any, data_root: Path, download: bool, files: dict[Path, str],
+    parts: Sequence[dict[str, Any]],
+) -> None:  # fmt: skip
+    """Let torchvision fetch the parts of a set if its files, each with its MD5 sum, are not there as published."""
+
+    def load() -> None:
+        for part in parts:
+            factory(data_root, download=True, **part)
+
+    fetch(name, lambda: fault_of(files), download, load)
 
 
 _CIFARS = "(Krizhevsky 2009): `[60000, 3, 32, 32]`, 50,000 for training"
 _DIGITS = "`[70000, 1, 28, 28]`, 60,000 for training"
-_register("cifar10", "CIFAR10", _cifar, f"CIFAR-10 {_CIFARS}, 10 classes")
-_register("cifar100", "CIFAR100", _cifar, f"CIFAR-100 {_CIFARS}, 100 fine classes; groups: superclasses")
-_register("mnist", "MNIST", _mnist_like, f"MNIST (LeCun et al. 1998): {_DIGITS}, 10 classes")
-_register("fashion_mnist", "FashionMNIST", _mnist_like,
-          f"Fashion-MNIST (Xiao et al. 2017): {_DIGITS}, 10 kinds of clothes")  # fmt: skip
-_register("kmnist", "KMNIST", _mnist_like,
-          f"Kuzushiji-MNIST (Clanuwat et al. 2018): {_DIGITS}, 10 cursive characters")  # fmt: skip
+for _row in (
+    ("cifar10", "CIFAR10", _cifar, f"CIFAR-10 {_CIFARS}, 10 classes"),
+    ("cifar100", "CIFAR100", _cifar, f"CIFAR-100 {_CIFARS}, 100 fine classes; groups: superclasses"),
+    ("mnist", "MNIST", _mnist_like, f"MNIST (LeCun et al. 1998): {_DIGITS}, 10 classes"),
+    ("fashion_mnist", "FashionMNIST", _mnist_like, f"Fashion-MNIST (Xiao et al. 2017): {_DIGITS}, 10 kinds of clothes"),
+    ("kmnist", "KMNIST", _mnist_like, f"Kuzushiji-MNIST (Clanuwat et al. 2018): {_DIGITS}, 10 cursive characters"),
+    ("usps", "USPS", _usps, "USPS (Hull 1994): `[9298, 1, 16, 16]` digits of envelopes, 7,291 for training"),
+    ("svhn", "SVHN", _svhn, "SVHN (Netzer et al. 2011), cropped: `[99289, 3, 32, 32]` house numbers, 73,257 for "
+     "training, without `extra`"),
+    ("stl10", "STL10", _stl10, "STL-10 (Coates et al. 2011): `[13000, 3, 96, 96]` photographs with labels, 5,000 for "
+     "training, 10 classes"),
+):  # fmt: skip
+    _register(*_row)

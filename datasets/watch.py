@@ -7,7 +7,7 @@ ships them (BSD licence).
 import hashlib
 import importlib.util
 import io
-from dataclasses import dataclass
+import itertools
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,52 +26,11 @@ FILE = "watch.npz"
 PACKAGE, PACKED = "seglearn", Path("data", "watch_dataset.npy")
 PACKED_SHA256 = "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"
 CHECKSUM = "9714214ce75f4bf02973a66d95a40908"
-"""`Recordings.checksum` of the published recordings."""
+"""`checksum` of the published recordings."""
 _EXERCISES = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
-_ARRAYS = ("series", "offsets", "labels", "subjects")
-"""Readings [steps, 6], the first step of each recording and the end, and its exercise and person."""
+_ARRAYS = {"series": "<f4", "offsets": "<i8", "labels": "<i8", "subjects": "<i8"}
+"""Readings [steps, 6], the first step of each recording and the end, and its exercise and person; with types."""
 _HINT = f"put {FILE} under --data-root, or `pip install --no-deps {PACKAGE}==1.2.5`, which ships the recordings"
-
-
-@dataclass(frozen=True)
-class Recordings:
-    """Recordings below each other.
-
-    Attributes:
-        series: readings `[steps, channels]`, float32.
-        offsets: `[recordings + 1]` the first step of each, and the end.
-        labels: `[recordings]` numbers of the exercises.
-        people: `[recordings]` numbers of the people.
-    """
-
-    series: Array
-    offsets: Indices
-    labels: Indices
-    people: Indices
-
-    @property
-    def checksum(self) -> str:
-        """Hex digest of the content."""
-        digest = hashlib.blake2b(digest_size=16)
-        for array, kind in ((self.series, "<f4"), (self.offsets, "<i8"), (self.labels, "<i8"), (self.people, "<i8")):
-            digest.update(np.ascontiguousarray(array, kind).data)
-        return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Windows of recordings in time, none of which overlaps another or reaches into another recording.
-
-    Attributes:
-        x: `[n, channels, steps]`.
-        y, people: `[n]` of the window's recording.
-        place: `[n]` where in its recording a window lies: its middle, as a share of the recording's windows.
-    """
-
-    x: Array
-    y: Indices
-    people: Indices
-    place: Array
 
 
 @DATASETS.register("watch")
@@ -94,12 +53,9 @@ def load(
 
     Args:
         data_root: may hold `watch.npz`; else the installed package `seglearn` is read.
-        download: not used.
         window: length of a window in readings; a shorter rest of a recording is left out.
         part: `clients`: training and test windows. `between`: the windows between them, as a training part.
         shares: of each recording's windows, for training and for tests.
-        mean, std: per channel; computed from the training windows unless given.
-        name: name of the data set in reports.
 
     Raises:
         UserError: the recordings are missing, or not the published ones; no window is that long, or the shares leave
@@ -108,74 +64,84 @@ def load(
     if sum(shares) > 1:
         raise UserError(f"watch: shares = {list(shares)} should add up to 1 at most: for training and tests")
     recordings = _read(data_root)
-    if recordings.checksum != CHECKSUM:
-        raise UserError(f"watch: these are not the published recordings; {_HINT}")
-    cut = cut_windows(recordings, window)
-    train, test = cut.place < shares[0], cut.place > 1 - shares[1]
+    x, of, place = cut_windows(recordings["series"], recordings["offsets"], window)
+    train, test = place < shares[0], place > 1 - shares[1]
     if not train.any() or not test.any() or (part == "between" and (train | test).all()):
         raise UserError(f"watch: shares = {list(shares)} leave no windows of {window} readings; take shorter windows")
-    if mean is None or std is None:
-        statistics = channel_statistics(cut.x[train])
-        mean, std = (list(given or computed) for given, computed in zip((mean, std), statistics, strict=True))
+    statistics = channel_statistics(x[train])
     parts = (train, test) if part == "clients" else (~(train | test),)
     order = np.concatenate([np.flatnonzero(chosen) for chosen in parts])
     return assemble(
-        name, cut.x[order], cut.y[order], int(parts[0].sum()), mean=mean, std=std, classes=_EXERCISES,
-        groups=cut.people[order],
+        name, x[order], recordings["labels"][of[order]], int(parts[0].sum()), mean=mean or statistics[0],
+        std=std or statistics[1], classes=_EXERCISES, groups=recordings["subjects"][of[order]],
     )  # fmt: skip
 
 
-def cut_windows(recordings: Recordings, steps: int) -> Windows:
-    """Cut each recording into windows of so many steps, from its beginning.
+def cut_windows(series: Array, offsets: Indices, steps: int) -> tuple[Array, Indices, Array]:
+    """Cut each recording into windows of so many steps, from its beginning; none overlaps another.
+
+    Returns:
+        Windows `[n, channels, steps]`, the number of each one's recording, and where in its recording it lies: its
+        middle, as a share of the recording's windows.
 
     Raises:
         UserError: no recording is that long.
     """
     windows, numbers, places = [], [], []
-    for number, (begin, end) in enumerate(zip(recordings.offsets[:-1], recordings.offsets[1:], strict=True)):
+    for number, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
         count = (end - begin) // steps
-        rows = recordings.series[begin : begin + count * steps]
+        rows = series[begin : begin + count * steps]
         windows.append(rows.reshape(count, steps, rows.shape[1]).swapaxes(1, 2))
         numbers += [number] * count
         places.append((np.arange(count) + 0.5) / max(1, count))
     if not numbers:
-        raise UserError(
-            f"watch: no recording has {steps} readings; the longest has {np.diff(recordings.offsets).max()}"
-        )
+        raise UserError(f"watch: no recording has {steps} readings; the longest has {np.diff(offsets).max()}")
     x = np.ascontiguousarray(np.concatenate(windows), np.float32)
-    return Windows(x, recordings.labels[numbers], recordings.people[numbers], np.concatenate(places))
+    return x, np.array(numbers), np.concatenate(places)
 
 
-def _read(data_root: Path) -> Recordings:
-    file = data_root / FILE
+def _read(data_root: Path) -> dict[str, Array]:
+    """The published recordings, from the file under the data root or the installed package.
+
+    Raises:
+        UserError: there are none, or others.
+    """
+    file, packed = data_root / FILE, packed_file()
     if file.exists():
-        arrays = read_npz(file, set(_ARRAYS))
-        if missing := [name for name in _ARRAYS if name not in arrays]:
-            raise UserError(f"watch: {file} has no array {missing[0]!r}; {_HINT}")
-        return Recordings(*(arrays[name] for name in _ARRAYS))
-    packed = _packed()
-    if packed is None:
+        recordings = read_npz(file, set(_ARRAYS))
+    elif packed:
+        recordings = unpacked(packed)
+    else:
         raise UserError(f"watch: {file} does not exist; {_HINT}")
-    return _unpacked(packed)
+    if recordings.keys() != set(_ARRAYS) or checksum(recordings) != CHECKSUM:
+        raise UserError(f"watch: these are not the published recordings; {_HINT}")
+    return recordings
 
 
-def _packed() -> Path | None:
+def checksum(recordings: dict[str, Array]) -> str:
+    """Hex digest of the content of recordings."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, kind in _ARRAYS.items():
+        digest.update(np.ascontiguousarray(recordings[name], kind).data)
+    return digest.hexdigest()
+
+
+def packed_file() -> Path | None:
     """The file of the installed package, which is not imported."""
     spec = importlib.util.find_spec(PACKAGE)
     places = [Path(place, PACKED) for place in (spec.submodule_search_locations or [])] if spec else []
     return next((place for place in places if place.is_file()), None)
 
 
-def _unpacked(file: Path) -> Recordings:
+def unpacked(file: Path) -> dict[str, Array]:
     """Read the package's file, which is pickled: only the very file that was published is."""
     content = file.read_bytes()
     if hashlib.sha256(content).hexdigest() != PACKED_SHA256:
         raise UserError(f"watch: {file} is not the file of {PACKAGE} 1.2.5; {_HINT}")
     published = np.load(io.BytesIO(content), allow_pickle=True).item()
-    lengths = [len(rows) for rows in published["X"]]
-    return Recordings(
-        np.concatenate(published["X"]).astype(np.float32),
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        published["y"].astype(np.int64),
-        published["subject"].astype(np.int64),
-    )
+    return {
+        "series": np.concatenate(published["X"]).astype(np.float32),
+        "offsets": np.cumsum([0, *(len(rows) for rows in published["X"])]),
+        "labels": published["y"].astype(np.int64),
+        "subjects": published["subject"].astype(np.int64),
+    }

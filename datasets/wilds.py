@@ -1,20 +1,23 @@
 """Pictures in the layout of WILDS (Koh et al. 2021, arXiv:2012.07421): a folder, and a list in `metadata.csv`."""
 
-import csv
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import PositiveInt
 
-from bench.data import Dataset, Indices
+from bench.data import Dataset
 from bench.errors import UserError
 from bench.plugin import DATASETS
 from datasets.assemble import held_out_order
+from datasets.published import reading
 from datasets.resized import photographs
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _ANIMALS = 182
-_AGAIN = "fetch the data with WILDS again"
-_KNOWN_CAMERAS = {"train": True, "id_val": True, "id_test": False}  # part of the list -> whether it is for training
+_ADVICE = "fetch the data with WILDS, and set `--data-root` to their folder"
 
 
 @DATASETS.register("camelyon17")
@@ -30,21 +33,17 @@ def camelyon17(
 
     Args:
         data_root: holds `camelyon17_v1.0` with `metadata.csv` and `patches`.
-        download: not used.
-        size: height and width in pixels.
-        mean, std: per channel, in units of `x / 255`; computed from the training part unless given.
-
-    Raises:
-        UserError: the list or a patch is missing or damaged.
     """
     folder = data_root / "camelyon17_v1.0"
-    rows = _rows("camelyon17", folder, ("patient", "node", "x_coord", "y_coord", "tumor", "center"))
-    tumour, centre = _numbers("camelyon17", rows, "tumor"), _numbers("camelyon17", rows, "center")
+    rows = _rows("camelyon17", folder, ("patient", "node", "x_coord", "y_coord"), ("tumor", "center"))
+    tumour, centre = rows["tumor"].to_numpy(), rows["center"].to_numpy()
     order, n_train = held_out_order(2 * centre + tumour)
-    paths = [_patch(folder, rows[i]) for i in order]
+    place = "patient_" + rows["patient"] + "_node_" + rows["node"]
+    patches = place + "/patch_" + place + "_x_" + rows["x_coord"] + "_y_" + rows["y_coord"] + ".png"
+    paths = [folder / "patches" / patch for patch in patches.iloc[order]]
     cache, classes = data_root / f"{folder.name}-{size}.images.npy", ["normal", "tumour"]
     return photographs(
-        "camelyon17", paths, tumour[order], n_train, cache, size, classes, mean, std, _AGAIN, groups=centre[order]
+        "camelyon17", paths, tumour[order], n_train, cache, size, classes, mean, std, _ADVICE, groups=centre[order]
     )
 
 
@@ -61,46 +60,24 @@ def iwildcam(
 
     Args:
         data_root: holds `iwildcam_v2.0` with `metadata.csv` and `train`.
-        download: not used.
-        size: height and width in pixels.
-        mean, std: per channel, in units of `x / 255`; computed from the training part unless given.
-
-    Raises:
-        UserError: the list or a picture is missing or damaged.
     """
     folder = data_root / "iwildcam_v2.0"
-    rows = _rows("iwildcam", folder, ("split", "location_remapped", "y", "filename"))
-    rows = sorted(
-        (row for row in rows if row["split"] in _KNOWN_CAMERAS), key=lambda row: not _KNOWN_CAMERAS[row["split"]]
-    )
-    n_train = sum(_KNOWN_CAMERAS[row["split"]] for row in rows)
-    if not n_train:
+    rows = _rows("iwildcam", folder, ("split", "filename"), ("location_remapped", "y"))
+    known, tests = rows["split"].isin(["train", "id_val"]), rows["split"] == "id_test"
+    if not (n_train := int(known.sum())):
         raise UserError(f"iwildcam: {folder / 'metadata.csv'} has no rows of the parts train or id_val")
-    paths = [folder / "train" / row["filename"] for row in rows]
-    y, cameras = _numbers("iwildcam", rows, "y"), _numbers("iwildcam", rows, "location_remapped")
+    order = np.concatenate([np.flatnonzero(known), np.flatnonzero(tests)])
+    paths = [folder / "train" / name for name in rows["filename"].iloc[order]]
+    y, cameras = rows["y"].to_numpy()[order], rows["location_remapped"].to_numpy()[order]
     classes = [str(label) for label in range(_ANIMALS)]
     cache = data_root / f"{folder.name}-{size}.images.npy"
-    return photographs("iwildcam", paths, y, n_train, cache, size, classes, mean, std, _AGAIN, groups=cameras)
+    return photographs("iwildcam", paths, y, n_train, cache, size, classes, mean, std, _ADVICE, groups=cameras)
 
 
-def _rows(name: str, folder: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    file = folder / "metadata.csv"
-    if not file.is_file():
-        raise UserError(f"{name}: {file} is missing; fetch the data with WILDS, and set `--data-root` to their folder")
-    with file.open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    if not rows or not set(columns) <= rows[0].keys():
-        raise UserError(f"{name}: {file} should have rows with the columns {', '.join(columns)}")
-    return rows
+def _rows(name: str, folder: Path, texts: tuple[str, ...], numbers: tuple[str, ...]) -> "pd.DataFrame":
+    """Columns of texts and of whole numbers of the list."""
+    import pandas as pd
 
-
-def _numbers(name: str, rows: list[dict[str, str]], column: str) -> Indices:
-    try:
-        return np.array([int(row[column]) for row in rows], np.int64)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{name}: the column {column} of metadata.csv should hold integers ({error})") from None
-
-
-def _patch(folder: Path, row: dict[str, str]) -> Path:
-    place = f"patient_{row['patient']}_node_{row['node']}"
-    return folder / "patches" / place / f"patch_{place}_x_{row['x_coord']}_y_{row['y_coord']}.png"
+    types = {**dict.fromkeys(texts, str), **dict.fromkeys(numbers, np.int64)}
+    with reading(name, folder / "metadata.csv", _ADVICE):
+        return pd.read_csv(folder / "metadata.csv", usecols=list(types), dtype=types, na_filter=False)

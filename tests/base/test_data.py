@@ -24,7 +24,7 @@ WHOLE = Dataset("mine", np.zeros((4, 2), np.float32), np.array([0, 1, 2, 1]), 3,
     ],
 )
 def test_labels_that_index_no_class_are_refused(y: list[Any], says: str) -> None:
-    with pytest.raises(UserError, match=f"data set 'mine': .*{says}"):
+    with pytest.raises(UserError, match=f"mine: .*{says}"):
         replace(WHOLE, y=np.array(y))
 
 

@@ -96,7 +96,7 @@ def test_shakespeare_in_leaf_s_files(tmp_path: Path) -> None:
 def test_a_part_in_which_nobody_has_samples_is_refused(part: str, tmp_path: Path) -> None:
     for each in ("train", "test"):
         leaf_file(tmp_path / "femnist", each, {"a": ([], []) if each == part else SAMPLES["femnist"]})
-    with pytest.raises(UserError, match=f"no user has samples in .*data/{part}; make the files again"):
+    with pytest.raises(UserError, match=f"data/{part} has no JSON file with samples; make the files with LEAF"):
         load("femnist", tmp_path)
     leaf_file(tmp_path / "femnist", part, {}).write_text("{}")
     with pytest.raises(UserError, match="KeyError: 'users'"):
@@ -112,19 +112,19 @@ PIXELS = [0.5] * 784
         ("femnist", [], [1], "user a: 0 images, 1 labels"),
         ("femnist", [PIXELS, PIXELS], [0], "user a: 2 images, 1 labels"),
         ("femnist", [[2.5] * 784], [0], "outside 0"),
-        ("femnist", [PIXELS[:140]], [0], "not in LEAF's format"),
+        ("femnist", [PIXELS[:140]], [0], "not as it was published"),
         ("shakespeare", [LINE], ["é"], "user a: 'é' is none of LEAF's 80 characters"),
         ("shakespeare", [LINE[:-1] + "€"], ["a"], "'€' is none"),
         ("shakespeare", [LINE[:-1]], ["a"], "has not 80 characters"),
         ("shakespeare", [LINE], ["a", "b"], "1 texts and 2 characters"),
-        ("shakespeare", [LINE], ["ab"], "not in LEAF's format"),
+        ("shakespeare", [LINE], ["ab"], "not as it was published"),
         ("sent140", [[0, 0, 0, "u", "x"]], [4], "1 samples, 1 labels, or a label that is neither 0 nor 1"),
-        ("sent140", [["short"]], [1], "not in LEAF's format"),
+        ("sent140", [["short"]], [1], "not as it was published"),
     ],
 )
 def test_samples_that_do_not_fit_are_refused(name: str, x: Any, y: Any, message: str, tmp_path: Path) -> None:
     leaf_file(tmp_path / name, "test", {"b": SAMPLES[name]})
-    with pytest.raises(UserError, match="has no JSON files; make them with LEAF"):
+    with pytest.raises(UserError, match="has no JSON file with samples; make the files with LEAF"):
         load(name, tmp_path)
     leaf_file(tmp_path / name, "train", {"a": (x, y)})
     with pytest.raises(UserError, match=message):
@@ -164,13 +164,13 @@ def test_emnist_s_file_with_writers(tmp_path: Path) -> None:
 
 
 def test_emnist_s_file_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"emnist-byclass\.mat is missing; unpack EMNIST's MATLAB archive"):
+    with pytest.raises(UserError, match=r"emnist-byclass\.mat is missing .*; unpack EMNIST's MATLAB archive"):
         load("emnist_writers", tmp_path)
     for changed, message in (
         ({"labels": np.uint8([[0]])}, "5 images of uint8, 1 labels, 5 writers"),
         ({"writers": np.float64([[0]])}, "5 images of uint8, 5 labels, 1 writers"),
         ({"images": np.zeros((5, 784))}, "5 images of float64"),
-        ({"images": np.zeros((5, 700), np.uint8)}, "is not in EMNIST's layout"),
+        ({"images": np.zeros((5, 700), np.uint8)}, "is missing or not as it was published"),
     ):
         emnist_file(tmp_path, **changed)
         with pytest.raises(UserError, match=message):
@@ -178,11 +178,11 @@ def test_emnist_s_file_refused(tmp_path: Path) -> None:
     file = emnist_file(tmp_path)
     for content in (file.read_bytes()[:5000], b"no file of MATLAB"):
         file.write_bytes(content)
-        with pytest.raises(UserError, match="is not in EMNIST's layout") as found:
+        with pytest.raises(UserError, match="is missing or not as it was published") as found:
             load("emnist_writers", tmp_path)
         assert "\n" not in str(found.value)
     savemat(file, {"dataset": {"train": 1}})
-    with pytest.raises(UserError, match="is not in EMNIST's layout"):
+    with pytest.raises(UserError, match="is missing or not as it was published"):
         load("emnist_writers", tmp_path)
 
 
@@ -210,9 +210,9 @@ def test_camelyon17_in_wilds_layout(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"camelyon17: .*\.png is missing"):
         load("camelyon17", tmp_path, size=6)
     (folder / "metadata.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="should have rows with the columns patient"):
+    with pytest.raises(UserError, match=r"columns expected but not found: .*patient"):
         load("camelyon17", tmp_path)
-    with pytest.raises(UserError, match=r"metadata\.csv is missing; fetch the data with WILDS"):
+    with pytest.raises(UserError, match=r"metadata\.csv is missing .*; fetch the data with WILDS"):
         load("camelyon17", tmp_path / "elsewhere")
 
 
@@ -230,7 +230,7 @@ def test_iwildcam_in_wilds_layout(tmp_path: Path) -> None:
     assert (data.y.tolist(), data.n_train, data.num_classes) == ([179, 177, 175, 180], 3, 182)
     assert group_of_each(data) == ["11", "11", "11", "10"]
     for rows, message in (
-        ([*lines, "train,11,1,deer,2013,5.jpg"], "the column y of metadata.csv should hold integers .*deer"),
+        ([*lines, "train,11,1,deer,2013,5.jpg"], ".*metadata.csv .*deer"),
         (lines[:2], ".* no rows of the parts train or id_val"),
         ([lines[0], "train,11,1,3,2013,gone.jpg"], r".*gone\.jpg is missing"),
     ):
@@ -273,7 +273,7 @@ def test_traffic_signs(tmp_path: Path) -> None:
     folder = tmp_path / "gtsrb"
     for label, k in ((0, 0), (0, 1), (41, 0)):
         paint(folder / "GTSRB" / "Training" / f"{label:05}" / f"00000_{k:05}.ppm", (label, k, 0), (9 + k, 7))
-    with pytest.raises(UserError, match=r"gtsrb: .*GT-final_test\.csv cannot be read"):
+    with pytest.raises(UserError, match=r"gtsrb: .*GT-final_test\.csv is missing"):
         load("gtsrb", tmp_path)
     paint(test := folder / "GTSRB" / "Final_Test" / "Images" / "00000.ppm", (200, 0, 0), (5, 5))
     (folder / "GT-final_test.csv").write_text("Filename;Width;Height;ClassId\n00000.ppm;5;5;16\n")
@@ -288,7 +288,7 @@ def test_traffic_signs(tmp_path: Path) -> None:
 def test_flowers(tmp_path: Path) -> None:
     """Pictures are numbered from 1, and so are their labels; the validation part is for training."""
     folder = tmp_path / "flowers-102"
-    with pytest.raises(UserError, match=r"flowers102: the lists in .* cannot be read"):
+    with pytest.raises(UserError, match=r"flowers102: .*flowers-102 is missing or not"):
         load("flowers102", tmp_path)
     for i in range(1, 5):
         paint(folder / "jpg" / f"image_{i:05}.jpg", (50 * i,) * 3, (8, 8), quality=100)

@@ -125,7 +125,7 @@ def _save(folder: Path, **content: Any) -> None:
             r"1.npz: 'x' holds NaN or infinite values",
         ),
         (lambda folder: (folder / "test" / "0.npz").unlink(), r"there is no file .*0.npz"),
-        (lambda folder: (folder / "config.json").write_text("[]"), "config.json is not in PFLlib's format"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "config.json is missing or not as it was published"),
         (lambda folder: np.savez(folder / "train" / "0.npz", data=np.zeros(3)), "'data' is no array of objects"),
         (lambda folder: _save(folder, x=[[1.0]]), "KeyError: 'y'"),
     ],

@@ -138,7 +138,7 @@ def test_mnist_from_its_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         file.unlink()
     monkeypatch.setattr(official.MNIST, "resources", [(archive.name, md5(archive)) for archive in archives])
     monkeypatch.setattr(official.MNIST, "mirrors", ["http://127.0.0.1:9/"])
-    monkeypatch.setitem(torchvision_sets._IDX, "mnist", ((6, 3), 0.1307, 0.3081))
+    monkeypatch.setitem(torchvision_sets._SIZES, "mnist", (6, 3))
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte is missing; add `--download`"):
         load("mnist", tmp_path)
 
@@ -152,7 +152,7 @@ def test_mnist_from_its_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte has 10 bytes instead of 11; delete it"):
         load("mnist", tmp_path)
     labels.write_bytes(b"x" * 11)
-    with pytest.raises(UserError, match=r"mnist: the files beside .* cannot be read"):
+    with pytest.raises(UserError, match=r"mnist: its labels go from 0 to 120, and 10 classes"):
         load("mnist", tmp_path)
 
 
@@ -176,8 +176,7 @@ def test_emnist_is_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spli
         stored = np.ascontiguousarray(upright[rows].swapaxes(1, 2))
         (folder / f"emnist-{split}-{part}-images-idx3-ubyte").write_bytes(idx(stored))
         (folder / f"emnist-{split}-{part}-labels-idx1-ubyte").write_bytes(idx(y[rows]))
-    known = torchvision_sets._IDX[f"emnist-{split}"]
-    monkeypatch.setitem(torchvision_sets._IDX, f"emnist-{split}", ((3, 2), *known[1:]))
+    monkeypatch.setitem(torchvision_sets._SIZES, f"emnist-{split}", (3, 2))
     data = load("emnist", tmp_path, split=split)
     np.testing.assert_array_equal(data.x[:, 0], upright)
     assert data.y.tolist() == y.tolist()
@@ -189,12 +188,16 @@ def test_sets_in_the_format_of_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """In folders of their own: one is never read for the other."""
     x, y = draw(9, 28, 28), (np.arange(9) % 10).astype(np.uint8)
     place_idx(tmp_path, factory, x, y, 6)
-    _, mean, std = torchvision_sets._IDX[name]
-    monkeypatch.setitem(torchvision_sets._IDX, name, ((6, 3), mean, std))
+    monkeypatch.setitem(torchvision_sets._SIZES, name, (6, 3))
     data = load(name, tmp_path)
     np.testing.assert_array_equal(data.x, x[:, None])
     assert data.y.tolist() == y.tolist()
-    assert (data.name, data.n_train, data.num_classes, data.mean, data.std) == (name, 6, 10, (mean,), (std,))
+    assert (data.name, data.n_train, data.num_classes, data.mean, data.std) == (
+        name,
+        6,
+        10,
+        *torchvision_sets._KNOWN[name],
+    )
     assert len(set(data.classes)) == 10
     with pytest.raises(UserError, match=r"mnist: .*ubyte is missing; add `--download`"):
         load("mnist", tmp_path)
@@ -203,27 +206,27 @@ def test_sets_in_the_format_of_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_files_of_another_set_are_refused_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By checksum; and another split of a set, whose checksums nobody knows, by the mean of its pixels. What is neither
     is read with a note."""
-    monkeypatch.setitem(torchvision_sets._IDX, "fashion_mnist", ((6, 3), 0.2860, 0.3530))
+    monkeypatch.setitem(torchvision_sets._SIZES, "fashion_mnist", (6, 3))
     y = (np.arange(9) % 10).astype(np.uint8)
     files = place_idx(tmp_path, "FashionMNIST", draw(9, 28, 28), y, 6)
     sums = tuple(md5(file) for file in files)
     (note,) = load("fashion_mnist", tmp_path).notes
-    assert f"{files[0]} is not the published file" in note
+    assert f"files in {files[0].parent} are not the published ones" in note
     monkeypatch.setitem(torchvision_sets._UNPACKED, "fashion_mnist", sums)
     assert load("fashion_mnist", tmp_path).notes == ()
     monkeypatch.setitem(torchvision_sets._UNPACKED, "fashion_mnist", ("another", *sums[1:]))
     monkeypatch.setitem(torchvision_sets._UNPACKED, "mnist", (sums[0], "c", "d", "e"))
-    with pytest.raises(UserError, match=r"fashion_mnist: .*train-images-idx3-ubyte is a file of mnist, by its check"):
+    with pytest.raises(UserError, match=r"fashion_mnist: files in .*FashionMNIST.* are those of mnist, by their check"):
         load("fashion_mnist", tmp_path)
 
     bright = np.zeros((9, 28, 28), np.uint8)
     bright.reshape(9, -1)[:, :117] = 223  # mean 0.1305 and standard deviation 0.3114 in units of 255
     place_idx(tmp_path, "FashionMNIST", bright, y, 6)
-    with pytest.raises(UserError, match=r"mean 0\.1305 .* which are those of mnist; put the files of fashion_mnist"):
+    with pytest.raises(UserError, match=r"are those of mnist, .* mean 0\.1305 .* put those of fashion_mnist"):
         load("fashion_mnist", tmp_path)
-    monkeypatch.setitem(torchvision_sets._IDX, "mnist", ((6, 3), 0.1307, 0.3081))
+    monkeypatch.setitem(torchvision_sets._SIZES, "mnist", (6, 3))
     place_idx(tmp_path, "MNIST", bright, y[::-1], 6)
-    assert "not the published file" in load("mnist", tmp_path).notes[0]
+    assert "not the published ones" in load("mnist", tmp_path).notes[0]
 
 
 def test_usps_in_its_text_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +248,7 @@ def test_usps_in_its_text_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (data.n_train, data.num_classes, data.shape) == (5, 10, (1, 16, 16))
     with (tmp_path / "usps.t.bz2").open("ab") as file:
         file.write(bz2.compress(b"\n"))
-    with pytest.raises(UserError, match=r"usps\.t\.bz2 has a wrong checksum; delete it"):
+    with pytest.raises(UserError, match=r"usps\.t\.bz2 has a wrong checksum; add `--download`"):
         load("usps", tmp_path)
     (tmp_path / "usps.t.bz2").unlink()
     with pytest.raises(UserError, match=r"usps\.t\.bz2 is missing; add `--download`"):

@@ -71,7 +71,7 @@ def test_files_that_packages_bring_are_those_described() -> None:
     [entry] = files("digits")
     content = Path(str(distribution("scikit-learn").locate_file(entry["contentUrl"]))).read_bytes()
     assert (entry["contentSize"], entry["sha256"]) == (f"{len(content)} B", hashlib.sha256(content).hexdigest())
-    if packed := watch._packed():
+    if packed := watch.packed_file():
         [entry] = files("watch")
         assert packed.as_posix().endswith(entry["contentUrl"])
         assert entry["contentSize"] == f"{packed.stat().st_size} B"
