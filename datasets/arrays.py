@@ -27,19 +27,11 @@ def read_npz(file: Path, names: Set[str] | None = None) -> dict[str, Array]:
             return {name: arrays[name] for name in arrays.files if names is None or name in names}
     # TypeError: numpy.load returned the single array of an .npy file, which is not a context manager
     except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{file} cannot be read as an .npz file of plain arrays ({_reason(file, error)})") from None
-
-
-def _reason(file: Path, error: Exception) -> str:
-    """Explain why a file cannot be read.
-
-    NumPy's own message is replaced where it advises unpickling, because that can run any code.
-    """
-    if file.is_file() and not zipfile.is_zipfile(file):
-        return "it is no .npz archive, or damaged: write it again with numpy.savez"
-    if "allow_pickle" in str(error):
-        return "it holds Python objects: convert them to numbers and write it again with numpy.savez"
-    return f"{error}: write it again with numpy.savez"
+        # without NumPy's own message, which advises unpickling: that can run any code
+        raise UserError(
+            f"{file} cannot be read as an .npz file of plain arrays ({type(error).__name__}): it is damaged, or holds "
+            "Python objects; write numbers and texts with numpy.savez"
+        ) from None
 
 
 def read_pickled(file: Path, array: str = "") -> Any:

@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -193,75 +192,47 @@ def _category(values: Array) -> tuple[ColumnKind, Array] | str:
     return "category", values
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """Features of a table, fitted on its training part: numbers as they are, a channel for each category.
+def described(columns: Columns, training: Indices) -> list[dict[str, Any]]:
+    """Name and kind of each column, with its `categories` (None: missing), or whether it has `gaps`, as the rows
+    `training` have them, in values that JSON can hold."""
+    listed: list[dict[str, Any]] = []
+    for column, (kind, values) in columns.items():
+        known = values[training]
+        if kind == "number":
+            listed.append({"name": column, "kind": kind, "gaps": bool(np.isnan(known).any())})
+        else:
+            categories = sorted(set(known), key=lambda text: (text is None, text or ""))
+            listed.append({"name": column, "kind": kind, "categories": categories})
+    return listed
 
-    A column of numbers that lacks some in the training part gets a further channel, 1 where it does; that a category is
-    missing is a category. A category that the training part lacks is 0 in all channels of its column.
 
-    Attributes:
-        names: of the channels.
-        indicators: channels of 0 and 1.
+def channels(table: Iterable[Mapping[str, Any]]) -> list[tuple[str, bool]]:
+    """Name of each channel that `encode` makes of columns, and whether it holds 0 and 1 alone.
+
+    Numbers are as they are, and categories have a channel each. A column of numbers that lacks some in the training
+    part gets a further channel, 1 where it does; that a category is missing is a category.
+
+    Args:
+        table: the columns, from `described`.
     """
+    listed = []
+    for column in table:
+        name = column["name"]
+        if column["kind"] == "number":
+            listed += [(name, False), *([(f"{name} missing", True)] if column.get("gaps") else [])]
+        else:
+            listed += [(f"{name} missing" if v is None else f"{name}={v}", True) for v in column["categories"]]
+    return listed
 
-    names: tuple[str, ...]
-    indicators: tuple[int, ...]
-    _fitted: tuple[tuple[str, ColumnKind, Any], ...]
 
-    @classmethod
-    def fit(cls, columns: Columns, training: Indices) -> "Encoder":
-        """Fit scikit-learn's encoder of each column on the rows `training`."""
-        return cls._fit({column: (kind, values[training]) for column, (kind, values) in columns.items()})
-
-    @classmethod
-    def of(cls, described: Iterable[Mapping[str, Any]]) -> "Encoder":
-        """The encoder that `described` is of."""
-        columns: dict[str, tuple[ColumnKind, Array]] = {}
-        for column in described:
-            gaps = np.array([math.nan, 0.0] if column.get("gaps") else [0.0])
-            known = np.array(column.get("categories"), object)
-            columns[column["name"]] = ("number", gaps) if column["kind"] == "number" else ("category", known)
-        return cls._fit(columns)
-
-    @property
-    def described(self) -> list[dict[str, Any]]:
-        """Name and kind of each column, with its `categories` (None: missing), or whether it has `gaps`, in values that
-        JSON can hold."""
-        return [
-            {"name": column, "kind": kind, "gaps": bool(len(encoder.features_))}
-            if kind == "number"
-            else {"name": column, "kind": kind, "categories": encoder.categories_[0].tolist()}
-            for column, kind, encoder in self._fitted
-        ]
-
-    @classmethod
-    def _fit(cls, columns: Columns) -> "Encoder":
-        from sklearn.impute import MissingIndicator
-        from sklearn.preprocessing import OneHotEncoder
-
-        names: list[str] = []
-        indicators: list[int] = []
-        fitted = []
-        for column, (kind, values) in columns.items():
-            block = values[:, None]
-            if kind == "number":
-                encoder = MissingIndicator(error_on_new=False).fit(block)
-                further = [f"{column} missing"] * len(encoder.features_)
-                names += [column]
-            else:
-                encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(block)
-                further = [f"{column} missing" if v is None else f"{column}={v}" for v in encoder.categories_[0]]
-            indicators += range(len(names), len(names) + len(further))
-            names += further
-            fitted.append((column, kind, encoder))
-        return cls(tuple(names), tuple(indicators), tuple(fitted))
-
-    def transform(self, columns: Columns) -> Array:
-        """Samples `[rows, features]`, float64, NaN where a number is missing."""
-        blocks = []
-        for column, kind, encoder in self._fitted:
-            values = columns[column][1][:, None]
-            encoded = encoder.transform(values).astype(np.float64)
-            blocks += [values, encoded] if kind == "number" else [encoded]
-        return np.concatenate(blocks, axis=1)
+def encode(table: Iterable[Mapping[str, Any]], columns: Columns) -> Floats:
+    """Samples `[rows, channels]`, float64, NaN where a number is missing. A category that the training part lacks is 0
+    in all channels of its column."""
+    blocks = []
+    for column in table:
+        values = columns[column["name"]][1][:, None]
+        if column["kind"] == "number":
+            blocks += [values, *([np.isnan(values)] if column.get("gaps") else [])]
+        else:
+            blocks.append(values == np.array(column["categories"], object))
+    return np.concatenate(blocks, axis=1).astype(np.float64)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.data import Array, Dataset, Indices
+from bench.data import Array, Dataset
 from bench.samples.subjects import subject_notes
 from datasets.assemble import assemble, held_out_order
 
@@ -55,57 +55,38 @@ def with_copies(
     name: str, x: Array, y: Array, n_train: int, what: str, shown: Callable[[int], str] | None = None, *,
     validation: Sequence[int], groups: Array | None = None, subjects: Array | None = None, **options: Any,
 ) -> Dataset:  # fmt: skip
-    """The data set of a user's samples, with notes on their copies and subjects; a test part is held out if there is
-    none.
+    """The data set of a user's samples, with notes on their subjects, on samples that are equal to others, and on those
+    of these that have different labels; a test part is held out if there is none.
 
     Args:
         name, x, y, n_train, groups, subjects, options: as `datasets.assemble.assemble` takes them.
-        what, shown, validation: as of `copies_of`.
-    """
-    rows = None
-    if n_train == len(y):
-        rows, n_train = held_out_order(y, subjects if subjects is not None and subjects.shape == y.shape else None)
-        x, y = x[rows], y[rows]
-        groups, subjects = (of if of is None or of.shape != y.shape else of[rows] for of in (groups, subjects))
-    data = assemble(name, x, y, n_train, rows=rows, groups=groups, subjects=subjects, **options)
-    notes = copies_of(data, what, shown, validation)
-    notes += [] if subjects is None else subject_notes(subjects, groups, what)
-    return replace(data, notes=(*data.notes, *(f"{name}: {note}" for note in notes)))
-
-
-def copies_of(
-    data: Dataset, what: str, shown: Callable[[int], str] | None = None, validation: Sequence[int] = ()
-) -> list[str]:
-    """Say which samples of a data set are equal to others, and which of these have different labels.
-
-    Args:
-        data: the data set, its samples in memory.
         what: a word for a sample, such as "picture".
         shown: makes the name of a sample by its place in the source; its number, if there is none.
         validation: the places in the source of a validation part, which has joined the training part.
     """
-    rows = np.arange(len(data.y)) if data.rows is None else data.rows
+    held = None
+    if n_train == len(y):
+        held, n_train = held_out_order(y, subjects if subjects is not None and subjects.shape == y.shape else None)
+        x, y = x[held], y[held]
+        groups, subjects = (of if of is None or of.shape != y.shape else of[held] for of in (groups, subjects))
+    data = assemble(name, x, y, n_train, rows=held, groups=groups, subjects=subjects, **options)
+    rows = np.arange(len(y)) if held is None else held
 
-    def name(place: int) -> str:
+    def name_of(place: int) -> str:
         row = int(rows[place])
         return f"{what} {row + 1}" if shown is None else shown(row)
 
     equal = equal_places(data.sample_digests())
-    sites = None if data.groups is None else np.array(data.group_names)[data.groups]
     parts = np.isin(rows, validation).astype(np.int64)
-    parts[data.n_train :] = 2
-    notes = notes_on_copies(equal, parts, sites, what, name)
-    return [*notes, *_contradictions(equal, data.y, what, name)]
-
-
-def _contradictions(equal: Sequence[Sequence[int]], y: Indices, what: str, name: Callable[[int], str]) -> list[str]:
-    contrary = [group for group in equal if len(set(y[group].tolist())) > 1]
-    if not contrary:
-        return []
-    first = contrary[0]
-    other = next(place for place in first if y[place] != y[first[0]])
-    count = counted([place for group in contrary for place in group], what)
-    return [f"{count} are equal and have different labels (such as {name(first[0])} and {name(other)})"]
+    parts[n_train:] = 2
+    notes = notes_on_copies(equal, parts, groups, what, name_of)
+    if contrary := [group for group in equal if len(set(data.y[group].tolist())) > 1]:
+        first = contrary[0]
+        other = next(place for place in first if data.y[place] != data.y[first[0]])
+        count = counted([place for group in contrary for place in group], what)
+        notes.append(f"{count} are equal and have different labels (such as {name_of(first[0])} and {name_of(other)})")
+    notes += [] if subjects is None else subject_notes(subjects, groups, what)
+    return replace(data, notes=(*data.notes, *(f"{name}: {note}" for note in notes)))
 
 
 def counted(places: Sequence[int], what: str) -> str:

@@ -57,16 +57,10 @@ def load(
     pictures are numbered as in the schema.
 
     Args:
-        data_root, download: not used; the files are the user's own.
-        path: the folder, or one of its files; a relative path starts at the current directory.
-        label_column: column of the classes.
-        site_column: column of the sites, or clients, which the partition `natural` makes clients.
-        subject_column: column that says of whom a row is, where several are of one.
+        path: the folder, or one of its files.
+        label_column, site_column, subject_column, categories: as of `csv`.
         leave_out: columns that are not used, such as a second column of pictures.
-        categories: columns of a table whose numbers name categories.
         size: height and width to which every picture is resized; without it all must have one size.
-        name: name of the data set in reports; the folder's name if empty.
-        mean, std: of pictures per channel, in units of `x / 255`.
 
     Raises:
         UserError: pyarrow is not installed, the folder has no such files or those of several data sets, or a column or
@@ -177,10 +171,11 @@ def read_shards(
         if column not in schema.names:
             hint = did_you_mean(column, schema.names) or f" There are {', '.join(schema.names[:LISTED_NAMES])}."
             raise UserError(f"{folder}: there is no column {column!r}.{hint}")
-    for column in filter(None, needed):
-        if column in leave_out or pa.types.is_nested(schema.field(column).type):
-            what = "is in `leave_out`" if column in leave_out else "holds lists or structures"
-            raise UserError(f"{folder}: the column {column!r} {what}; labels, sites and subjects are texts or numbers")
+        if column in needed and (column in leave_out or pa.types.is_nested(schema.field(column).type)):
+            raise UserError(
+                f"{folder}: the column {column!r} is in `leave_out`, or holds lists or structures; labels, sites and "
+                "subjects are texts or numbers"
+            )
     features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
     pictures = [
         field.name

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,6 @@ from datasets.columns import spellings
 from datasets.copies import with_copies
 from datasets.pictures import ENDINGS, read_pictures, survey
 
-_FIRST = (".png", ".jpg", ".jpeg")  # the endings that were read from the beginning
 _NAMED = 3  # skipped files in a note
 _FEW = 10  # values up to which a part of the names is rather a camera or a day
 _USUAL = (
@@ -47,14 +46,11 @@ def load(
     counted in the notes, and so are equal pictures. Normalisation is computed from the training part unless given.
 
     Args:
-        data_root, download: not used; the pictures are the user's own.
-        path: the folder DIR; a relative path starts at the current directory.
+        path: the folder DIR.
         size: height and width to which every picture is resized (bilinear; the aspect ratio is not kept). Without it
             all pictures must have one size.
         groups: whether a further level of folders gives each picture's group: `DIR/group/class/*`, or
             `DIR/train/group/class/*` and `DIR/test/group/class/*`. A group need not have all classes.
-        name: name of the data set in reports; the folder's name if empty.
-        mean, std: per channel, in units of `x / 255`.
         subject: a regular expression that finds in each picture's `class/file`, or `group/class/file`, whom or what it
             is of: its groups together, or all of it. All pictures of a subject are on one side of tests, validation and
             training.
@@ -65,25 +61,31 @@ def load(
     folder = Path(path)
     if size is not None and size < 1:
         raise UserError(f"image_folder: size = {size} should be at least 1")
-    train, test, skipped = _listed(folder, groups)
-    classes = sorted({picture.label for picture in train}, key=natural)
+    pictures = _listed(folder, groups)
+    n_train = sum(picture.part != "test" for picture in pictures)
+    classes = sorted({picture.label for picture in pictures[:n_train]}, key=natural)
     for alike in spellings(classes):
-        _check_spellings(folder, alike, train)
-    if strangers := [picture for picture in test if picture.label not in classes]:
+        _check_spellings(folder, alike, pictures[:n_train])
+    if strangers := [picture for picture in pictures if picture.label not in classes]:
         raise UserError(f"{strangers[0].file.parent} is a class without a folder in {folder / 'train'}")
-    tones = survey(picture.file for picture in train + test)
-    x = read_pictures([picture.file for picture in train + test], size, tones)
-    y = np.array([classes.index(picture.label) for picture in train + test])
-    names = [picture.file.relative_to(folder).as_posix() for picture in train + test]
-    paths = ["/".join(filter(None, (p.group, p.label, p.file.name))) for p in train + test]  # alike in all parts
+    files = [picture.file for picture in pictures]
+    tones = survey(files)
+    x = read_pictures(files, size, tones)
+    y = np.array([classes.index(picture.label) for picture in pictures])
+    names = [file.relative_to(folder).as_posix() for file in files]
+    paths = ["/".join(filter(None, (p.group, p.label, p.file.name))) for p in pictures]  # alike in all parts
     data = with_copies(
-        name or folder.resolve().name, x, y, len(train), "picture", names.__getitem__,
-        validation=[place for place, picture in enumerate(train) if picture.part == "val"],
-        groups=np.array([picture.group for picture in train + test]) if groups else None,
+        name or folder.resolve().name, x, y, n_train, "picture", names.__getitem__,
+        validation=[place for place, picture in enumerate(pictures) if picture.part == "val"],
+        groups=np.array([picture.group for picture in pictures]) if groups else None,
         subjects=np.array(_subjects_of(paths, subject)) if subject else None,
         mean=mean, std=std, classes=classes,
     )  # fmt: skip
-    seen = [*tones.notes(), *_named(folder, skipped), *([] if subject else _unnamed_subjects(paths))]
+    seen = [*tones.notes(), *([] if subject else _unnamed_subjects(paths))]
+    read = {*files, *(place for home in {file.parent for file in files} for place in (home, *home.parents))}
+    if skipped := [entry.relative_to(folder).as_posix() for entry in _skipped(folder, read)]:
+        more = ", ..." if len(skipped) > _NAMED else ""
+        seen.append(f"files and folders that are skipped ({len(skipped)}): {', '.join(skipped[:_NAMED])}{more}")
     return replace(data, notes=(*(f"{data.name}: {note}" for note in seen), *data.notes))
 
 
@@ -111,63 +113,38 @@ class _Picture(NamedTuple):
     part: str
 
 
-def _listed(folder: Path, groups: bool) -> tuple[list[_Picture], list[_Picture], list[Path]]:
-    """The pictures for training and for tests, the latter empty without such a folder, and what is skipped."""
+def _listed(folder: Path, groups: bool) -> list[_Picture]:
+    """The pictures for training, then those for validation and for tests, each in natural order."""
     check_folder(folder, remedy="set the option `path` of data set 'image_folder' to the folder of your pictures")
-    skipped: list[Path] = []
-    parts = _parts(folder)
-    if not parts:
-        return _pictures(folder, "train", groups, skipped), [], skipped
-    skipped += _others(_sorted(folder), [place for places in parts.values() for place in places])
-    listed = {
-        part: [picture for place in places for picture in _pictures(place, part, groups, skipped)]
-        for part, places in parts.items()
-    }
-    return listed["train"] + listed["val"], listed["test"], skipped
-
-
-def _parts(folder: Path) -> dict[str, list[Path]]:
-    """The folders of the parts train, val and test; empty where the folders are classes or groups."""
-    parts: dict[str, list[Path]] = {part: [] for part in ("train", "val", "test")}
-    for place in _folders(folder):
-        if part := PARTS.get(place.name.lower()):
-            parts[part].append(place)
-    parts["val"] = [place for place in parts["val"] if _sorted(place)]
-    divided = any(_folders(place) for place in parts["train"])  # else `train` is a class beside others
-    return parts if parts["train"] and (parts["test"] or (parts["val"] and divided)) else {}
-
-
-def _pictures(folder: Path, part: str, groups: bool, skipped: list[Path]) -> list[_Picture]:
-    """The pictures of a part; other entries are added to `skipped`, but for hidden ones."""
-    if not groups:
-        return _of_classes(folder, part, "", skipped)
-    places = _folders(folder)
-    if not places:
-        raise UserError(f"{folder} has no folders of groups; put the pictures into {folder / 'GROUP' / 'CLASS'}")
-    skipped += _others(_sorted(folder), places)
-    return [picture for place in places for picture in _of_classes(place, part, place.name, skipped)]
-
-
-def _of_classes(folder: Path, part: str, group: str, skipped: list[Path]) -> list[_Picture]:
-    classes = _folders(folder)
-    if not classes:
-        raise UserError(f"{folder} has no class folders; put the pictures into {folder / 'CLASS'}")
-    skipped += _others(_sorted(folder), classes)
-    pictures = []
-    for place in classes:
-        entries = _sorted(place)
-        files = [entry for entry in entries if entry.suffix.lower() in ENDINGS and entry.is_file()]
-        if not files:
-            inner = "; if its folders are classes, set `groups: true`" if _folders(place) and not group else ""
-            raise UserError(f"{place} holds no pictures ({', '.join(_FIRST)}, ...); add some or remove it{inner}")
-        skipped += _others(entries, files)
-        pictures += [_Picture(file, place.name, group, part) for file in files]
+    pictures: list[_Picture] = []
+    for place, part in _parts(folder):
+        homes = [home for group in (_folders(place) if groups else [place]) for home in _folders(group)]
+        if not homes:
+            raise UserError(
+                f"{place} has no class folders; put the pictures into {place / ('GROUP/CLASS' if groups else 'CLASS')}"
+            )
+        for home in homes:
+            files = [entry for entry in _sorted(home) if entry.suffix.lower() in ENDINGS and entry.is_file()]
+            if not files:
+                inner = "; if its folders are classes, set `groups: true`" if _folders(home) and not groups else ""
+                raise UserError(
+                    f"{home} holds no pictures ({', '.join(ENDINGS[:3])}, ...); add some or remove it{inner}"
+                )
+            group = home.parent.name if groups else ""
+            pictures += [_Picture(file, home.name, group, part) for file in files]
     return pictures
 
 
-def _others(entries: list[Path], read: list[Path]) -> list[Path]:
-    names = set(read)
-    return [entry for entry in entries if entry not in names]
+def _parts(folder: Path) -> list[tuple[Path, str]]:
+    """The folders of the parts train, val and test, in this order; where the folders are classes or groups, all is for
+    training."""
+    places = [(place, PARTS[place.name.lower()]) for place in _folders(folder) if place.name.lower() in PARTS]
+    places = [(place, part) for place, part in places if part != "val" or _sorted(place)]
+    found = {part for _, part in places}
+    divided = any(_folders(place) for place, part in places if part == "train")  # else `train` is a class beside others
+    if "train" in found and ("test" in found or ("val" in found and divided)):
+        return sorted(places, key=lambda found: ("train", "val", "test").index(found[1]))
+    return [(folder, "train")]
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -179,18 +156,11 @@ def _sorted(folder: Path) -> list[Path]:
     return sorted(visible, key=lambda entry: natural(entry.name))
 
 
-def _named(folder: Path, skipped: Sequence[Path]) -> list[str]:
-    """One line that counts the skipped files and folders and names the first of them; none if there are none."""
-    counts = []
-    for what, entries in (
-        ("file", [entry for entry in skipped if not entry.is_dir()]),
-        ("folder", [entry for entry in skipped if entry.is_dir()]),
-    ):
-        names = ", ".join(entry.relative_to(folder).as_posix() for entry in entries[:_NAMED])
-        if entries:
-            more = ", ..." if len(entries) > _NAMED else ""
-            counts.append(f"{len(entries)} {what}{'s' if len(entries) > 1 else ''} skipped: {names}{more}")
-    return ["; ".join(counts)] if counts else []
+def _skipped(folder: Path, read: Set[Path]) -> list[Path]:
+    """What is visible in a folder and was not read, neither a file nor a folder on the way to one."""
+    entries = _sorted(folder)
+    deeper = [found for entry in entries if entry in read and entry.is_dir() for found in _skipped(entry, read)]
+    return [entry for entry in entries if entry not in read] + deeper
 
 
 def _subjects_of(paths: Sequence[str], expression: str) -> list[str]:

@@ -1,6 +1,5 @@
 """Rows of a table for a model that was trained on another: the same columns, read by the same rules."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ import numpy as np
 from bench.data import Array
 from bench.errors import LISTED_NAMES, UserError, did_you_mean
 from bench.plugin import DATASETS
-from datasets.columns import Encoder, column_names, infinite, numbers, plain, present, texts, without_gaps
+from datasets.columns import column_names, encode, infinite, numbers, plain, present, texts, without_gaps
 from datasets.tables import read_table
 
 if TYPE_CHECKING:
@@ -56,22 +55,20 @@ def samples(rows: "pd.DataFrame | Path | str", table: Mapping[str, Any]) -> tupl
         else:
             columns[name] = "category", texts(values)
             notes += _unknown(columns[name][1], column["categories"], f"{source}: column {name!r}")
-    return Encoder.of(table["columns"]).transform(columns), notes
+    return encode(table["columns"], columns), notes
 
 
 def _numbers(values: Array, source: str, name: str) -> Array:
     floats = numbers(values)
     if floats is None:
-        row = next(row for row, value in enumerate(values) if numbers(values[row : row + 1]) is None)
-        remedy = "a number with a decimal point" if re.fullmatch(r"[-+\d,.]+", str(values[row])) else "a number"
+        bad = [row for row in range(len(values)) if numbers(values[row : row + 1]) is None]
+    else:
+        bad = np.flatnonzero(infinite(floats)).tolist()
+    if floats is None or bad:
+        row = bad[0]
         raise UserError(
-            f"{source}: row {row + 1}, column {name!r}: {str(values[row])[:40]!r} is not a number; write {remedy}, or "
-            "leave it empty"
-        )
-    if (bad := infinite(floats)).any():
-        row = int(np.flatnonzero(bad)[0])
-        raise UserError(
-            f"{source}: row {row + 1}, column {name!r}: {values[row]!s} is infinite or huge; leave the cell empty"
+            f"{source}: row {row + 1}, column {name!r}: {str(values[row])[:40]!r} is not a number, or infinite or "
+            "huge; write a number with a decimal point, or leave the cell empty"
         )
     return floats
 

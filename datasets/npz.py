@@ -12,9 +12,14 @@ from datasets.arrays import read_npz
 from datasets.copies import with_copies
 
 _PARTS = ("train", "val", "test")
-_KINDS = ("images", "series", "tokens")
+_KINDS = {  # the inputs of a file, and what they should be
+    "images": "images [n, height, width] or [n, height, width, 1, 3 or 4], uint8 or floating, or features "
+    "[n, features], floating",
+    "series": "floating [n, channels, time], all series of one length",
+    "tokens": "integer token numbers [n, length], rows of one length (0 as padding)",
+}
 _MOST = 1_000_000  # different tokens; each has an embedding in the model
-_CHANNELS = (1, 3, 4)
+_CHANNELS = ((1,), (3,), (4,))
 _OWNERS = ("groups", "subjects")
 
 
@@ -43,10 +48,7 @@ def load(
     are on one side of tests, validation and training.
 
     Args:
-        data_root, download: not used; the file is the user's own.
-        path: the .npz file; a relative path starts at the current directory.
-        name: name of the data set in reports; the file's name without its ending if empty.
-        mean, std: per channel, in units of `x / 255` for uint8 images and of `x` otherwise.
+        path: the .npz file.
 
     Raises:
         UserError: the file is missing or damaged, or an array has another shape or type.
@@ -70,16 +72,6 @@ def read_samples(file: Path) -> tuple[Array, Array, dict[str, int], dict[str, Ar
     Raises:
         UserError: the file is missing or damaged, or an array has another shape or type.
     """
-    parts, owners = _read(file)
-    y = np.concatenate([labels for _, labels in parts.values()])  # checked: all integers or all text
-    first = parts["train"][0]
-    x = np.empty((len(y), *first.shape[1:]), first.dtype)  # without `out`, channels would stay last and cost a copy
-    np.concatenate([inputs for inputs, _ in parts.values()], out=x)
-    return x, y, {part: len(parts[part][1]) if part in parts else 0 for part in _PARTS}, owners
-
-
-def _read(file: Path) -> tuple[dict[str, tuple[Array, Array]], dict[str, Array]]:
-    """The parts of a file in the order train, val, test, checked against each other, and the arrays `_OWNERS`."""
     arrays = read_npz(file)
     owners = {name: arrays.pop(name) for name in _OWNERS if name in arrays}
     kinds = [kind for kind in _KINDS if f"train_{kind}" in arrays]
@@ -88,87 +80,66 @@ def _read(file: Path) -> tuple[dict[str, tuple[Array, Array]], dict[str, Array]]
             f"{file} has {len(kinds) or 'none'} of the arrays 'train_images', 'train_series' and 'train_tokens', and "
             "should have one, with 'train_labels' beside it; 'train_images' may also be features [n, features]"
         )
-    readable = {f"{part}_{kind}" for part in _PARTS for kind in (kinds[0], "labels")}
+    kind = kinds[0]
+    readable = {f"{part}_{what}" for part in _PARTS for what in (kind, "labels")}
     if unknown := sorted(arrays.keys() - readable):
         raise UserError(
-            f"{file} has an array {unknown[0]!r}, which is not read: known are {', '.join(sorted(readable))}. If it "
-            "says whose each sample is, name it 'groups' (partition `natural`) or 'subjects' (kept together), for all "
-            "parts in one array; else leave it out"
+            f"{file} has an array {unknown[0]!r}, which is not read; leave it out, or if it says whose each sample is, "
+            "name it 'groups' (partition `natural`) or 'subjects' (kept together), for all parts in one array"
         )
-    parts = {part: _part(file, part, kinds[0], arrays) for part in _PARTS if f"{part}_{kinds[0]}" in arrays}
-    first = parts["train"][0]
-    for part, (inputs, _) in parts.items():
+    parts = {part: _part(file, part, kind, arrays) for part in _PARTS if f"{part}_{kind}" in arrays}
+    first, first_labels = parts["train"]
+    for part, (inputs, labels) in parts.items():
         if (inputs.shape[1:], inputs.dtype) != (first.shape[1:], first.dtype):
             raise UserError(
-                f"{file}: '{part}_{kinds[0]}' holds samples of {inputs.dtype} {inputs.shape[1:]}, 'train_{kinds[0]}' "
-                f"of {first.dtype} {first.shape[1:]} (channels first); they should be the same"
+                f"{file}: '{part}_{kind}' holds samples of {inputs.dtype} {inputs.shape[1:]}, 'train_{kind}' of "
+                f"{first.dtype} {first.shape[1:]} (channels first); they should be the same"
             )
-    texts = {part: labels.dtype.kind == "U" for part, (_, labels) in parts.items()}
-    if other := [part for part in texts if texts[part] != texts["train"]]:
-        raise UserError(
-            f"{file}: '{other[0]}_labels' and 'train_labels' should both hold integers or both hold text, not one of "
-            "each"
-        )
-    return parts, owners
+        if (labels.dtype.kind == "U") != (first_labels.dtype.kind == "U"):
+            raise UserError(f"{file}: '{part}_labels' and 'train_labels' should both hold integers or both hold text")
+    y = np.concatenate([labels for _, labels in parts.values()])
+    x = np.empty((len(y), *first.shape[1:]), first.dtype)  # without `out`, channels would stay last and cost a copy
+    np.concatenate([inputs for inputs, _ in parts.values()], out=x)
+    return x, y, {part: len(parts[part][1]) if part in parts else 0 for part in _PARTS}, owners
 
 
 def _part(file: Path, part: str, kind: str, arrays: dict[str, Array]) -> tuple[Array, Array]:
-    key = f"{part}_{kind}"
-    if f"{part}_labels" not in arrays:
-        raise UserError(f"{file} has '{key}' but no '{part}_labels'")
-    read = {"images": _images, "series": _series, "tokens": _tokens}[kind]
-    inputs = read(file, key, arrays[key])
-    labels = arrays[f"{part}_labels"]
+    inputs = _inputs(file, f"{part}_{kind}", kind, arrays[f"{part}_{kind}"])
+    labels = arrays.get(f"{part}_labels")
+    if labels is None:
+        raise UserError(f"{file} has '{part}_{kind}' but no '{part}_labels'")
     if labels.shape == (len(inputs), 1):
         labels = labels[:, 0]
     if labels.shape != (len(inputs),) or labels.dtype.kind not in "biuU":
         raise UserError(
             f"{file}: '{part}_labels' is {labels.dtype} {labels.shape}; "
             f"it should hold one integer or text for each of the {len(inputs)} {kind}"
-            + ("; `astype(int)` makes integers of whole numbers" if labels.dtype.kind == "f" else "")
         )
     return inputs, labels if labels.dtype.kind == "U" else labels.astype(np.int64)
 
 
-def _series(file: Path, key: str, series: Array) -> Array:
-    """Check time series and return them as float32 `[n, channels, time]`."""
-    if series.ndim != 3 or series.size == 0 or not np.issubdtype(series.dtype, np.floating):
-        raise UserError(
-            f"{file}: '{key}' is {series.dtype} {series.shape}; it should be floating [n, channels, time], all series "
-            "of one length"
-        )
-    return finite(file, key, series)
-
-
-def _tokens(file: Path, key: str, tokens: Array) -> Array:
-    """Check token numbers and return them as int32 `[n, length]`."""
-    if tokens.ndim != 2 or tokens.size == 0 or not np.issubdtype(tokens.dtype, np.integer):
-        raise UserError(
-            f"{file}: '{key}' is {tokens.dtype} {tokens.shape}; it should be integer token numbers [n, length], rows "
-            "of one length (0 as padding)"
-        )
-    if tokens.min() < 0 or tokens.max() >= _MOST:
-        raise UserError(
-            f"{file}: '{key}' has tokens from {tokens.min()} to {tokens.max()}; they should be numbers from 0, below "
-            f"{_MOST:,}, as few as there are different ones: a model has an embedding for each"
-        )
-    return tokens.astype(np.int32)
-
-
-def _images(file: Path, key: str, images: Array) -> Array:
-    """Check images, or features `[n, features]`, and return them as uint8 or float32 with channels first."""
-    floating = np.issubdtype(images.dtype, np.floating)
-    fits = images.ndim == 3 or (images.ndim == 4 and images.shape[3] in _CHANNELS) or (images.ndim == 2 and floating)
-    if not fits or images.size == 0 or not (floating or images.dtype == np.uint8):
-        raise UserError(
-            f"{file}: '{key}' is {images.dtype} {images.shape}; it should be images [n, height, width] or "
-            "[n, height, width, 1, 3 or 4], uint8 or floating, or features [n, features], floating"
-        )
-    if floating:
-        images = finite(file, key, images)
-    if images.ndim == 3:
-        return images[:, None]
-    return images.transpose(0, 3, 1, 2) if images.ndim == 4 else images
+def _inputs(file: Path, key: str, kind: str, values: Array) -> Array:
+    """Check inputs, and return them with channels first as uint8, float32, or int32 tokens."""
+    floating = values.dtype.kind == "f"
+    fits = {
+        "images": (values.ndim == 2 and floating)
+        or ((values.ndim == 3 or values.shape[3:] in _CHANNELS) and (floating or values.dtype == np.uint8)),
+        "series": values.ndim == 3 and floating,
+        "tokens": values.ndim == 2 and values.dtype.kind in "iu",
+    }
+    if not fits[kind] or values.size == 0:
+        raise UserError(f"{file}: '{key}' is {values.dtype} {values.shape}; it should be {_KINDS[kind]}")
+    if kind == "tokens":
+        if values.min() < 0 or values.max() >= _MOST:
+            raise UserError(
+                f"{file}: '{key}' has tokens from {values.min()} to {values.max()}; they should be numbers from 0, "
+                f"below {_MOST:,}, as few as there are different ones: a model has an embedding for each"
+            )
+        return values.astype(np.int32)
+    values = finite(file, key, values) if floating else values
+    if kind == "series" or values.ndim == 2:
+        return values
+    return values[:, None] if values.ndim == 3 else values.transpose(0, 3, 1, 2)
 
 
 def finite(file: Path, key: str, values: Array) -> Array:

@@ -57,17 +57,17 @@ class Tones(NamedTuple):
 
     def notes(self) -> list[str]:
         """Notes to the user about the rule, one line each."""
-        lines = []
-        if self.deep:
-            lines.append(f"pictures of more than 8 bits ({self.deep}): {self.white:g} is white in all of them")
-        if self.transparent:
-            shade = "black" if self.background == 0 else "white"
-            lines.append(f"pictures that are transparent in part ({self.transparent}): put on {shade}")
-        if self.coarse:
-            lines.append(f"colour pictures of 16 bits ({self.coarse}): only the upper 8 bits of their values are read")
-        if self.films:
-            lines.append(f"files of several pictures ({self.films}): only the first is read")
-        return lines
+        shade = "black" if self.background == 0 else "white"
+        said = (
+            (self.deep, f"pictures of more than 8 bits ({self.deep}): {self.white:g} is white in all of them"),
+            (self.transparent, f"pictures that are transparent in part ({self.transparent}): put on {shade}"),
+            (
+                self.coarse,
+                f"colour pictures of 16 bits ({self.coarse}): only the upper 8 bits of their values are read",
+            ),
+            (self.films, f"files of several pictures ({self.films}): only the first is read"),
+        )
+        return [line for count, line in said if count]
 
 
 def survey(files: Iterable[Path | EncodedPicture]) -> Tones:

@@ -1,8 +1,7 @@
 """`file`: index lists from a JSON, .npz or .pkl file, so that another system's split can be reproduced exactly."""
 
-import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,40 +78,28 @@ def _tested(path: str, dataset: Dataset, split: Split, owner: Indices) -> Split:
 
 def _placed(split: Split, places: Indices) -> Split:
     """Replace the file's rows in a split by samples of the data set."""
-
-    def all_of(lists: Sequence[Indices] | None) -> list[Indices] | None:
-        return None if lists is None else [places[indices] for indices in lists]
-
-    train = all_of(split.train)
-    assert train is not None
-    common = None if split.global_test is None else places[split.global_test]
-    return Split(train, all_of(split.validation), all_of(split.test), common)
+    lists: dict[str, Any] = {
+        name: [places[rows] for rows in own] for name in _LISTS if (own := getattr(split, name)) is not None
+    }
+    return replace(split, **lists, global_test=None if split.global_test is None else places[split.global_test])
 
 
 def _read(path: Path) -> Split:
     try:
         document = _Document.model_validate(_READERS.get(path.suffix, _from_json)(path))
     except ValidationError as error:
-        keys = list(_Document.model_fields)
         # a misspelt key comes first
-        for problem in sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden"):
-            place = ".".join(str(part) for part in problem["loc"]) or "the document"
-            if problem["type"] == "extra_forbidden":
-                hint = did_you_mean(place, keys) or f" Known: {', '.join(keys)}"
-                raise UserError(f"{path}: unknown key {place!r}.{hint}") from None
-            if problem["type"] == "missing":
-                raise UserError(f"{path} has no {place!r}: give one list of indices per client") from None
-            raise UserError(f"{path}: {place}: {problem['msg']}") from None
-    return Split(
-        train=_arrays(document.train),
-        validation=None if document.validation is None else _arrays(document.validation),
-        test=None if document.test is None else _arrays(document.test),
-        global_test=None if document.global_test is None else _arrays([document.global_test])[0],
-    )
-
-
-def _arrays(lists: list[list[int]]) -> list[Indices]:
-    return [np.array(indices, dtype=np.int64) for indices in lists]
+        problem = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+        place = ".".join(str(part) for part in problem["loc"]) or "the document"
+        hint = did_you_mean(place, list(_Document.model_fields)) if problem["type"] == "extra_forbidden" else ""
+        raise UserError(f"{path}: {place}: {problem['msg']}; give one list of indices per client.{hint}") from None
+    lists: dict[str, Any] = {
+        name: [np.array(indices, np.int64) for indices in own]
+        for name in _LISTS
+        if (own := getattr(document, name)) is not None
+    }
+    common = document.global_test
+    return Split(**lists, global_test=None if common is None else np.array(common, np.int64))
 
 
 def _from_json(path: Path) -> Any:
@@ -132,13 +119,18 @@ def _from_npz(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = {name: array.tolist() for name, array in arrays.items()}
     for name in _LISTS:
         if name in content:
-            sizes = content.pop(f"{name}_sizes", None)
-            if sizes is None or arrays[f"{name}_sizes"].dtype.kind not in "iu" or arrays[f"{name}_sizes"].ndim != 1:
-                raise UserError(f"{path}: '{name}' needs an array '{name}_sizes' of the clients' numbers of indices")
-            if min(sizes, default=0) < 0 or sum(sizes) != arrays[name].size or arrays[name].ndim != 1:
-                raise UserError(f"{path}: '{name}_sizes' adds up to {sum(sizes)}, '{name}' is {arrays[name].shape}")
-            ends = list(itertools.accumulate(sizes))
-            content[name] = [content[name][end - size : end] for end, size in zip(ends, sizes, strict=True)]
+            content.pop(f"{name}_sizes", None)
+            sizes = arrays.get(f"{name}_sizes", np.zeros(()))
+            if (
+                sizes.dtype.kind not in "iu"
+                or sizes.ndim != 1
+                or (sizes < 0).any()
+                or arrays[name].shape != (sizes.sum(),)
+            ):
+                raise UserError(
+                    f"{path}: '{name}' should hold all clients' indices in turn, and '{name}_sizes' their numbers"
+                )
+            content[name] = [part.tolist() for part in np.split(arrays[name], np.cumsum(sizes)[:-1])]
     return content
 
 

@@ -14,8 +14,10 @@ from bench.samples.subjects import subject_notes
 from datasets.assemble import PARTS, assemble, held_out_order, numbering
 from datasets.columns import (
     Columns,
-    Encoder,
+    channels,
     column_names,
+    described,
+    encode,
     far_values,
     numbered,
     numbers,
@@ -50,12 +52,15 @@ Encode = Callable[[Columns, Indices], tuple[Array, dict[str, Any]]]
 
 def encoded(features: Columns, training: Indices) -> tuple[Array, dict[str, Any]]:
     """Numbers and categories as channels, fitted on the rows `training`: an `Encode`."""
-    encoder = Encoder.fit(features, training)
-    x = encoder.transform(features)
-    mean, std = statistics(fill(x, training, training), encoder.indicators)
-    table = {"columns": encoder.described}
-    described = {"indicators": encoder.indicators, "features": encoder.names, "table": table}
-    return x, {"mean": mean.tolist(), "std": std.tolist(), **described}
+    columns = described(features, training)
+    x = encode(columns, features)
+    listed = channels(columns)
+    indicators = tuple(place for place, (_, indicator) in enumerate(listed) if indicator)
+    mean, std = statistics(fill(x, training, training), indicators)
+    return x, {
+        "mean": mean.tolist(), "std": std.tolist(), "indicators": indicators,
+        "features": tuple(name for name, _ in listed), "table": {"columns": columns},
+    }  # fmt: skip
 
 
 def dataset_of(
@@ -71,7 +76,7 @@ def dataset_of(
     sites: Sequence[str] | None = None,
     leave_out: Sequence[str] = (),
     categories: Sequence[str] = (),
-    encode: Encode = encoded,
+    make: Encode = encoded,
 ) -> Dataset:
     """Make a data set of a table.
 
@@ -82,7 +87,7 @@ def dataset_of(
         label, site, subject, part, leave_out, categories: as in `datasets.tables`.
         text: the column of texts, if they are the samples; then no other column is a feature.
         sites: `[rows]` the site of each row, if no column says it.
-        encode: what makes samples.
+        make: what makes samples.
 
     Raises:
         UserError: a column cannot be read so. Where there are several problems, the first is told, and their number.
@@ -112,7 +117,7 @@ def dataset_of(
         problems.append("no column is left that could be a feature")
     if problems:
         raise TableError(source, problems)
-    data = _assembled(name, source, features, y, groups, subjects, parts, encode)
+    data = _assembled(name, source, features, y, groups, subjects, parts, make)
     hints = () if subject else _unnamed_subjects(columns, {label, site, part, text})
     doubts = {} if text else _doubts(features, y, groups, subjects)
     ignored = [column for column in (*needed, *leave_out) if column]
@@ -153,13 +158,11 @@ def _named(
     if not needed[0]:
         listed = ", ".join([*names[:LISTED_NAMES], *(["..."] if len(names) > LISTED_NAMES else [])])
         raise UserError(f"{source}: which column holds the classes (--label, or `label_column`)? There are {listed}")
-    if clash := {*needed}.intersection(leave_out):
+    asked = [column for column in (*needed, *leave_out) if column]
+    if twice := [column for column in needed if asked.count(column) > 1]:
         raise UserError(
-            f"{source}: {clash.pop()!r} is the column of labels, sites, subjects or parts and cannot be in `leave_out`"
-        )
-    if twice := [column for column in needed if column and needed.count(column) > 1]:
-        raise UserError(
-            f"{source}: {twice[0]!r} cannot be two of the columns of labels, sites, subjects, parts and texts"
+            f"{source}: {twice[0]!r} has two uses: it can be the column of labels, of sites, of subjects, of parts or "
+            "of texts, or in `leave_out`"
         )
     if len(frame) < 2:
         raise UserError(f"{source} has {len(frame)} rows below its header; it needs some to train and to test")
@@ -232,7 +235,7 @@ def _assembled(
     groups: Array | None,
     subjects: Array | None,
     parts: Array | None,
-    encode: Encode,
+    make: Encode,
 ) -> Dataset:
     if parts is None:
         order, n_train = held_out_order(_strata(y, groups), subjects)
@@ -245,7 +248,7 @@ def _assembled(
         raise UserError(
             f"{source}: no class of a site has two {what}, so none can be held out for tests; there are {len(y)} rows"
         )
-    x, arguments = encode(features, order[:n_train])
+    x, arguments = make(features, order[:n_train])
     labels, classes = numbered(y)
     in_turn = classes == tuple(map(str, range(len(classes))))
     sites, group_names = (None, ()) if groups is None else numbered(groups)
@@ -267,9 +270,9 @@ def _assembled(
 
 def _strata(y: Array, groups: Array | None) -> Indices:
     """The number of each row's pair of class and site."""
-    places: dict[tuple[Any, Any], int] = {}
-    pairs = zip(y.tolist(), [0] * len(y) if groups is None else groups.tolist(), strict=True)
-    return np.array([places.setdefault(pair, len(places)) for pair in pairs])
+    import pandas as pd
+
+    return pd.factorize(y if groups is None else pd.MultiIndex.from_arrays([y, groups]))[0].astype(np.int64)
 
 
 def _notes(features: Columns, y: Array, groups: Array | None, subjects: Array | None, parts: Array) -> list[str]:

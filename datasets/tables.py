@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _PATH = "set the option `path` to your table"
 _SEPARATORS = ",;\t|"
-_JSON = (".json", ".jsonl", ".ndjson")
-_FROM_JSON = "`pandas.read_json('x.jsonl', lines=True).to_parquet('x.parquet')` makes a table of lines of JSON"
 _TABLES = {".csv", ".parquet", ".tsv", ".xls", ".xlsx", ".ods", ".feather", ".gz", ".dta", ".sav", ".sas7bdat"}
 """Endings of files that hold tables, as people send them; most cannot be read here."""
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
@@ -51,7 +49,6 @@ def load(
     is held out for tests, or of the subjects where a column names them.
 
     Args:
-        data_root, download: not used; the file is the user's own.
         path: the file, or a folder whose files `SITE.csv`, or `SITE.parquet`, have the same columns.
         label_column: column of the classes.
         site_column: column of the sites, which the partition `natural` makes clients; of a folder each file is a site
@@ -62,7 +59,6 @@ def load(
             `test`, as where the tests are of a later year; without it a part of the rows is held out. It is no feature.
         leave_out: columns that are no features.
         categories: columns whose numbers name categories.
-        name: name of the data set in reports; the file's name without its ending if empty.
 
     Raises:
         UserError: the file is missing or damaged, a column cannot be read so, which the message names; or pyarrow,
@@ -123,8 +119,6 @@ def read_table(file: Path, as_written: Sequence[str] = ()) -> "pd.DataFrame":
         UserError: the file is missing or damaged.
     """
     check_file(file, "table", _PATH)
-    if file.suffix.lower() in _JSON:
-        raise UserError(f"{file} is no table: {_FROM_JSON}")
     with file.open("rb") as stream:
         parquet = file.suffix.lower() == ".parquet" or stream.read(4) == b"PAR1"
     return _read_parquet(file) if parquet else _read_csv(file, as_written)
@@ -166,11 +160,7 @@ def _joined(path: Path, as_written: Sequence[str], leave_out: Sequence[str]) -> 
     by_ending = {ending: [f for f in visible if f.suffix.lower() == ending] for ending in (".csv", ".parquet")}
     ending, files = next(((ending, files) for ending, files in by_ending.items() if files), ("", []))
     if not files:
-        json = any(file.suffix.lower() in _JSON for file in visible)
-        raise UserError(
-            f"{path} has no files that end in .csv or .parquet; put one for each site there: SITE.csv"
-            + json * f" ({_FROM_JSON})"
-        )
+        raise UserError(f"{path} has no files that end in .csv or .parquet; put one for each site there: SITE.csv")
     if unread := [file.name for file in visible if file.suffix.lower() in _TABLES - {ending}]:
         raise UserError(
             f"{path} has files {ending} and {unread[0]!r}, which would be left out: save the tables of all sites as "
@@ -181,12 +171,11 @@ def _joined(path: Path, as_written: Sequence[str], leave_out: Sequence[str]) -> 
     frames = {file: read_table(file, as_written) for file in files}
     first = frames[files[0]]
     for file, frame in frames.items():
-        for having, lacking, where in ((first, frame, file), (frame, first, files[0])):
-            if missing := [str(name) for name in having.columns if name not in (*lacking.columns, *leave_out)]:
-                raise UserError(
-                    f"{where}: there is no column {missing[0]!r}, which other files of {path} have; give all sites the "
-                    "same columns, or add it to `leave_out`"
-                )
+        if odd := [str(name) for name in first.columns.symmetric_difference(frame.columns) if name not in leave_out]:
+            raise UserError(
+                f"{files[0]} and {file}: only one of them has a column {odd[0]!r}; give all sites the same columns, or "
+                "add it to `leave_out`"
+            )
     return pd.concat(list(frames.values()), ignore_index=True), [
         file.stem for file, part in frames.items() for _ in range(len(part))
     ]

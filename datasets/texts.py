@@ -47,7 +47,6 @@ def load(
     text has the tokens of an empty one.
 
     Args:
-        data_root, download: not used; the files are the user's own.
         path: the table, a folder with one for each site, or a folder of Hugging Face with texts, as of the data set
             `hugging_face`.
         text_column: column of the texts.
@@ -55,7 +54,6 @@ def load(
         tokenizer: a file `tokenizer.json`, of which the vocabulary is.
         length: number of tokens of a text, including those that the tokenizer adds; the rest is cut off.
         padding: the token after the end of a text; that of the tokenizer's file if empty.
-        name: name of the data set in reports; the file's name without its ending if empty.
 
     Raises:
         UserError: the package tokenizers is not installed, a file is missing or damaged, the tokenizer has no token for
@@ -79,9 +77,9 @@ def load(
     if folder.is_dir() and is_download(folder):
         frame, part = frame_of(*read_shards(folder, shards(folder)[0], list(columns.values()), ())[:2])
         columns["part"] = part_column or part
-        data = dataset_of(frame, source=path, name=name or folder.resolve().name, **columns, encode=tokens)
+        data = dataset_of(frame, source=path, name=name or folder.resolve().name, **columns, make=tokens)
     else:
-        data = read_dataset(path, name, **columns, encode=tokens)
+        data = read_dataset(path, name, **columns, make=tokens)
     long = f"{data.name}: {len(cut)} of {len(data.y)} texts have more than {length} tokens and are cut; see `length`"
     content = hashlib.blake2b(data.checksum.encode() + file.read_bytes(), digest_size=16)
     return replace(data, checksum=content.hexdigest(), notes=(*data.notes, *([long] if cut else [])))
@@ -105,11 +103,7 @@ def _tokenizer(file: Path, padding: str, length: int) -> Any:
     given = reader.padding or {}
     token = padding or given.get("pad_token") or next((name for name in _PADDING if name in known), None)
     if token is None:
-        special = [added.content for added in reader.get_added_tokens_decoder().values() if added.special]
-        raise UserError(
-            f"{file} has no token for padding: name one by the option `padding`. Its special tokens: "
-            f"{', '.join(special[:10]) or 'none'}"
-        )
+        raise UserError(f"{file} has no token for padding: name one by the option `padding`")
     added = reader.num_special_tokens_to_add(is_pair=False)
     if added >= length:
         raise UserError(f"length = {length}: {file} adds {added} tokens to each text; set a larger `length`")

@@ -150,7 +150,7 @@ FIRST = ROWS["image"][:3]
         ({"site": ["a", None, "a", "a"]}, {"site_column": "site"}, r"'site' is empty in 1 rows \(the first: row 2\)"),
         ({"image": [None, *FIRST]}, {}, r"the column 'image' is empty in 1 rows \(the first: row 1\)"),
         ({"label": [0, 1, 0, 3]}, {}, "the column 'label' has label 3, but its schema has 3 classes"),
-        ({"label": [[0], [1], [0], [1, 2]]}, {}, "the column 'label' holds lists or structures"),
+        ({"label": [[0], [1], [0], [1, 2]]}, {}, "the column 'label' is in `leave_out`, or holds lists or structures"),
         ({"mask": ROWS["image"]}, {}, "image and mask hold pictures; add all but one to `leave_out`"),
         (
             {"image": [*FIRST, {"bytes": b"no picture", "path": None}]},

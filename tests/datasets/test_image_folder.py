@@ -146,10 +146,7 @@ def test_what_is_skipped_is_counted_and_named(tmp_path: Path) -> None:
     (tmp_path / "train" / "a" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     (tmp_path / "train" / "a" / ".DS_Store").write_text("hidden")
     data = load(tmp_path, name="mine")
-    assert data.notes == (
-        "mine: 5 files skipped: readme.md, train/labels.csv, train/a/gone.png, ...; "
-        "2 folders skipped: extra, train/a/deeper",
-    )
+    assert data.notes == ("mine: files and folders that are skipped (7): extra, readme.md, test/a/2.svg, ...",)
     assert len(data.y) == 2
 
 

@@ -124,7 +124,7 @@ def changed(**lists: Any) -> dict[str, Any]:
         (changed(test=[[8]]), "'test' has 1 lists"),
         (changed(train=[[0, 8], [4], []], test=None), "sample 8, of the official test part; give each client's tests"),
         (changed(train=[[0, -1], [4], []]), r"train\.0\.1: Input should be greater than or equal to 0"),
-        (changed(train=None), "has no 'train': give one list of indices per client"),
+        (changed(train=None), "train: Field required; give one list of indices per client"),
         (changed(train=[[0.5], [4], []]), r"train\.0\.0: Input should be a valid int"),
     ],
 )
