@@ -134,7 +134,7 @@ def heat_map(choice: Chosen, name: str) -> Picture:
             axis.set_yticks(range(len(up.choices)), list(map(_text, up.choices)))
             axis.set(title=_label(metric, choice.arm.score), xlabel=across.name, ylabel=up.name)
             axis.grid(visible=False)
-            canvas.colour_bar(image, axis)
+            canvas.colorbar(image, ax=axis, shrink=0.8)
         title = f"Sensitivity of {choice.arm.label}, {choice.arm.title}"
         caption = f"Validation {choice.arm.score} (%) at each point of the grid, mean over the seeds."
         return finish(canvas, name, title, caption)

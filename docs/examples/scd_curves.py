@@ -12,9 +12,10 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scd_study import PUBLISHED
 
-from reports.pictures.canvas import Canvas, drawing, finish, legend, style_of
+from reports.pictures.canvas import drawing, finish, legend, style_of
 
 _NUMBER = r"{}=([\d.e+-]+)"
 
@@ -44,7 +45,7 @@ def draw(axis: Axes, table: pd.DataFrame, name: str) -> None:
         axis.set_xscale("log")
 
 
-def save(canvas: Canvas, file: Path, lines: dict[str, dict[str, Any]]) -> None:
+def save(canvas: Figure, file: Path, lines: dict[str, dict[str, Any]]) -> None:
     """Write a drawing as PNG, laid out as on a report's page, with a legend of these lines."""
     legend(canvas, lines)
     file.write_bytes(finish(canvas, file.stem, "", "").png)

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from reports.league.rule import positions
-from reports.pictures.canvas import COLOURS, UPRIGHT, Picture, drawing, finish, inches, legend
+from reports.pictures.canvas import COLOURS, UPRIGHT, Picture, colour_bar, drawing, finish, inches, legend
 from reports.reading.load import Figure, Store
 from reports.statistics.ranking import Ranked
 
@@ -57,13 +57,12 @@ def heat_map(accuracies: pd.DataFrame, figure: Figure) -> Picture:
     heads = min(UPRIGHT, max(map(inches, accuracies.columns)))
     size = (2.2 + 0.55 * accuracies.shape[1], 1.2 + 2 * heads + 0.19 * accuracies.shape[0])
     with drawing([""], 1, size, share=False) as (canvas, axes):
-        canvas.least = 2.2 + 0.16 * accuracies.shape[1]
         image = axes[0].imshow(below, aspect="auto", cmap="viridis_r", vmin=0, vmax=_SHOWN)
         axes[0].set_xticks(range(accuracies.shape[1]), accuracies.columns, rotation=90)
         axes[0].tick_params(axis="x", top=True, labeltop=True, rotation=90)  # the map is long: names at both ends
         axes[0].set_yticks(range(accuracies.shape[0]), accuracies.index, fontsize=7)
         axes[0].grid(visible=False)
-        canvas.colour_bar(image, axes, "points below the best")
+        colour_bar(canvas, image, axes, "points below the best")
         caption = (
             f"{figure.text}: percentage points below the best method of each task, the darkest for {_SHOWN:g} or more; "
             "the ranking's order from above."

@@ -52,7 +52,7 @@ def summary(described: Description) -> str:
 
 
 def data_sections(described: Description) -> list[Section]:
-    """The parts of a page that say what data are like: what to know, the sites, how they differ, the features.
+    """The parts of a page that say what data are like: what to know, the sites, the features.
 
     Args:
         described: of one division of data.
@@ -60,8 +60,7 @@ def data_sections(described: Description) -> list[Section]:
     remarks = tuple(map(sentence, described["remarks"]))
     known = Section("findings", "What to know", "" if remarks else "Nothing stands out.", points=remarks)
     sites = Section("sites", "Sites", tables=(_sites_table(described),), pictures=(_sizes(described),))
-    differing = _differences(described)
-    parts = [known, sites, *([Section("differences", "How different", pictures=(differing,))] if differing else [])]
+    parts = [known, sites]
     if described["features"]:
         parts.append(Section("features", "Features", tables=(_features_table(described),)))
     return parts
@@ -108,7 +107,6 @@ def _sizes(described: Description) -> Picture:
     few = len(classes) <= _MOST_CLASSES
     shown = min(len(sites), _MOST_NAMES)
     with drawing(["samples"], 1, (6.0, 0.7 + _SITE * max(shown, 3)), share=False) as (canvas, (axis,)):
-        canvas.least = 3.6
         places = range(len(sites))
         if few:
             left = [0] * len(sites)
@@ -124,27 +122,6 @@ def _sizes(described: Description) -> Picture:
         axis.set(xlabel="training samples")
         by_class = " by class" if few else ""
         return finish(canvas, "sizes", "Sizes", f"Training samples of each site{by_class}.")
-
-
-def _differences(described: Description) -> Picture | None:
-    """Draw each site by its two differences from all others; None where no site has either."""
-    sites = [site for site in described["sites"] if None not in (site["label_distance"], site["feature_score"])]
-    if len(sites) < 2:
-        return None
-    with drawing(["differences"], 1, (4.2, 3.2), share=False) as (canvas, (axis,)):
-        canvas.least = 3.6
-        axis.axhline(0.5, color="#555b63", linewidth=0.8, linestyle=":")
-        x, y = [site["label_distance"] for site in sites], [site["feature_score"] for site in sites]
-        axis.plot(x, y, "o", color=COLOURS[0])
-        if len(sites) <= _MOST_NAMES:
-            for site, a, b in zip(sites, x, y, strict=True):
-                axis.annotate(str(site["name"])[:16], (a, b), (4, 3), textcoords="offset points", fontsize=7)
-        axis.set(xlabel="label distance", ylabel="feature score", xlim=(-0.03, None), ylim=(min(0.4, *y) - 0.05, 1.05))
-        caption = (
-            "Each point is a site: further to the right its classes differ more from the others', further up its "
-            "inputs (at 0.5, dotted, nothing tells them apart). Sites with too few samples are left out."
-        )
-        return finish(canvas, "differences", "How different the sites are", caption)
 
 
 def _name_sites(axis: Any, sites: Sequence[Mapping[str, Any]]) -> None:

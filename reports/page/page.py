@@ -20,7 +20,6 @@ from reports.page.cells import cells_section
 from reports.page.changes import change_section
 from reports.page.first_screen import answers
 from reports.page.further_tests import TRIGGERED, further_section, further_tests
-from reports.page.method_portraits import portraits
 from reports.page.section import Section, rendered
 from reports.pictures import figures, new_clients, timeline
 from reports.pictures.canvas import Picture
@@ -306,7 +305,6 @@ _SECTIONS: dict[str, Callable[[_Compared], Section | None]] = {
     "data": lambda part: _section(
         "data", "Data", pictures=[figures.partitions(part.store), *figures.samples(part.store)]
     ),
-    "method by method": lambda part: Section("methods", "Method by method", parts=tuple(portraits(part.store))),
 }
 """The page's parts from the cells of one protocol, in their order."""
 

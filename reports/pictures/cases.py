@@ -77,7 +77,6 @@ def _heat_map(
     rows = store.rows
     cases = [case for case in store.cases if any(panel[row, case].n for panel in panels.values() for row in rows)]
     with drawing(list(panels), 1, panel=(1.2 + 0.75 * len(cases), 0.9 + 0.4 * len(rows))) as (canvas, axes):
-        canvas.least = 1.2 + 0.5 * len(cases)
         for axis, (heading, panel) in zip(axes, panels.items(), strict=True):
             values = np.array([[panel[row, case].mean for case in cases] for row in rows])
             axis.imshow(values, aspect="auto", cmap="cividis", vmin=min(means), vmax=max(means))

@@ -13,8 +13,8 @@ import pandas as pd
 from bench.data import Floats
 from reports.pictures.canvas import (
     SMALL,
-    Canvas,
     Picture,
+    colour_bar,
     drawing,
     finish,
     legend,
@@ -29,14 +29,13 @@ from reports.statistics.inference import CriticalDifference
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BESIDE = 0.35  # of the width that a name on one side of the ranks may take
+_BESIDE = 2.5  # inches that a name on one side of the ranks may take
 
 
 def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round") -> Picture:
     """Accuracy against rounds, megabytes or seconds: a panel per figure and task, mean and band over seeds.
 
     Args:
-        store: cells of one protocol.
         curves: `reports.tables.cost.curves` by name of the figure (GM, PM).
         x: `round`, `megabytes` or `seconds`.
     """
@@ -50,51 +49,14 @@ def convergence(store: Store, curves: dict[str, pd.DataFrame], x: str = "round")
     with drawing(store.tasks, len(figures)) as (canvas, axes):
         for axis, (figure, task) in zip(axes, itertools.product(figures, store.tasks), strict=True):
             curve = curves[figure.name]
-            row_curves = {row: curve[(curve["row"] == row) & (curve["task"] == task)] for row in store.rows}
-            groups = coinciding({row: row_curve for row, row_curve in row_curves.items() if len(row_curve)})
             for row in store.rows:
-                band(axis, row_curves[row], x, lines[row] | _alternating(row, groups))
-            _say(canvas, axis, groups)
+                band(axis, curve[(curve["row"] == row) & (curve["task"] == task)], x, lines[row])
             axis.locator_params("x", integer=x == "round")
             axis.set(title=task, xlabel=labels[x], ylabel=f"{figure.name} accuracy (%)")
         legend(canvas, lines)
         names = " and ".join(figure.text for figure in figures)
-        caption = (
-            f"Test accuracy ({names}) against {labels[x]}: mean and standard deviation over seeds. Curves that "
-            "coincide are drawn as one line in alternating colours and named in their panel."
-        )
+        caption = f"Test accuracy ({names}) against {labels[x]}: mean and standard deviation over seeds."
         return finish(canvas, f"convergence_{x}", f"Convergence against {labels[x].split(',')[0]}", caption)
-
-
-def coinciding(curves: dict[str, pd.DataFrame]) -> list[list[str]]:
-    """Groups of rows with the same accuracies at the same rounds and seeds: one model under several names."""
-    groups: dict[bytes, list[str]] = {}
-    for row, curve in curves.items():
-        values = curve.sort_values(["seed", "round"])[["round", "accuracy"]]
-        groups.setdefault(values.to_numpy(np.float32).tobytes(), []).append(row)  # equal but for rounding
-    return [group for group in groups.values() if len(group) > 1]
-
-
-def _alternating(row: str, groups: list[list[str]]) -> dict[str, Any]:
-    """Dashes that leave room for the other curves in the same place."""
-    group = next((group for group in groups if row in group), [row])
-    if len(group) == 1:
-        return {}
-    dash = 4
-    return {"linestyle": (dash * group.index(row), (dash, dash * (len(group) - 1)))}
-
-
-def _say(canvas: Canvas, axis: "Axes", groups: list[list[str]]) -> None:
-    """The names of curves that coincide, in the panel's corner."""
-    for line, group in enumerate(groups[:3]):
-        text = axis.text(
-            0.98, 0.03 + 0.09 * line, "", transform=axis.transAxes, ha="right", va="bottom", fontsize=SMALL,
-            color="#444444", bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1},
-        )  # fmt: skip
-        more = f" = {len(group) - 1} others" if len(group) > 3 else ""
-        more += f"; {len(groups) - 3} more groups" if line == 2 and len(groups) > 3 else ""
-        names = group[:1] if len(group) > 3 else group
-        canvas.name(text, " = ".join(["{}"] * len(names)) + more, names, 0.95)
 
 
 def partitions(store: Store) -> Picture:
@@ -111,7 +73,7 @@ def partitions(store: Store) -> Picture:
             axis.grid(visible=False)
             axis.set(title=task, xlabel="client", ylabel="class")
             axis.locator_params(integer=True)
-        canvas.colour_bar(image, axes, "training samples")
+        colour_bar(canvas, image, axes, "training samples")
         caption = "Training samples per client and class in the first seed of each task."
         return finish(canvas, "partitions", "Partitions", caption)
 
@@ -164,18 +126,19 @@ def critical_difference(result: CriticalDifference, figure: Figure) -> Picture:
         axis = axes[0]
         worst = len(result.names)
         top = 0.6 * len(result.cliques)
-        for k, (name, rank) in enumerate(zip(result.names, result.ranks, strict=True)):
+        names = shortened(result.names, _BESIDE, SMALL).values()
+        for k, (name, rank) in enumerate(zip(names, result.ranks, strict=True)):
             left = k < half
             depth = top + 1 + (k if left else worst - 1 - k)
             edge = 1 if left else worst  # not beyond: the layout makes room for text at the axis' ends
             axis.plot([rank, rank, edge], [0, depth, depth], color="#444444", linewidth=0.8, clip_on=False)
-            text = axis.text(edge, depth, "", ha="right" if left else "left", va="center", fontsize=SMALL)
-            form = f"{{}} ({rank:.2f}) " if left else f" {{}} ({rank:.2f})"
-            canvas.name(text, form, [name], _BESIDE)
+            text = f"{name} ({rank:.2f}) " if left else f" {name} ({rank:.2f})"
+            axis.text(edge, depth, text, ha="right" if left else "left", va="center", fontsize=SMALL)
         for level, (first, last) in enumerate(result.cliques):
             height = 0.4 + 0.6 * level
             axis.plot([result.ranks[first] - 0.05, result.ranks[last] + 0.05], [height, height], color="k", linewidth=3)
-        axis.set(xlim=(1, worst), ylim=(top + half + 1, 0), yticks=[], xticks=range(1, worst + 1))
+        axis.set(xlim=(1, worst), ylim=(top + half + 1, 0), yticks=[])
+        axis.locator_params("x", integer=True)
         axis.xaxis.tick_top()
         axis.grid(visible=False)
         axis.spines[["left", "bottom"]].set_visible(False)
@@ -249,5 +212,5 @@ def _sample_picture(task: str, number: int, content: dict[str, Any]) -> Picture:
                 axis.set_title(name, fontsize=7, fontweight="normal", pad=1)
             axes[0].text(-0.3, 0.5, f"client {row['client']}", transform=axes[0].transAxes, ha="right", fontsize=7)
         canvas.draw_without_rendering()
-        canvas.set_layout_engine(None)  # as in `Canvas.arrange`
+        canvas.set_layout_engine(None)  # as in `lay_out`
         return saved(canvas, f"samples_{number}", f"What clients see: {task}", caption)

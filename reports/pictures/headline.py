@@ -35,8 +35,8 @@ def headline(store: Store) -> Picture | None:
         )
         how = (
             f"{described(store)}. {'; '.join(figure.text for figure in panels)}. Intervals are Student's on the logit "
-            "scale, cut at the panel's edge; arrows are below the panel. Methods that lack a task have no mean over "
-            f"tasks and stand below. {SELECTION_TEXT[store.chosen].capitalize()}."
+            f"scale, cut at the panel's edge. Methods that lack a task have no mean over tasks and stand below. "
+            f"{SELECTION_TEXT[store.chosen].capitalize()}."
         )
         return finish(canvas, "headline", "Accuracy of all methods", caption, how)
 
@@ -64,7 +64,6 @@ def _panel(
     axis: "Axes", summaries: dict[str, dict[str, inference.Summary]], colours: dict[str, str], derived: set[str]
 ) -> None:
     tasks = list(colours)
-    dots = []
     reach = []  # what the axis must show: all means, and intervals of what was trained
     for at, (row, by_task) in enumerate(summaries.items()):
         for task, summary in by_task.items():
@@ -75,26 +74,16 @@ def _panel(
                 axis.plot([low, high], [place] * 2, color=colours[task], linewidth=1.4, alpha=0.4 if hollow else 0.75)
             face = "white" if hollow else colours[task]
             axis.plot(summary.mean, place, "o", color=colours[task], markerfacecolor=face, markersize=4)
-            dots.append((summary.mean, place, colours[task]))
             spread = 0.0 if hollow or math.isnan(summary.std) else summary.std  # of one seed there is none
             reach += [summary.mean - spread, min(100, summary.mean + spread)]
         if len(by_task) == len(tasks) > 1:
             axis.plot([_mean(by_task)] * 2, [at - 0.36, at + 0.36], color="#111111", linewidth=1.3)
         if at % 2:
             axis.axhspan(at - 0.5, at + 0.5, color="#f4f6f8", zorder=0, linewidth=0)
-    whole = [by_task for by_task in summaries.values() if len(by_task) == len(tasks)] or list(summaries.values())
-    low, high = max(np.nanmin(reach), _floor([_mean(by_task) for by_task in whole])), np.nanmax(reach)
+    low, high = np.nanmin(reach), np.nanmax(reach)
     margin = 0.03 * (high - low) + 0.2
     axis.set(xlim=(low - margin, min(100, high + margin)), ylim=(-0.6, len(summaries) - 0.4))
-    for place, colour in ((place, colour) for x, place, colour in dots if x < low - margin):
-        axis.plot(low - margin, place, "<", color=colour, markersize=5, clip_on=False)
     axis.set_yticks(range(len(summaries)), list(summaries))
     axis.tick_params("y", length=0)
     axis.grid(visible=False, axis="y")
     axis.spines["left"].set_visible(False)
-
-
-def _floor(means: list[float]) -> float:
-    """Accuracy at which the axis may begin: a method far below all others does not press them together."""
-    usual = float(np.quantile(means, 0.25))
-    return usual - 2 * (max(means) - usual) - 5

@@ -32,7 +32,6 @@ def trends(store: Store, success: Success) -> Iterator[Picture]:
     """Accuracy against epsilon, and against the share of attackers, where a method has three values of it.
 
     Args:
-        store: cells of one protocol.
         success: of backdoors, which is drawn beside accuracy.
     """
     measures = {f"{figure.name} accuracy (%)": _scores(store, figure) for figure in HEADLINE}

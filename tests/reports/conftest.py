@@ -226,7 +226,7 @@ def drawn(monkeypatch):
     found = []
 
     def keep(page, name, title, caption, how=""):
-        page.arrange(11, 4, beside=True)
+        canvas.lay_out(page)
         found.append(page)
         return canvas.Picture(name, title, caption, b"", b"")
 

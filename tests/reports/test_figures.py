@@ -8,7 +8,6 @@ import pytest
 
 from reports.pictures import canvas, figures, headline, profiles, tradeoff, trends
 from reports.reading.load import HEADLINE, PM, load
-from reports.tables import cost
 from tests.reports.conftest import cell_id
 
 
@@ -42,21 +41,7 @@ def test_sensitivity_is_drawn_for_settings_with_three_values(store_writer, tmp_p
     assert line.get_ydata().tolist() == [store.scores(cell.row, cell.task, PM)["0"] for cell in store.cells]
 
 
-def test_curves_that_coincide_are_found_and_said(store, drawn):
-    """Ditto's generic model is FedAvg's: here, two rows with the same numbers."""
-    curves = cost.curves(store)
-    curve = curves["PM"]
-    twin = curve[curve["row"] == "fedavg"].assign(row="local")
-    both = {**curves, "PM": pd.concat([curve[curve["row"] != "local"], twin])}
-    figures.convergence(store, both)
-    said = [text.get_text() for axis in drawn[0].axes for text in axis.texts]
-    assert said == ["fedavg = local", "fedavg = local"]
-    own = [line for line in drawn[0].axes[2].lines if line._unscaled_dash_pattern[1] is not None]
-    offsets = [line._unscaled_dash_pattern for line in own[:2]]
-    assert offsets[0] != offsets[1], "one curve hides the other"
-
-
-def test_of_more_kinds_of_tasks_than_maps_each_task_has_a_colour(store):
+def test_of_more_tasks_than_colours_each_task_has_its_own(store):
     names = [f"data {k}, α={alpha}" for k in range(7) for alpha in (1, 0.1)]
     tasks = replace(store, cells=tuple(replace(store.cells[0], task=name) for name in names))
     assert len(set(canvas.task_colours(tasks).values())) == 14
@@ -68,9 +53,10 @@ def test_of_many_methods_only_the_best_and_the_reference_have_colours(store, mon
     styles = canvas.styles(store)
     coloured = [row for row, style in styles.items() if style["color"] != canvas.QUIET]
     assert coloured == ["fedavg", "local", "scd"]
-    figure = canvas.Canvas()
-    canvas.legend(figure, styles)
-    assert list(figure.key) == ["fedavg", "local", "scd", "2 others"]
+    with canvas.drawing([""], 1) as (figure, _):
+        canvas.legend(figure, styles)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["fedavg", "local", "scd", "2 others"]
 
 
 def test_with_one_seed_the_headline_shows_all_trained_models(store_writer, tmp_path, drawn):
@@ -120,17 +106,6 @@ def test_bytes_and_steps_have_a_point_per_method(store_writer, tmp_path, drawn):
     assert len({line.get_marker() for line in drawn[0].axes[0].lines}) == 2, "points of one colour differ otherwise"
 
 
-@pytest.mark.parametrize(("upper", "shown"), [("megabytes", [True, True]), ("steps", [False, True])])
-def test_panels_above_each_other_have_their_own_x_labels(upper, shown):
-    """Side by side one label is enough below a column; bytes above steps are two."""
-    with canvas.drawing(["one", "other"], 1) as (drawn, axes):
-        for axis, label in zip(axes, (upper, "steps"), strict=True):
-            axis.set(xlabel=label)
-            axis.plot(1, 1)
-        drawn.arrange(4.0, 1, beside=False)
-        assert [axis.xaxis.label.get_visible() for axis in axes] == shown
-
-
 def test_a_dollar_in_a_label_is_a_dollar():
     """Two of them began and ended a formula, which failed where it was none."""
     name = "cost $^5$"
@@ -151,6 +126,6 @@ def test_a_logarithmic_axis_has_plain_numbers():
             axis.plot(1, 1)
         wide.set(xscale="log", xlim=(0.01, 10))
         narrow.set(xscale="log", xlim=(0.011, 0.039))
-        page.arrange(11.0, 4, beside=True)
+        canvas.lay_out(page)
         assert [label.get_text() for label in wide.get_xticklabels()][1:-1] == ["0.01", "0.1", "1", "10"]
         assert {"0.02", "0.03", "0.04"} <= {label.get_text() for label in narrow.get_xticklabels()}

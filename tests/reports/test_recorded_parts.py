@@ -10,9 +10,8 @@ import pytest
 
 from bench.settings import DataChange
 from bench.store.store import COLUMNS
-from reports.page import client_relations
 from reports.page.changes import change_curves, change_table, changes, curves
-from reports.page.client_relations import relations, weight_of_others
+from reports.page.client_relations import relations
 from reports.page.page import write_report
 from reports.pictures.new_clients import newcomer_bars, newcomer_table, newcomers
 from reports.reading.load import load
@@ -142,34 +141,12 @@ def related(store_writer, tmp_path):
     return run
 
 
-def test_what_all_others_make_of_a_client():
-    assert weight_of_others(np.array(MATRIX)).tolist() == [4, 4, 3]
-    assert weight_of_others(np.array([[2.0]])).tolist() == [0]
-
-
 @pytest.mark.long
 def test_pictures_of_the_method_that_has_matrices(related):
     section = relations(load([related]))
-    assert [picture.name for picture in section.pictures] == ["relations_1", "relations_1_means"]
-    heat_maps, means = (picture.svg.decode() for picture in section.pictures)
-    assert heat_maps.count("<image") == 2 * 2 + 4  # a matrix and its colour bar each
-    assert "training samples of a client" in means
+    assert [picture.name for picture in section.pictures] == ["relations_1"]
+    assert section.pictures[0].svg.decode().count("<image") == 2 * 2 + 4  # a matrix and its colour bar each
     assert section.pictures[0].png.startswith(b"\x89PNG")
-
-
-@pytest.mark.long
-def test_nine_matrices_have_nine_looks(related, monkeypatch):
-    """SPFL's are layer by layer: more than there are colours, and in three lines on a page, five on a phone, where
-    their colour bars left the panels no room."""
-    drawn = []
-    monkeypatch.setattr(client_relations, "legend", lambda canvas, styles: drawn.append(styles))
-    path = related / cell_id("scd-1-0") / "relations.json"
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"matrices": {f"layer {k}": MATRIX for k in range(9)}}))
-    (related / cell_id("scd-0.1-0") / "relations.json").unlink()
-    means = relations(load([related])).pictures[1].svg.decode()
-    assert "training samples of a client" not in means, "with equal sizes matrices stand side by side"
-    assert len({(style["color"], style["marker"]) for style in drawn[0].values()}) == len(drawn[0]) == 9
 
 
 @pytest.mark.long
