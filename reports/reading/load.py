@@ -87,7 +87,6 @@ class Cell:
             repeated measurements of it. The seed where the task has one partition only.
         base: the task without its case.
         case: the grid's case that it is of; empty where there are not several.
-        in_full: the server rule, the channel and the like that its row names in short.
         case_settings: the settings of its case, a text of each.
     """
 
@@ -98,7 +97,6 @@ class Cell:
     unit: str
     base: str = ""
     case: str = ""
-    in_full: str = ""
     case_settings: tuple[str, ...] = ()
 
     @property
@@ -209,7 +207,7 @@ class Store:
     def selected(self, task: str, selection: str = "") -> str:
         """Choose the round that a task reports: by `selection`, or the last where the task has no such figure."""
         selection = selection or self.chosen
-        return selection if (task, selection) in self._selections else "last"
+        return selection if any(figure[-1] == selection for figure in self._measured[task]) else "last"
 
     def scores(self, row: str, task: str, figure: Figure, selection: str = "") -> dict[str, float]:
         """Accuracy in percent by unit, the mean of the unit's seeds; a diverged cell counts at chance level.
@@ -271,8 +269,7 @@ class Store:
         measured = (figure.metric, figure.on, figure.mean, self.selected(task, selection))
         accuracies = dict(self._scores.get((row, task, *measured), {}))
         diverged = [cell.seed for cell in self.of(row, task) if cell.state == "diverged"]
-        known = bool(accuracies) or measured in self._measured[task]
-        if diverged and known and not math.isnan(guess := self.chance(task)):
+        if diverged and measured in self._measured[task] and not math.isnan(guess := self.chance(task)):
             accuracies |= dict.fromkeys(diverged, guess)
         return accuracies
 
@@ -314,10 +311,6 @@ class Store:
         for _, task, *figure in self._scores:
             figures[task].add(tuple(figure))
         return figures
-
-    @cached_property
-    def _selections(self) -> set[tuple[str, str]]:
-        return {(key[1], key[-1]) for key in self._scores}
 
     @cached_property
     def _entries(self) -> dict[tuple[str, str], list[Cell]]:

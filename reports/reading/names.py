@@ -1,7 +1,7 @@
 """Names of cells in reports: the row and the column of each in tables, told apart by the settings that vary."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bench.results.cell_names import dataset_name
@@ -32,8 +32,8 @@ _SAME_DATA = ("attack", "participation")
 _HP = "hp."  # marks a method's own setting: FedDyn has an alpha that is not the partition's
 _LISTS = {"shifts": "shift", "channel": "channel"}
 """Settings that are lists of named entries, each with the word for one of them."""
-_PARTS = {**_LISTS, "attack": "attack", "server": "server rule"}
-"""Settings that are entries with a name, or lists of them."""
+_ENTRIES = {"attack": "attack", "server": "server rule"}
+"""Settings that are one entry with a name."""
 _SHORT = {"alpha": "α", "participation": "C"}
 
 
@@ -46,7 +46,6 @@ class CellNames(NamedTuple):
     unit: str
     base: str
     case: str
-    in_full: str
     case_settings: tuple[str, ...]
 
 
@@ -72,7 +71,6 @@ def cases_of(views: Sequence[CellView], names: Sequence[str]) -> Cases:
     """Find the settings that belong to cases: they differ between those of a label and data set, and not within one.
 
     Args:
-        views: the cells.
         names: the case of each.
     """
     if len(set(names)) < 2:
@@ -98,7 +96,6 @@ def names_of(views: Sequence[CellView], draws: Mapping[int, str], cases: Cases) 
     """Names of cells, each no longer than needed to tell a cell from the others.
 
     Args:
-        views: the cells.
         draws: the draw of tuning of each seed, where a study had several. Each chooses its own settings: these are one
             row of a method, which only settings that vary within a draw divide.
         cases: a task has the name of its case in place of the settings that belong to it.
@@ -126,15 +123,13 @@ def names_of(views: Sequence[CellView], draws: Mapping[int, str], cases: Cases) 
         of_draws = rivals.setdefault((settings["label"], task), {})
         of_draws.setdefault(draws.get(settings["seed"], ""), []).append(settings)
     vary = {
-        at: _needed([name for name in row_names if any(_varies(same, name) for same in of_draws.values())], of_draws)
+        at: [name for name in row_names if any(_varies(same, name) for same in of_draws.values())]
         for at, of_draws in rivals.items()
     }
-    short = _short_texts(plain, {name for names in vary.values() for name in names})
     cells = []
     for settings, task, base, case in zip(plain, tasks, bases, cases.of_cells, strict=True):
-        suffixes = [(name, settings[name]) for name in vary[settings["label"], task] if name in settings]
-        row = ", ".join([settings["label"], *(short[name, repr(value)] for name, value in suffixes)])
-        whole = ", ".join(setting_text(name, value) for name, value in suffixes if name in _PARTS)
+        suffixes = [name for name in vary[settings["label"], task] if name in settings]
+        row = ", ".join([settings["label"], *(setting_text(name, settings[name]) for name in suffixes)])
         of_case = [
             setting_text(name.rpartition(".")[2], value)
             for name, value in settings.items()
@@ -142,52 +137,14 @@ def names_of(views: Sequence[CellView], draws: Mapping[int, str], cases: Cases) 
         ]
         seed = "/".join(str(settings[name]) for name in _SEED_FIELDS if settings[name] is not None)
         unit = str(_partition_seed(settings) if len(partitions[task]) > 1 else settings["seed"])
-        cells.append(CellNames(row, task, seed, unit, base, case, whole, tuple(of_case)))
+        cells.append(CellNames(row, task, seed, unit, base, case, tuple(of_case)))
     return cells
-
-
-def _needed(names: list[str], of_draws: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Names of parts alone, where these tell cells apart: noise on a sum, for instance, changes the selection too."""
-    parts = [name for name in names if name in _PARTS]
-    cells = [settings for same in of_draws.values() for settings in same] if parts else []
-    counts = [len({repr([settings.get(name) for name in some]) for settings in cells}) for some in (parts, names)]
-    return parts if cells and counts[0] == counts[1] else names
-
-
-def _short_texts(plain: list[dict[str, Any]], names: Iterable[str]) -> dict[tuple[str, str], str]:
-    """The text of each value of settings in names of rows; parts by name say only the options that tell them apart."""
-    texts: dict[tuple[str, str], str] = {}
-    for name in names:
-        values = {repr(settings[name]): settings[name] for settings in plain if name in settings}
-        of_name = {key: setting_text(name, value) for key, value in values.items()}
-        if name in _PARTS:
-            parts = [part for value in values.values() for part in _parts(value)]
-            short = {key: _short_text(name, value, parts) for key, value in values.items()}
-            of_name = short if len(set(short.values())) == len(short) else of_name
-        texts |= {(name, key): text for key, text in of_name.items()}
-    return texts
-
-
-def _parts(value: Any) -> list[dict[str, Any]]:
-    return [dict(part) for part in (value if isinstance(value, list | tuple) else [value] if value else [])]
-
-
-def _short_text(name: str, value: Any, rivals: list[dict[str, Any]]) -> str:
-    """`trimmed mean 0.2 + gaussian noise=2`: of several options those that differ from another part of that name."""
-    texts = []
-    for part in _parts(value):
-        options = {key: option for key, option in part.items() if key != "name" and not isinstance(option, list | None)}
-        alike = [rival for rival in rivals if rival["name"] == part["name"]]
-        shown = [key for key in options if len(options) == 1 or any(rival.get(key) != part[key] for rival in alike)]
-        of_options = [setting_text(key, options[key]).removeprefix(f"{key}=" * (len(options) == 1)) for key in shown]
-        texts.append(" ".join([part["name"].replace("_", " "), *of_options]))
-    return " + ".join(texts) or f"no {_PARTS[name]}"
 
 
 def setting_text(name: str, value: Any) -> str:
     """`α=0.1`, `tau=0.4`: a setting as tables name it."""
-    if name in ("attack", "server"):
-        return _entry_text(dict(value)) if value else f"no {_PARTS[name]}"
+    if name in _ENTRIES:
+        return _entry_text(dict(value)) if value else f"no {_ENTRIES[name]}"
     if name in _LISTS:
         return " + ".join(_entry_text(dict(entry)) for entry in value) or f"no {_LISTS[name]}"
     if name == "timeline":

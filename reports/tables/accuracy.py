@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -58,7 +57,6 @@ def main_table(
     """Main table, methods x (task, figure): mean and standard deviation over units, the best and its equals marked.
 
     Args:
-        store: cells of one protocol.
         figures: the columns of each task.
         name, title: of the table.
         tuned: metrics that the settings were tuned for: they alone are marked; empty: nothing was tuned, all are.
@@ -91,11 +89,9 @@ def main_table(
 
 
 def _spelled_out(store: Store) -> list[str]:
-    """Notes on the settings of cases, and of rows that name a part of theirs in short."""
+    """A note on the settings of cases."""
     cases = {cell.case: ", ".join(cell.case_settings) or "none of these" for cell in store.cells if cell.case}
-    rows = {cell.row: cell.in_full for cell in store.cells if cell.in_full}
-    notes = {"Cases": cases, "Rows": rows}
-    return [f"{kind}. {'; '.join(f'{name}: {text}' for name, text in of.items())}." for kind, of in notes.items() if of]
+    return [f"Cases. {'; '.join(f'{name}: {text}' for name, text in cases.items())}."] if cases else []
 
 
 def epsilons(store: Store) -> dict[Column, dict[str, TableEntry]]:
@@ -267,34 +263,19 @@ def _exceptions(store: Store, tasks: Sequence[str]) -> str:
 def described(store: Store) -> str:
     """Data, clients, alpha, model, rounds and seeds; where tasks differ, all values."""
     seeds = len({cell.seed for cell in store.cells})
+    alphas = dict.fromkeys(cell.view.settings.alpha for cell in store.cells)
+    concentrations = listed([f"{alpha:g}" for alpha in alphas if alpha is not None])
+    shares = dict.fromkeys(f"{100 * cell.view.settings.participation:g} %" for cell in store.cells)
     parts = [
-        ", ".join(dict.fromkeys(cell.flat["dataset"] for cell in store.cells)),
-        *(f"{name} {values}" for name, values in _partitions(store).items()),
+        _values(store, "dataset"),
+        _values(store, "partition") + (f" α={concentrations}" if concentrations else ""),
         _values(store, "clients") + " clients",
-        *([f"{shares} of them a round"] if (shares := _shares(store)) != "100 %" else []),
+        *([f"{listed([*shares])} of them a round"] if [*shares] != ["100 %"] else []),
         f"model {_values(store, 'model')}",
         f"{_values(store, 'rounds')} rounds",
         f"{seeds} seed{'s' * (seeds != 1)}",
     ]
     return ", ".join(parts)
-
-
-def _partitions(store: Store) -> dict[str, str]:
-    """Collect the concentrations of each partition rule; a rule without any has its name alone."""
-    alphas: dict[str, list[Any]] = {}
-    for cell in store.cells:
-        settings = cell.view.settings
-        values = alphas.setdefault(settings.partition, [])
-        if settings.alpha is not None and settings.alpha not in values:
-            values.append(settings.alpha)
-    return {
-        name: f"α={listed([f'{value:g}' for value in values])}" if values else "partition"
-        for name, values in alphas.items()
-    }
-
-
-def _shares(store: Store) -> str:
-    return listed([f"{100 * value:g} %" for value in dict.fromkeys(c.view.settings.participation for c in store.cells)])
 
 
 def _values(store: Store, name: str) -> str:
