@@ -25,7 +25,6 @@ def cells_section(store: Store, recompute: Recompute | None = None) -> Section:
     letters = {path: f"path {k}" for k, path in enumerate(dict.fromkeys(map(_path, store.cells)), start=1)}
     tables = (_cells_table("undone", "Cells that are not done", undone, letters),) if undone else ()
     more = (
-        _tasks_table(store),
         _settings_table(store, recompute),
         _cells_table("cells", "Every cell", store.cells, letters),
         _partitions_table(store.cells),
@@ -73,49 +72,36 @@ def _path(cell: Cell) -> str:
     return ", ".join(f"{name} {value}" for name, value in cell.view.status.path.items()) or "–"
 
 
-def _tasks_table(store: Store) -> Table:
-    """Settings that are the same for all methods of a task; those of all tasks are in the caption."""
-    flat, kinds = _flat(store)
-    names = [name for name, kind in kinds.items() if kind == "of tasks"]
-    of_task = {task: settings for (_, task, _), settings in flat.items()}
-    rows = tuple((task, tuple(words(_setting(of[name])) for name in names)) for task, of in of_task.items())
-    first = next(iter(flat.values()))
-    common = ", ".join(setting_text(name, first[name]) for name, kind in kinds.items() if kind == "common")
-    return Table(
-        "tasks", "Settings of tasks", f"Common to all cells: {common}.", "Task", tuple(map(Column, names)), rows
-    )
-
-
 def _settings_table(store: Store, recompute: Recompute | None) -> Table:
-    """Settings that differ between the methods of a task, per row and task, with the cells that they are of.
-
-    Those that only some methods have share a column: of one each, with many methods, most entries would be empty.
-    """
+    """Settings per row and task that are not those of all cells, with the cells that they are of."""
     groups = _groups(store)
-    flat, kinds = _flat(store)
-    names = [name for name, kind in kinds.items() if kind == "of methods"]
-    names = [name for name in names if any(str(settings[name]) != row for (row, _, _), settings in flat.items())]
+    flat = {
+        group: {name: value for name, value in cells[-1].flat.items() if name not in _SKIPPED}
+        for group, cells in groups.items()
+    }
+    first = next(iter(flat.values()))
+    common = {name: value for name, value in first.items() if all(of.get(name, _NONE) == value for of in flat.values())}
     rows = []
     for (row, task, draw), settings in flat.items():
         cells = groups[row, task, draw]
-        entries = [
-            ", ".join(filter(None, (task, draw))),
-            *(_setting(settings[name]) for name in names),
-            _special({name: value for name, value in settings.items() if kinds.get(name) == "of some methods"}),
-        ]
-        entries += [recompute(cells)] if recompute else []
-        rows.append((row, tuple(map(words, (*entries, " ".join(cell.view.id for cell in cells))))))
-    again = ["computed again by"] if recompute else []
-    heads = ("task", *(name.removeprefix("hp.") for name in names), "hyperparameters", *again, "cells")
-    columns = tuple(map(Column, heads))
+        own = {name: value for name, value in settings.items() if name not in common and value not in (None, row)}
+        texts = [", ".join(filter(None, (task, draw))), _listed(own) or "–", *([recompute(cells)] if recompute else [])]
+        rows.append((row, tuple(map(words, (*texts, " ".join(cell.view.id for cell in cells))))))
+    columns = map(Column, ("task", "settings", *(["computed again by"] if recompute else []), "cells"))
     places = [anchor(row, task) for row, task, _ in flat]  # that of the first draw is where numbers lead to
     anchors = tuple(place if place not in places[:at] else f"{place}/{at}" for at, place in enumerate(places))
     caption = (
-        "What each method was set to on each task, beside the task's own settings, and the ids of its cells by seed."
+        "What each method was set to on each task, and the ids of its cells by seed. "
+        f"Common to all cells: {_listed(common) or 'nothing'}."
     )
-    return Table("settings", "Settings of methods", caption, "Method", columns, tuple(rows), anchors=anchors)
+    return Table("settings", "Settings", caption, "Method", tuple(columns), tuple(rows), anchors=anchors)
 
 
+def _listed(settings: dict[str, Any]) -> str:
+    return ", ".join(setting_text(name, value) for name, value in settings.items())
+
+
+_NONE = object()
 _SKIPPED = {"seed", *PRESENTATION}
 
 
@@ -126,27 +112,3 @@ def _groups(store: Store) -> dict[tuple[str, str, str], list[Cell]]:
     for cell in store.cells:
         groups.setdefault((cell.row, cell.task, cell.unit if drawn else ""), []).append(cell)
     return groups
-
-
-def _flat(store: Store) -> tuple[dict[tuple[str, str, str], dict[str, Any]], dict[str, str]]:
-    """The settings of each group of cells, and of each setting whether it is common to all, of tasks, or of methods."""
-    flat = {group: cells[-1].flat for group, cells in _groups(store).items()}
-    tasks, kinds = {task for _, task, _ in flat}, {}
-    for name in dict.fromkeys(name for settings in flat.values() for name in settings if name not in _SKIPPED):
-        values = {(task, str(settings[name])) for (_, task, _), settings in flat.items() if name in settings}
-        if not all(name in settings for settings in flat.values()):
-            kinds[name] = "of some methods"
-        elif len(values) > len(tasks):  # several of a task
-            kinds[name] = "of methods"
-        else:
-            kinds[name] = "common" if len({value for _, value in values}) == 1 else "of tasks"
-    return flat, kinds
-
-
-def _special(settings: dict[str, Any]) -> str:
-    """Settings that not all methods have."""
-    return ", ".join(setting_text(name, value) for name, value in settings.items() if value is not None) or "–"
-
-
-def _setting(value: Any) -> str:
-    return "–" if value is None else setting_text("", value)[1:]

@@ -21,11 +21,7 @@ _COLUMNS = ["row", "task", "unit", "round", "before", "after", "recovery", "forg
 
 
 def change_section(store: Store) -> Section | None:
-    """Section of what changes of the data do to the methods; None where nothing changes.
-
-    Args:
-        store: cells of one protocol.
-    """
+    """Section of what changes of the data do to the methods; None where nothing changes."""
     changed = changes(store)
     if not len(changed):
         return None
@@ -46,9 +42,6 @@ def changes(store: Store) -> pd.DataFrame:
         that has `RECOVERED` of `before`, nan where none does before the next change or the end; `forgotten`, how far
         the last models are below the best at the end of a stage since, on the tests before the change (Chaudhry et
         al. 2018). Empty where nothing changes.
-
-    Args:
-        store: cells of one protocol.
     """
     rows = [row for cell in store.cells if cell.state == "done" for row in _of_cell(cell)]
     rows += [row for cell in store.cells if cell.state == "diverged" for row in _of_diverged(store, cell)]
@@ -88,9 +81,6 @@ def curves(store: Store) -> pd.DataFrame:
     """Accuracy in percent by round of cells whose data change: row, task, seed, `round`, `after` and `accuracy`.
 
     The round of a change is there twice: on the tests before it, and after it (`after` is 1), in this order.
-
-    Args:
-        store: cells of one protocol.
     """
     parts, columns = [], ["row", "task", "seed", "round", "after", "accuracy"]
     for cell in store.cells:
@@ -109,12 +99,7 @@ _HEADS = ("before", "after", "recovery", "forgotten")
 
 
 def change_table(store: Store, changed: pd.DataFrame) -> Table:
-    """Methods x (task, change and figure): mean and standard deviation over units.
-
-    Args:
-        store: cells of one protocol.
-        changed: `changes`.
-    """
+    """Methods x (task, change and figure): mean and standard deviation over units."""
     places = [
         (task, int(number)) for task in store.tasks for number in sorted(set(changed[changed["task"] == task]["round"]))
     ]
@@ -155,12 +140,7 @@ def _entry(part: pd.DataFrame, head: str) -> TableEntry:
 
 
 def change_curves(store: Store, curves: pd.DataFrame) -> Picture:
-    """A panel per task whose data change: mean and band over seeds, and a dotted line at each change.
-
-    Args:
-        store: cells of one protocol.
-        curves: `curves`.
-    """
+    """A panel per task whose data change: mean and band over seeds, and a dotted line at each change."""
     lines = styles(store)
     tasks = [task for task in store.tasks if (curves["task"] == task).any()]
     with drawing(tasks, 1, panel=(4.6, 2.8)) as (canvas, axes):

@@ -25,10 +25,6 @@ def write_client_pages(store: Store, out: Path) -> list[Path]:
     Seeds of one partition, or of a partition by the data's own groups, have the same clients and are averaged. Where
     each seed draws a partition of its own, each has its own pages.
 
-    Args:
-        store: merged runs.
-        out: folder of the report.
-
     Returns:
         The pages.
     """

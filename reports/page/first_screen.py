@@ -2,6 +2,7 @@
 what the run cannot say. One sentence each."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -23,7 +24,6 @@ def answers(store: Store, tuned: Sequence[str]) -> tuple[str, ...]:
     """Answer the questions; figures that a method derives count too, since somebody may deploy them.
 
     Args:
-        store: cells of one protocol.
         tuned: what a study tuned for; empty: nothing was tuned.
     """
     figure = PM if store.whole(PM) else GM
@@ -72,53 +72,44 @@ def _who(store: Store, places: dict[str, list[str]]) -> str:
             f"`{row}`{' (derived)' if row in derived else ''} {_where(won, len(places), bool(store.cases))}"
             for row, won in sorted(of_row.items(), key=lambda entry: -len(entry[1]))
         ]
-        parts += [f"best {models}: {', '.join(names)}"] if names else []
-    return f"{_capital('; '.join(parts))}."
+        parts += [f"{models}: {', '.join(names)}"] if names else []
+    return f"Best {'; best '.join(parts)}."
 
 
 def _where(places: Sequence[str], of: int, cases: bool) -> str:
     preposition, kind = ("in", "cases") if cases else ("on", "tasks")
     if len(places) == of > 1:
-        return f"{preposition} {'both' if of == 2 else f'all {of}'} {kind}"
-    if cases:
-        return f"in {_quoted(places)}"
-    if len(places) == 1 or of <= _NAMED:
-        return f"on {' and '.join(places)}"
+        return f"{preposition} all {of} {kind}"
+    if len(places) <= _NAMED:
+        return f"{preposition} {_quoted(places)}"
     return f"{preposition} {len(places)} of {of} {kind}"
 
 
 def _how_sure(store: Store, figure: Figure, leader: str) -> str:
+    """Whether the leader is shown to be better than every other method; with cases, in which."""
+    parts = store.cases or {"": store}
+    standings = {
+        case: family(part, part.tasks, figure, deployed=True).standings(store.margin).get(leader)
+        for case, part in parts.items()
+    }
+    known = {case: standing for case, standing in standings.items() if standing is not None}
+    if not known:
+        return "How sure that is cannot be said: it takes two seeds and two methods with models of their own."
+    better = [case for case, standing in known.items() if standing.verdict == "better"]
     if store.cases:
-        by_verdict: dict[str, list[str]] = {}
-        for case, part in store.cases.items():
-            standings = family(part, part.tasks, figure, deployed=True).standings(store.margin)
-            sure = any(standing.verdict == "better" for standing in standings.values())
-            by_verdict.setdefault("sure" if sure else "unsure" if standings else "", []).append(case)
-        texts = {
-            "sure": "the best is shown to be better than every other method {}",
-            "unsure": "no method is shown to be best {}",
-            "": "nothing can be compared {}",
-        }
-        count = len(store.cases)
-        said = [texts[kind].format(_where(cases, count, cases=True)) for kind, cases in by_verdict.items()]
-        return f"{_capital('; '.join(said))}."
-    group = family(store, store.tasks, figure, deployed=True)
-    standings = group.standings(store.margin)
-    if leader not in standings:
-        reason = "one seed shows no spread" if len(group.scores) > 1 else "there is no other model to compare with"
-        return f"How sure that is cannot be said: {reason}."
+        where = _where(better, len(parts), cases=True) if better else "in no case"
+        return f"`{leader}` is shown to be better than every other method {where}."
     over = f"over {len(store.tasks)} tasks" if len(store.tasks) > 1 else f"on {store.tasks[0]}"
-    first = standings[leader]
-    if first.verdict == "better":
+    first = known[""]
+    if better:
         ends = f"{first.difference:+.2f} [{first.low:+.2f}, {first.high:+.2f}]"
         return f"`{leader}` is shown to be better than every other method {over}, than the next best by {ends} points."
-    others = {row: standing.verdict for row, standing in standings.items() if row != leader}
-    worse = sum(verdict == "worse" for verdict in others.values())
-    shown = [f"{worse} of {len(others)} others shown to be worse" if worse else "no other shown to be worse"]
-    for verdict, text in (("undecided", "undecided"), ("equivalent", f"equivalent within {store.margin:g} points")):
-        if rows := [row for row, of_row in others.items() if of_row == verdict]:
-            shown.append(f"{listed([f'`{row}`' for row in rows]) if len(rows) <= _NAMED else len(rows)} {text}")
-    return f"`{leader}` has the highest {figure.name} {over}: {', '.join(shown)}."
+    group = family(store, store.tasks, figure, deployed=True).standings(store.margin)
+    counts = Counter(standing.verdict for row, standing in group.items() if row != leader)
+    said = (
+        f"{counts['worse']} are shown to be worse, {counts['undecided']} undecided, {counts['equivalent']} equivalent"
+    )
+    return f"`{leader}` has the highest {figure.name} {over}; of {counts.total()} others {said}."
 
 
 def _gains(store: Store, figure: Figure, leader: str) -> str:
@@ -193,7 +184,3 @@ def _points(summary: inference.Summary) -> str:
 
 def _quoted(cases: Sequence[str]) -> str:
     return listed([f'"{case}"' for case in cases])
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

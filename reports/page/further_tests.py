@@ -78,12 +78,7 @@ _KINDS = {"pm": "PM", "gm": "GM"}
 
 
 def further_table(store: Store, tested: pd.DataFrame) -> Table:
-    """Methods x (task, model and test): mean and standard deviation over units.
-
-    Args:
-        store: cells of one protocol.
-        tested: `further_tests`.
-    """
+    """Methods x (task, model and test): mean and standard deviation over units."""
     columns = [
         (task, metric, test)
         for task in store.tasks
@@ -141,10 +136,6 @@ def reversals(store: Store, tested: pd.DataFrame) -> list[str]:
 def price(store: Store, tested: pd.DataFrame) -> Picture | None:
     """Accuracy of personalized models on each further test against that on their own, a point per method; None where
     there is no further test of them.
-
-    Args:
-        store: cells of one protocol.
-        tested: `further_tests`.
     """
     personal = tested[tested["metric"] == "pm"]
     tests = [test for test in dict.fromkeys(personal["test"]) if test not in (OWN, TRIGGERED)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bench.citations import Citation
 from reports.pictures.canvas import Picture
-from reports.tables.table import LEGEND, Table
+from reports.tables.table import Table
 
 if TYPE_CHECKING:
     import jinja2
@@ -75,23 +75,13 @@ def rendered(
             title=title,
             summary=summary,
             remarks=remarks,
-            sections=[_once(section) for section in sections],
+            sections=sections,
             provenance=provenance,
             citation=citation,
             data_uri=_data_uri,
             filter_rows=_FILTER_ROWS,
         )
     )
-
-
-def _once(section: Section) -> Section:
-    """The section without notes that one of its tables above says already; what marks mean stands below each table."""
-    seen: set[str] = set()
-    tables = []
-    for table in section.tables:
-        tables.append(replace(table, notes=tuple(note for note in table.notes if note not in seen)))
-        seen.update(note for note in table.notes if note != LEGEND)
-    return replace(section, tables=tuple(tables))
 
 
 def _data_uri(svg: bytes) -> str:

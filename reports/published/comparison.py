@@ -127,7 +127,6 @@ def comparison(store: Store, printed: PublishedTable) -> Table:
 
     Args:
         store: cells of one protocol; labels (or else methods) are the table's method ids.
-        printed: what the paper prints.
     """
     by_row: dict[str, dict[str, PublishedRow]] = {}
     for row in printed.rows:

@@ -169,10 +169,6 @@ def _new_clients(store: Store, place: Place) -> TableEntry:
     return _over_seeds(values + _guesses(store, place) if values else values)
 
 
-def _images_per_second(store: Store, place: Place) -> TableEntry:
-    return _over_seeds(list(_throughput(place.cells)))
-
-
 def _relative_speed(store: Store, place: Place) -> TableEntry:
     """Throughput in percent of that of the table's first method."""
     base, speeds = list(_throughput(place.reference)), list(_throughput(place.cells))
@@ -237,7 +233,7 @@ MEASURES: dict[str, Callable[[Store, Place], TableEntry]] = {
     "speedup_over_slowest": partial(_speedup, _TARGET),
     "individual_gain": _gain,
     "new_clients": _new_clients,
-    "images_per_s": _images_per_second,
+    "images_per_s": lambda _, place: _over_seeds(list(_throughput(place.cells))),
     "relative_speed": _relative_speed,
     "comcost": _scalars,
     "classes_per_client": partial(_of_partition, _classes),

@@ -24,7 +24,6 @@ def speedup_table(
     """Speed-ups over the cell that waits (`wait_free: off`, no server rule), per method and target; None without one.
 
     Args:
-        store: cells of one protocol.
         curve: `reports.tables.cost.curves` of the personalized models.
         printed: published tables of the run; those of speed-ups give targets and their factors.
         targets: target by task, from `reports.tables.cost.targets`.

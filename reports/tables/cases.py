@@ -38,7 +38,6 @@ def effects(store: Store, figure: Figure) -> list[Effect]:
 
     Args:
         store: cells of one protocol, with cases.
-        figure: which accuracy.
     """
     tasks = {(cell.case, cell.base): cell.task for cell in store.cells}
     changes = []

@@ -25,7 +25,6 @@ def client_accuracies(store: Store, figure: Figure = PM) -> pd.DataFrame:
     """Accuracy in percent of every client: row, task, seed, client, correct, samples, accuracy, n_train.
 
     Args:
-        store: cells of one protocol.
         figure: whose round it is, and of which models; means over clients differ in their best round.
     """
     figures = figure.of(store.figures)
@@ -45,7 +44,6 @@ def with_diverged(clients: pd.DataFrame, store: Store) -> pd.DataFrame:
 
     Args:
         clients: `client_accuracies`; any other row of a task and seed has the same clients.
-        store: cells of one protocol.
     """
     keys = ["task", "seed", "client"]
     same = clients.drop_duplicates(keys)[[*keys, "samples", "n_train"]]
@@ -60,7 +58,8 @@ def gains(clients: pd.DataFrame, store: Store) -> pd.DataFrame:
 
     Empty where the grid has no `local`.
     """
-    alone = clients[clients["row"].isin(_local_rows(store)[:1])]
+    local = next((cell.row for cell in store.cells if cell.view.settings.method == "local"), None)
+    alone = clients[clients["row"] == local]
     keys = ["task", "seed", "client"]
     others = clients[~clients["row"].isin(alone["row"])]
     both = others.merge(alone[[*keys, "accuracy"]], on=keys, suffixes=("", "_alone"))
@@ -188,10 +187,6 @@ def _rank_correlation(gain: pd.DataFrame) -> dict[tuple[str, str], float]:
         for key, group in gain.groupby(["row", "task"])
         if group["gain"].nunique() > 1 and group["n_train"].nunique() > 1
     }
-
-
-def _local_rows(store: Store) -> list[str]:
-    return list(dict.fromkeys(cell.row for cell in store.cells if cell.view.settings.method == "local"))
 
 
 def _sizes(store: Store) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """Tables of scores beside accuracy (docs/scores.md), at the rounds whose accuracies are reported."""
 
-from collections import Counter
 from collections.abc import Iterator
 
 import pandas as pd
@@ -35,15 +34,10 @@ def score_tables(store: Store) -> Iterator[Table]:
 def _table(store: Store, name: str, figures: pd.DataFrame, clients: pd.DataFrame) -> Table:
     """The table of one score, from its figures and the clients' values; a figure is nan where no test defines it."""
     columns = [(task, figure) for task in store.tasks for figure in HEADLINE]
-    without: Counter[str] = Counter()
-    rows = []
-    for row in store.rows:
-        entries = []
-        for task, figure in columns:
-            entry, missing, of_entry = _entry(store, row, task, figure, figures, clients)
-            entries.append(entry)
-            without.update({"missing": missing, "clients": of_entry})
-        rows.append((row, tuple(entries)))
+    rows = tuple(
+        (row, tuple(_entry(store, row, task, figure, figures, clients) for task, figure in columns))
+        for row in store.rows
+    )
     better = "smaller" if name in COSTS else "larger"
     caption = (
         f"Mean ± standard deviation over seeds, on test samples; {better} is better. "
@@ -51,29 +45,25 @@ def _table(store: Store, name: str, figures: pd.DataFrame, clients: pd.DataFrame
     )
     how = (
         f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[store.chosen]}. Means over clients are of those that have "
-        "the score. No method is marked: comparisons are of accuracies."
+        "the score, which a client's test samples may not define. No method is marked: comparisons are of accuracies."
     )
-    notes: tuple[str, ...] = ()
-    if without["missing"]:
-        share = f"{without['missing']} of {without['clients']} clients' values"
-        notes = (f"Missing: {share} of personalized models, as the client's test samples do not define the score.",)
     heads = tuple(Column(figure.name, task) for task, figure in columns)
-    return Table(f"score_{name}", name, caption, "Method", heads, tuple(rows), notes, how=how)
+    return Table(f"score_{name}", name, caption, "Method", heads, rows, how=how)
 
 
 def _entry(
     store: Store, row: str, task: str, figure: Figure, figures: pd.DataFrame, clients: pd.DataFrame
-) -> tuple[TableEntry, int, int]:
-    """An entry with the number of clients that have no value in it, and that of all its clients."""
+) -> TableEntry:
+    """An entry, with the number of clients that have no value in it."""
     figures, clients = (table[(table["row"] == row) & (table["task"] == task)] for table in (figures, clients))
     reported = figure.of(figures[figures["selection"] == store.selected(task)])
     values = clients.merge(reported[["seed", "metric", "round"]])["value"] if figure.on == "local" else pd.Series()
     missing, cells = int(values.isna().sum()), len(store.of(row, task))
     if reported.empty:
-        return words("–"), missing, len(values)
+        return words("–")
     notes = [f"{missing} of {len(values)} clients have none"] if missing else []
     if lost := cells - len(reported):
         notes.append(f"{lost} of {cells} cells have none")
     note, derived = f"({'; '.join(notes)})" if notes else "", row in derived_rows(store, [task], figure)
     means = reported.groupby("unit", sort=False)["value"].mean()
-    return mean_entry(means, note=note, derived=derived, decimals=_DECIMALS), missing, len(values)
+    return mean_entry(means, note=note, derived=derived, decimals=_DECIMALS)

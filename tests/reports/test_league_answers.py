@@ -1,6 +1,7 @@
 """A league's page from made-up leagues: what beats fine-tuning, what tuning is worth, and draws of tuning as units."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -189,7 +190,7 @@ def test_the_page_of_a_league_of_draws_says_what_its_units_are(whole: Path, tmp_
     assert "untuned" not in text
     assert set(pd.read_csv(page.parent / "tables" / "worth.csv")["row"]) == set(METHODS)
     settings = (page.parent / "tables" / "settings.csv").read_text(encoding="utf-8").splitlines()
-    rates = [line.rpartition(",")[2] for line in settings if line.startswith("ditto,,lr,")]
+    rates = [re.search(r"lr=([0-9.]+)", line)[1] for line in settings if line.startswith("ditto,,settings,")]
     assert rates == [*RATES] * 2
     plain = write_league([defaults], tmp_path / "other", "test").read_text(encoding="utf-8")
     assert "every method with its defaults and one learning rate, untuned." in plain

@@ -59,16 +59,15 @@ def test_it_ends_with_what_to_cite(run, report):
     assert "<pre>@misc{a&lt;b}</pre>" in odd
 
 
-def test_settings_that_only_some_methods_have_share_a_column(store_writer, tmp_path):
-    """A column each would be a hundred of them for the league's methods, most of their entries empty."""
+def test_settings_that_only_some_methods_have_stand_with_these(store_writer, tmp_path):
     run = store_writer(tmp_path / "run", seeds=1, methods=("fedavg", "ditto", "scd"), alphas=(1.0,))
     own = {"fedavg": {}, "ditto": {"lam": 0.5}, "scd": {"tau": 2.0, "mu": 1}}
     change_run(run, lambda cell: {"hp": own[cell["label"]]})
     (written,) = (table for table in cells_section(load([run])).more if table.id == "settings")
     table = pd.read_csv(io.StringIO(to_csv(written)))
-    shared = table[table["column"] == "hyperparameters"]
-    assert shared.set_index("row")["note"].to_dict() == {"fedavg": "–", "ditto": "lam=0.5", "scd": "tau=2, mu=1"}
-    assert not {"lam", "tau", "mu"} & set(table["column"])
+    own = table[table["column"] == "settings"].set_index("row")["note"].to_dict()
+    assert own == {"fedavg": "–", "ditto": "lam=0.5", "scd": "tau=2, mu=1"}
+    assert "α=1, " in written.caption
 
 
 @pytest.mark.long

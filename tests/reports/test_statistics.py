@@ -71,11 +71,6 @@ def test_rounding_breaks_no_tie():
     assert ours.ranks(scores).tolist() == [[4.0, 1.5, 1.5, 3.0], [4.0, 2.0, 1.0, 3.0]]
 
 
-@pytest.mark.parametrize(("tasks", "distance"), [(4, 6.8), (8, 4.8), (12, 3.9), (24, 2.8)])
-def test_nemenyis_distance_for_ten_methods(tasks, distance):
-    assert ours.nemenyi_distance(10, tasks) == pytest.approx(distance, abs=0.05)
-
-
 @pytest.mark.parametrize(("methods", "tasks"), [(5, 9), (10, 11), (20, 13), (28, 14)])
 def test_fewest_tasks_at_which_a_pair_can_differ(methods, tasks):
     assert ours.tasks_needed(methods) == tasks
