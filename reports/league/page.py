@@ -261,7 +261,7 @@ def _best_by_task(store: Store, figure: Figure, method: str | None) -> Section:
             for row in order[:_LEADERS]
         ]
         entries += [words("–")] * (_LEADERS - len(order))
-        ahead = compared.standings(store.margin).get(order[0]) if order else None
+        ahead = compared.standings.get(order[0]) if order else None
         points = (ahead.difference, ahead.low, ahead.high) if ahead else (math.nan,) * 3
         entries += [number(x, signed=True) for x in points]
         best_derived = (TableEntry(mean[row], note=row, derived=True, link=anchor(row, task)) for row in derived[:1])

@@ -89,8 +89,7 @@ def _how_sure(store: Store, figure: Figure, leader: str) -> str:
     """Whether the leader is shown to be better than every other method; with cases, in which."""
     parts = store.cases or {"": store}
     standings = {
-        case: family(part, part.tasks, figure, deployed=True).standings(store.margin).get(leader)
-        for case, part in parts.items()
+        case: family(part, part.tasks, figure, deployed=True).standings.get(leader) for case, part in parts.items()
     }
     known = {case: standing for case, standing in standings.items() if standing is not None}
     if not known:
@@ -104,7 +103,7 @@ def _how_sure(store: Store, figure: Figure, leader: str) -> str:
     if better:
         ends = f"{first.difference:+.2f} [{first.low:+.2f}, {first.high:+.2f}]"
         return f"`{leader}` is shown to be better than every other method {over}, than the next best by {ends} points."
-    group = family(store, store.tasks, figure, deployed=True).standings(store.margin)
+    group = family(store, store.tasks, figure, deployed=True).standings
     counts = Counter(standing.verdict for row, standing in group.items() if row != leader)
     said = (
         f"{counts['worse']} are shown to be worse, {counts['undecided']} undecided, {counts['equivalent']} equivalent"
@@ -164,7 +163,7 @@ def _amount(number: float) -> str:
 def _limits(store: Store, figure: Figure, leader: str, tuned: Sequence[str]) -> Iterator[str]:
     seeds = len({cell.seed for cell in store.cells})
     part = store.cases.get(store.reference_case, store)
-    standing = family(part, part.tasks, figure, deployed=True).standings(store.margin).get(leader)
+    standing = family(part, part.tasks, figure, deployed=True).standings.get(leader)
     if seeds == 1:
         yield "how much of a difference is the luck of its one seed"
     elif standing is not None and not 0 < standing.seeds <= seeds:

@@ -26,6 +26,7 @@ class Family:
         left_out: the other rows, with the reason.
         erratic: the rows that diverged in some cells of a task and not in others.
         least: of each task, the least standard deviation of a unit (`Store.least`).
+        margin: of equivalence, in percentage points.
     """
 
     scores: dict[str, list[Floats]]
@@ -33,6 +34,7 @@ class Family:
     left_out: dict[str, str]
     erratic: frozenset[str]
     least: tuple[float, ...] = ()
+    margin: float = best.MARGIN
 
     @property
     def tasks(self) -> list[Floats]:
@@ -48,22 +50,12 @@ class Family:
         """The family with some of its rows, in this order."""
         return replace(self, scores={row: self.scores[row] for row in rows})
 
-    def standings(self, margin: float) -> dict[str, best.Standing]:
-        """Compare each row with the best of the others; empty where one seed, or one row, says nothing.
-
-        Args:
-            margin: of equivalence, in percentage points.
-        """
-        if margin not in self._standings:
-            several = len(self.scores) > 1
-            compared = best.against_best(self.tasks, margin, self.flags, self.least) if several else []
-            self._standings[margin] = dict(zip(self.scores, compared, strict=False))
-        return self._standings[margin]
-
     @cached_property
-    def _standings(self) -> dict[float, dict[str, best.Standing]]:
-        """Answers of `standings`, by margin."""
-        return {}
+    def standings(self) -> dict[str, best.Standing]:
+        """Each row against the best of the others; empty where one seed, or one row, says nothing."""
+        several = len(self.scores) > 1
+        compared = best.against_best(self.tasks, self.margin, self.flags, self.least) if several else []
+        return dict(zip(self.scores, compared, strict=False))
 
 
 @remembered
@@ -76,7 +68,7 @@ def family(store: Store, tasks: Sequence[str], figure: Figure, *, deployed: bool
     whole = {row: by_unit(store, row, tasks, figure) for row in complete if row not in derived}
     left_out = {row: "derived" if row in derived else "incomplete" for row in store.rows if row not in whole}
     least = tuple(store.least(task, figure.on) for task in tasks)
-    return Family(*each_once(whole), left_out, erratic_rows(store, tasks), least)
+    return Family(*each_once(whole), left_out, erratic_rows(store, tasks), least, store.margin)
 
 
 def erratic_rows(store: Store, tasks: Sequence[str]) -> frozenset[str]:
@@ -129,7 +121,7 @@ def by_unit(store: Store, row: str, tasks: Sequence[str], figure: Figure) -> lis
 def column_marks(store: Store, task: str, figure: Figure) -> tuple[dict[str, Mark], dict[str, str]]:
     """Marks of one column by row, and for each clone the row whose model it has."""
     group = family(store, [task], figure)
-    marks: dict[str, Mark] = {row: _MARKS[standing.verdict] for row, standing in group.standings(store.margin).items()}
+    marks: dict[str, Mark] = {row: _MARKS[standing.verdict] for row, standing in group.standings.items()}
     means = {row: float(units[0].mean()) for row, units in group.scores.items()}
     if len(means) + len(group.clones) > 1:  # one without rivals is not called best
         marks[max(means, key=lambda row: means[row])] = "best"
@@ -163,7 +155,7 @@ def standings_table(store: Store, figures: Sequence[Figure]) -> Table:
 
 def _part(store: Store, figure: Figure) -> dict[str, tuple[TableEntry, ...]]:
     group = family(store, store.tasks, figure)
-    standings = group.standings(store.margin)
+    standings = group.standings
     reasons = {**group.left_out, **{row: f"= {first}" for row, first in group.clones.items()}}
     part: dict[str, tuple[TableEntry, ...]] = {}
     for row in store.rows:

@@ -129,7 +129,7 @@ def test_no_table_has_an_interval_of_no_width(repeating: Store) -> None:
     effects = [entries[-3].value for _, entries in compared.rows]
     assert all(effect is not None and abs(effect) < 1e4 for effect in effects)
     group = family(repeating, repeating.tasks, PM)
-    assert all(standing.high > standing.low for standing in group.standings(0.5).values())
+    assert all(standing.high > standing.low for standing in group.standings.values())
 
 
 def test_the_samples_are_those_that_the_models_were_tested_on(repeating: Store, tmp_path: Path) -> None:

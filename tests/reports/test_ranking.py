@@ -189,7 +189,7 @@ def test_erratic_is_who_diverged_in_some_seeds_of_a_task(store_writer, tmp_path)
     tasks = [np.array(rows) for rows in zip(*group.scores.values(), strict=True)]
     flags = [row == "ditto" for row in group.scores]
     expected = dict(zip(group.scores, best.against_best(tasks, best.MARGIN, flags), strict=True))
-    assert group.standings(best.MARGIN) == expected
+    assert group.standings == expected
     assert expected != dict(zip(group.scores, best.against_best(tasks, best.MARGIN), strict=True))
 
 
