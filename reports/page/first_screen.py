@@ -79,7 +79,7 @@ def _who(store: Store, places: dict[str, list[str]]) -> str:
 def _where(places: Sequence[str], of: int, cases: bool) -> str:
     preposition, kind = ("in", "cases") if cases else ("on", "tasks")
     if len(places) == of > 1:
-        return f"{preposition} all {of} {kind}"
+        return f"{preposition} {'both' if of == 2 else f'all {of}'} {kind}"
     if len(places) <= _NAMED:
         return f"{preposition} {_quoted(places)}"
     return f"{preposition} {len(places)} of {of} {kind}"

