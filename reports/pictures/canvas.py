@@ -207,6 +207,8 @@ def lay_out(canvas: Figure) -> None:
     panels = {axis: place for axis in canvas.axes if (place := axis.get_subplotspec())}  # others are bars of colours
     rows, columns = next(iter(panels.values())).get_gridspec().get_geometry()
     lines = max(_fit_words(axis, canvas.get_figwidth() / columns) for axis in panels)
+    for bar in (axis for axis in canvas.axes if axis not in panels):
+        _fit_ticks(bar.xaxis, canvas.get_figwidth())
     canvas.set_figheight(canvas.get_figheight() + _TITLE_LINE * lines * rows)
     canvas.draw_without_rendering()
     canvas.set_layout_engine(None)  # not "none": for its placeholder each file is drawn twice
@@ -234,10 +236,9 @@ def _fit_ticks(side: "Axis", room: float) -> list[str]:
     """Cut the words at an axis' ticks to so many inches, and return them; numbers stay, but none is a formula."""
     locator, formatter = side.get_major_locator(), side.get_major_formatter()
     if isinstance(formatter, LogFormatterMathtext):
-        low, high = sorted(side.get_view_interval())
-        side.set_major_locator(
-            LogLocator(subs=(1,) if high > 50 * low else (1, 2, 5) if high > 5 * low else range(1, 9))
-        )
+        if isinstance(locator, LogLocator):
+            low, high = sorted(side.get_view_interval())
+            locator.set_params(subs=(1,) if high > 50 * low else (1, 2, 5) if high > 5 * low else range(1, 9))
         side.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         side.set_minor_formatter(NullFormatter())
     elif isinstance(locator, FixedLocator) and isinstance(formatter, FuncFormatter):
