@@ -142,7 +142,8 @@ class LiveReporter(Reporter):
             line = ""
         counts = (f"{len(self.finished)}/{len(self.names)} cells", self.time_left(), line)
         text = ", ".join(part for part in counts if part)
-        self._progress.update(self._bar, completed=sum(self.done_rounds.values()), description=text)
+        done = (self.rounds[cell] if cell in self.finished else so_far for cell, so_far in self.done_rounds.items())
+        self._progress.update(self._bar, completed=sum(done), description=text)
 
 
 def reporter(names: dict[str, str], rounds: dict[str, int], *, quiet: bool, verbose: bool) -> Reporter:

@@ -9,11 +9,12 @@ import json
 import multiprocessing
 import os
 import queue
+import resource
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from dataclasses import asdict, dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -31,6 +32,12 @@ from bench.store.provenance import cores
 
 STOP_SECONDS = 10.0
 """Seconds after Ctrl-C in which the workers may finish a server version and write a checkpoint."""
+
+FILES, FILES_OF_WORKER = 48, 3
+"""Files that a command has open, and those for each of its workers: a pipe, and two ends that say whether it lives."""
+
+_ESTIMATE_SECONDS = 20.0
+"""Seconds in which the memory of a grid's cells on a GPU is estimated."""
 
 _BESIDE = 2**30
 """Bytes of a GPU's memory that a process takes for itself: kernels, workspaces, memory between tensors."""
@@ -84,6 +91,7 @@ class LocalRunner:
 
     def run(self, tasks: Iterable[CellTask], on_event: Callable[[Event], None], unwanted: Collection[str] = ()) -> bool:
         """Run cells on the worker processes, in the order of the grid, in which neighbours share recorded steps."""
+        allow_open_files(min(self.sharing, len(tasks)) if isinstance(tasks, Sized) else self.sharing)
         return supervise(_Pool(Backlog(tasks, on_event), self.sharing, unwanted))
 
 
@@ -104,21 +112,48 @@ def worker_count(
 def _cells_on_gpu(cells: Collection[Settings], data_root: Path) -> int:
     """Return how many cells a GPU has room for, if each needs as much as the largest: at most one per core.
 
-    One only if that cannot be estimated. As they take no more than half of the memory, none of them has to keep its
-    models on the host because of the others, which would be another recorded path.
+    One cell only if that cannot be estimated in a few seconds. As they take no more than half of the memory, none of
+    them has to keep its models on the host because of the others, which would be another recorded path.
     """
     import torch
 
     from bench.runs.forecast.estimate import estimate
+    from bench.runs.forecast.timing import kind
 
+    if not cells:
+        return 1
+    largest, end = 0, time.monotonic() + _ESTIMATE_SECONDS
     try:
-        needs = [cost.gpu if (cost := estimate(cell, data_root, "cuda")) else None for cell in cells]
+        for settings in {kind(cell): cell for cell in cells}.values():
+            cost = estimate(settings, data_root, "cuda")
+            if cost is None or time.monotonic() > end:
+                return 1
+            largest = max(largest, cost.gpu)
     except UserError:
         return 1
-    if not needs or None in needs:
-        return 1
     room = torch.cuda.mem_get_info()[1] / 2
-    return max(1, min(cores(), int(room / (max(need for need in needs if need is not None) + _BESIDE))))
+    return max(1, min(cores(), int(room / (largest + _BESIDE)))) if largest else 1
+
+
+def allow_open_files(workers: int) -> None:
+    """Raise this process's limit of open files as far as its workers need it.
+
+    Raises:
+        UserError: the system does not allow so many.
+    """
+    needed = FILES + FILES_OF_WORKER * workers
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= needed or soft == resource.RLIM_INFINITY:
+        return
+    if hard < needed and hard != resource.RLIM_INFINITY:
+        possible = (hard - FILES) // FILES_OF_WORKER
+        fewer = f"give --jobs {possible}, or " if possible > 0 else ""
+        who = "a cell needs" if workers == 1 else f"{workers} cells side by side need"
+        raise UserError(
+            f"{who} about {needed} open files, and the system allows this process {hard} (ulimit -n): {fewer}raise the "
+            "limit"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def threads_each(side_by_side: int) -> int:

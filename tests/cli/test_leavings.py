@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -164,6 +165,29 @@ def test_a_study_that_is_locked_is_waited_for(start: Start, bench_here: Bench, s
     lock.close()
     assert said.count("\n") == 1, said
     assert "database is locked. Another process keeps it so" in said
+
+
+@pytest.mark.long
+def test_too_few_open_files_are_one_line(grid: Grid, tmp_path: Path, environment: dict[str, str]) -> None:
+    """The limit is the process's own. As many cells side by side as the line names do run; for one, no fewer are
+    advised."""
+    file = grid(methods=["fedavg"], rounds=1, seeds=list(range(40)))
+
+    def run(limit: int, *more: object) -> tuple[int, str]:
+        command = f"ulimit -n {limit} && exec {sys.executable} -m bench.cli run --grid {file} --out run --device cpu"
+        line = ["sh", "-c", " ".join([command, "--quiet", *map(str, more)])]
+        done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    said = "a cell needs about 51 open files, and the system allows this process 40 (ulimit -n): raise the limit"
+    assert run(40, "--jobs", 1, "--only", "seed=0") == (2, f"bench: {said}\n")
+    code, said = run(64, "--jobs", 40)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "40 cells side by side need about 168 open files, and the system allows this process 64 (ulimit -n)" in said
+    (jobs,) = re.findall(r"give --jobs (\d+),", said)
+    assert not list((tmp_path / "run").glob("*/status.json"))
+    code, said = run(64, "--jobs", jobs, "--only", "seed=0")
+    assert code == 0, said
 
 
 @pytest.mark.long
