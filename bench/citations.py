@@ -72,12 +72,12 @@ def cite(names: Iterable[str] = (), cells: Iterable[Settings] = (), **facts: str
     """
     ids: set[str] = set()
     for name in names:
-        found = {kind + name for kind in KINDS} & papers().keys()
-        if not found:
+        recorded = {kind + name for kind in KINDS} & papers().keys()
+        if not recorded:
             likely = did_you_mean(name, sorted(known_names()))
             listed = "`bench methods` and `bench datasets` list what comes with pFLeague"
             raise UserError(f"no paper is recorded for {name!r}.{likely} {listed}")
-        ids |= found
+        ids |= recorded
     used: dict[str, str] = {}
     for settings in cells:
         sets = [settings.dataset, *([settings.public.name] if settings.public else [])]

@@ -84,10 +84,10 @@ def refuse_hidden(file: Path) -> None:
                 continue
             queue += beside[:1] + inside
             place = Path(spec.origin or next(iter(spec.submodule_search_locations or [])))
-            own = [*beside, folder][0]
-            if place.resolve() != own.resolve():
+            hidden = [*beside, folder][0]
+            if place.resolve() != hidden.resolve():
                 raise UserError(
-                    f"{file} imports {name!r}, but Python would take {place} and not {own}: rename one of the two, "
+                    f"{file} imports {name!r}, but Python would take {place} and not {hidden}: rename one of the two, "
                     "and the imports of it"
                 )
 

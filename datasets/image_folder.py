@@ -140,10 +140,10 @@ def _parts(folder: Path) -> list[tuple[Path, str]]:
     training."""
     places = [(place, PARTS[place.name.lower()]) for place in _folders(folder) if place.name.lower() in PARTS]
     places = [(place, part) for place, part in places if part != "val" or _sorted(place)]
-    found = {part for _, part in places}
+    names = {part for _, part in places}
     divided = any(_folders(place) for place, part in places if part == "train")  # else `train` is a class beside others
-    if "train" in found and ("test" in found or ("val" in found and divided)):
-        return sorted(places, key=lambda found: ("train", "val", "test").index(found[1]))
+    if "train" in names and ("test" in names or ("val" in names and divided)):
+        return sorted(places, key=lambda place: ("train", "val", "test").index(place[1]))
     return [(folder, "train")]
 
 
@@ -157,9 +157,9 @@ def _sorted(folder: Path) -> list[Path]:
 
 
 def _skipped(folder: Path, read: Set[Path]) -> list[Path]:
-    """What is visible in a folder and was not read, neither a file nor a folder on the way to one."""
+    """List what is visible in a folder and was not read, neither a file nor a folder on the way to one."""
     entries = _sorted(folder)
-    deeper = [found for entry in entries if entry in read and entry.is_dir() for found in _skipped(entry, read)]
+    deeper = [path for entry in entries if entry in read and entry.is_dir() for path in _skipped(entry, read)]
     return [entry for entry in entries if entry not in read] + deeper
 
 

@@ -182,7 +182,7 @@ def divide(pool: Indices, shares: npt.NDArray[np.float64]) -> list[Indices]:
 
 @dataclass(frozen=True)
 class Samples:
-    """What a partition divides: all samples with `shares`, else the official training part.
+    """The samples that a partition divides: all with `shares`, else the official training part.
 
     Attributes:
         y: `[n]` labels.
@@ -252,7 +252,7 @@ def _deal(samples: Samples, rng: np.random.Generator, clients: int, alpha: float
             part /= part.sum()
         stretches.append(divide(pool, part))
         held += [len(stretch) for stretch in stretches[-1]]
-    return [np.sort(np.concatenate(own)) for own in zip(*stretches, strict=True)]
+    return [np.sort(np.concatenate(parts)) for parts in zip(*stretches, strict=True)]
 
 
 def _topped_up(lists: list[Indices], least: int, seed: int) -> list[Indices]:

@@ -1,4 +1,4 @@
-"""What loaders of published files share: fetching them, and one message for what is not as it was published."""
+"""Parts that loaders of published files share: fetching, and one message for files that are not as published."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,16 +40,16 @@ def fetch(name: str, fault: Callable[[], str], download: bool, load: Callable[[]
     Raises:
         UserError: something is missing or wrong.
     """
-    if not (found := fault()):
+    if not (problem := fault()):
         return
     if not download:
-        raise UserError(f"{name}: {found}; {ADVICE}")
+        raise UserError(f"{name}: {problem}; {ADVICE}")
     try:
         load()
     except (RuntimeError, OSError, ValueError) as error:
-        raise UserError(f"{name}: {found}; the download did not help ({error})") from None
-    if found := fault():
-        raise UserError(f"{name}: {found}; delete it and add `--download` again")
+        raise UserError(f"{name}: {problem}; the download did not help ({error})") from None
+    if problem := fault():
+        raise UserError(f"{name}: {problem}; delete it and add `--download` again")
 
 
 def fault_of(files: Mapping[Path, str | None]) -> str:

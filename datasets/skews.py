@@ -102,7 +102,7 @@ def mix(
     for pool in samples.by_class(rng):
         part = iid / clients + (1 - iid) * rng.dirichlet(np.full(clients, alpha))
         stretches.append(divide(pool, part / part.sum()))
-    return samples.split([np.concatenate(own) for own in zip(*stretches, strict=True)])
+    return samples.split([np.concatenate(parts) for parts in zip(*stretches, strict=True)])
 
 
 @PARTITIONS.register("balanced_dirichlet")

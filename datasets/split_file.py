@@ -79,7 +79,7 @@ def _tested(path: str, dataset: Dataset, split: Split, owner: Indices) -> Split:
 def _placed(split: Split, places: Indices) -> Split:
     """Replace the file's rows in a split by samples of the data set."""
     lists: dict[str, Any] = {
-        name: [places[rows] for rows in own] for name in _LISTS if (own := getattr(split, name)) is not None
+        name: [places[rows] for rows in parts] for name in _LISTS if (parts := getattr(split, name)) is not None
     }
     return replace(split, **lists, global_test=None if split.global_test is None else places[split.global_test])
 
@@ -94,9 +94,9 @@ def _read(path: Path) -> Split:
         hint = did_you_mean(place, list(_Document.model_fields)) if problem["type"] == "extra_forbidden" else ""
         raise UserError(f"{path}: {place}: {problem['msg']}; give one list of indices per client.{hint}") from None
     lists: dict[str, Any] = {
-        name: [np.array(indices, np.int64) for indices in own]
+        name: [np.array(indices, np.int64) for indices in parts]
         for name in _LISTS
-        if (own := getattr(document, name)) is not None
+        if (parts := getattr(document, name)) is not None
     }
     common = document.global_test
     return Split(**lists, global_test=None if common is None else np.array(common, np.int64))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _PATH = "set the option `path` to your table"
 _SEPARATORS = ",;\t|"
+_JSON = (".json", ".jsonl", ".ndjson")
+_FROM_JSON = "`pandas.read_json('x.jsonl', lines=True).to_parquet('x.parquet')` makes a table of lines of JSON"
 _TABLES = {".csv", ".parquet", ".tsv", ".xls", ".xlsx", ".ods", ".feather", ".gz", ".dta", ".sav", ".sas7bdat"}
 """Endings of files that hold tables, as people send them; most cannot be read here."""
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
@@ -119,6 +121,8 @@ def read_table(file: Path, as_written: Sequence[str] = ()) -> "pd.DataFrame":
         UserError: the file is missing or damaged.
     """
     check_file(file, "table", _PATH)
+    if file.suffix.lower() in _JSON:
+        raise UserError(f"{file} is no table: {_FROM_JSON}")
     with file.open("rb") as stream:
         parquet = file.suffix.lower() == ".parquet" or stream.read(4) == b"PAR1"
     return _read_parquet(file) if parquet else _read_csv(file, as_written)
@@ -160,7 +164,11 @@ def _joined(path: Path, as_written: Sequence[str], leave_out: Sequence[str]) -> 
     by_ending = {ending: [f for f in visible if f.suffix.lower() == ending] for ending in (".csv", ".parquet")}
     ending, files = next(((ending, files) for ending, files in by_ending.items() if files), ("", []))
     if not files:
-        raise UserError(f"{path} has no files that end in .csv or .parquet; put one for each site there: SITE.csv")
+        json = any(file.suffix.lower() in _JSON for file in visible)
+        raise UserError(
+            f"{path} has no files that end in .csv or .parquet; put one for each site there: SITE.csv"
+            + json * f" ({_FROM_JSON})"
+        )
     if unread := [file.name for file in visible if file.suffix.lower() in _TABLES - {ending}]:
         raise UserError(
             f"{path} has files {ending} and {unread[0]!r}, which would be left out: save the tables of all sites as "

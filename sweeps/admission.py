@@ -147,10 +147,10 @@ class Admission:
             return
         first = cells[0].settings
         defaults, _ = complete(METHODS, first.method, {})
-        own = arm.cells[0].model_copy(update={"method": first.method, "label": first.label, "hp": defaults})
+        usual = arm.cells[0].model_copy(update={"method": first.method, "label": first.label, "hp": defaults})
         values = {dimension.key: _value(first, dimension.key) for dimension in dimensions} if self._tuned else {}
-        made = replace(arm, cells=(own,)).reported(values, [cell.settings.seed for cell in cells])
-        for cell, wanted in zip(cells, made, strict=True):
+        expected = replace(arm, cells=(usual,)).reported(values, [cell.settings.seed for cell in cells])
+        for cell, wanted in zip(cells, expected, strict=True):
             here, there = _flat(differing(cell.settings), first.method), _flat(differing(wanted), first.method)
             if here != there:
                 given, due = (_flat(of.model_dump(mode="json"), first.method) for of in (cell.settings, wanted))
@@ -262,13 +262,13 @@ def _names(arm: Arm) -> tuple[str, ...]:
 
 def _flat(settings: dict[str, Any], method: str) -> dict[str, Any]:
     """The settings with those of the method beside the others, as `method.name`."""
-    own = {f"{method}.{name}": value for name, value in settings.get("hp", {}).items()}
-    return {name: value for name, value in settings.items() if name != "hp"} | own
+    of_method = {f"{method}.{name}": value for name, value in settings.get("hp", {}).items()}
+    return {name: value for name, value in settings.items() if name != "hp"} | of_method
 
 
 def _value(cell: Settings, key: str) -> Any:
-    _, own, name = key.partition(".")
-    return cell.hp[name] if own else getattr(cell, key)
+    _, of_method, name = key.partition(".")
+    return cell.hp[name] if of_method else getattr(cell, key)
 
 
 def _same(text: str, value: Any) -> bool:
@@ -287,11 +287,11 @@ def _listed(folders: set[Path]) -> set[str]:
 
 
 def _ended(
-    where: str, table: str, found: Mapping[str, Trial], budget: dict[str, str], searched: int
+    where: str, table: str, rows: Mapping[str, Trial], budget: dict[str, str], searched: int
 ) -> list[tuple[tuple[str, ...], float]]:
     """The setting and the PM of each trial that came to its end; there are as many trials as the budget says."""
-    settings = [tuple(text for _, text in columns[:searched]) for columns in found.values()]
-    results = [dict(columns[searched:]) for columns in found.values()]
+    settings = [tuple(text for _, text in columns[:searched]) for columns in rows.values()]
+    results = [dict(columns[searched:]) for columns in rows.values()]
     pruned = sum(result["state"] == "pruned" for result in results)
     if (str(len(results)), str(pruned)) != (budget["trials"], budget["pruned"]):
         raise UserError(

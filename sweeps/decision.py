@@ -177,7 +177,7 @@ class DecisionRun:
         run_study(session, study, runner, name=str(file), overrides=[], timeout=timeout, least=least, page=False)
 
     def _entries(self) -> list[dict[str, Any]]:
-        """What `run.json` says of the cells so far."""
+        """The entries of `run.json` for the cells so far."""
         return list((documents.read_run_file(self.folder) or {"cells": []})["cells"])
 
     def _ended(self) -> int:

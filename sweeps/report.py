@@ -91,7 +91,7 @@ def _not_shown(reason: str) -> Section:
 
 
 def _read(run: Path) -> tuple[str | None, Study | None]:
-    """Where else than in the run's folder the trials of its study are, and the study; none for a run of a grid.
+    """Find where else than in the run's folder the trials of its study are, and the study; none for a run of a grid.
 
     Raises:
         UserError: the file is damaged, the study cannot be read here, or needs a plug-in that was not loaded before.

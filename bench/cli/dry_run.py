@@ -197,7 +197,7 @@ def _costs(
 
 
 def _line(group: str, members: "Sequence[tuple[Run, Estimate | None]]") -> str:
-    """What the cells of a group are, and their time, steps and traffic."""
+    """Describe the cells of a group in a line: what they are, and their time, steps and traffic."""
     from bench.runs.progress import duration_text
 
     done, left = sum(run.done for run, _ in members), sum(run.left for run, _ in members)

@@ -109,7 +109,7 @@ class LeagueTier:
         return [file for file in files if file.resolve() not in shipped]
 
     def admission(self, data_root: Path, *, whole: bool = True) -> "Admission":
-        """What its entries have to keep to."""
+        """The rules that its entries have to keep."""
         from sweeps.admission import Admission
         from sweeps.study_reader import load_study
 

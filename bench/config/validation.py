@@ -65,7 +65,7 @@ def _validated(model: type[BaseModel], key: str, value: Any) -> Any:
     except ValidationError as error:
         # of a union's variants the one that is meant: its problem is the deepest, or not that of another type
         types = "_type", "literal_error"
-        meant = max(error.errors(), key=lambda one: (len(one["loc"]), not one["type"].endswith(types)))
+        meant = max(error.errors(), key=lambda problem: (len(problem["loc"]), not problem["type"].endswith(types)))
         raise UserError(_sentence(key, value, meant["loc"], meant)) from None
 
 

@@ -8,19 +8,25 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 import typer
-from annotated_types import Ge
 
 from bench.errors import UserError
 
 TRACKING = "BENCH_TRACKING"
 """Variable of the environment that says whether runs are mirrored in MLflow where the user does not."""
 
+
+class AtLeast(NamedTuple):
+    """The least value of an option."""
+
+    value: float
+
+
 Jobs = Annotated[
     int | None,
-    Ge(1),
+    AtLeast(1),
     typer.Option(help="Cells side by side; default: one per core, on a GPU as many as fit."),
 ]
 Device = Annotated[
@@ -47,15 +53,15 @@ class SessionOptions:
     ] = None
     cpus_per_cell: Annotated[
         float | None,
-        Ge(0.01),
+        AtLeast(0.01),
         typer.Option(help="With --ray: default 1, or more where there are fewer cells than cores."),
     ] = None
     gpus_per_cell: Annotated[
-        float | None, Ge(0), typer.Option(help="With --ray: default 1 where there are GPUs; 0.5: two share one.")
+        float | None, AtLeast(0), typer.Option(help="With --ray: default 1 where there are GPUs; 0.5: two share one.")
     ] = None
     devices_per_cell: Annotated[
         int | None,
-        Ge(1),
+        AtLeast(1),
         typer.Option(help="With --ray: so many devices share a cell's clients, --cpus- and --gpus-per-cell each."),
     ] = None
     executor: Annotated[
@@ -74,7 +80,7 @@ class SessionOptions:
     ] = ()
     data_root: DataRoot = Path("data")
     download: Download = False
-    checkpoint_seconds: Annotated[float, Ge(0), typer.Option(help="Least time between two checkpoints.")] = 300.0
+    checkpoint_seconds: Annotated[float, AtLeast(0), typer.Option(help="Least time between two checkpoints.")] = 300.0
     keep: Annotated[
         Literal["none", "server", "all", "best"],
         typer.Option(
@@ -115,6 +121,12 @@ class SessionOptions:
             name = str(problem["loc"][0])
             value = f"{values[name]:g}" if isinstance(values[name], float) else values[name]
             raise UserError(f"--{name.replace('_', '-')} {value}: {problem_text(problem)}") from None
+        for field in fields(cls):
+            value = getattr(options, field.name)
+            for limit in (note for note in get_args(field.type) if isinstance(note, AtLeast)):
+                if value is not None and not value >= limit.value:
+                    least = f"should be greater than or equal to {limit.value}"
+                    raise UserError(f"--{field.name.replace('_', '-')} {value:g}: {least}")
         check_device_name(options.device)
         if options.ray is None and {options.cpus_per_cell, options.gpus_per_cell, options.devices_per_cell} != {None}:
             raise UserError(
@@ -131,10 +143,9 @@ class SessionOptions:
         """
         if self.tracking is not None:
             return self.tracking
-        from pydantic import TypeAdapter, ValidationError
-
-        text = os.environ.get(TRACKING) or "1"
-        try:
-            return TypeAdapter(bool).validate_python(text)
-        except ValidationError:
-            raise UserError(f"the variable {TRACKING} is {text!r}: set it to 1 or 0") from None
+        text = os.environ.get(TRACKING, "") or "1"
+        if text.lower() in ("1", "true", "yes", "on"):
+            return True
+        if text.lower() in ("0", "false", "no", "off"):
+            return False
+        raise UserError(f"the variable {TRACKING} is {text!r}: set it to 1 or 0")

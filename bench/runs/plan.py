@@ -322,10 +322,10 @@ def select(cells: Sequence[Settings], only: str | Sequence[str]) -> list[Setting
             key, length, positions = _first_condition(cells, parts)
             fitting.setdefault(key, set()).update(positions)
             parts = parts[length:]
-    found = [cell for i, cell in enumerate(cells) if all(i in positions for positions in fitting.values())]
-    if not found:
+    fits = [cell for i, cell in enumerate(cells) if all(i in positions for positions in fitting.values())]
+    if not fits:
         raise _fits_none(cells, ",".join(texts))
-    return found
+    return fits
 
 
 def _first_condition(cells: Sequence[Settings], parts: Sequence[str]) -> tuple[str, int, list[int]]:

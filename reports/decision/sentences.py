@@ -234,7 +234,7 @@ def _cost(candidate: Candidate) -> str:
 
 
 def _wanted(question: Question, evidence: Evidence) -> str:
-    """What would decide a question: more seeds, or more rows, or else both."""
+    """Say what would decide a question: more seeds, or more rows, or else both."""
     now, tests, rows = len(evidence.seeds), len(evidence.rows.site), sum(evidence.sizes)
     a_seed = sum(candidate.seconds for candidate in evidence.candidates.values()) * len(evidence.sites)
 

@@ -201,7 +201,7 @@ def decide(evidence: Evidence, margin: float, level: float) -> ConsortiumVerdict
 
 
 def _unanswerable(evidence: Evidence) -> str:
-    """Why nothing can be said; empty where something can."""
+    """The reason why nothing can be said; empty where something can."""
     for name in (ALONE, GENERIC, FINE_TUNED):
         if name not in evidence.candidates:
             return f"{name} has no result ({evidence.missing.get(name, 'not run')})"

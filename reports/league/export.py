@@ -1,4 +1,4 @@
-"""What is published of a league's entry: a folder that others can verify, and the parts of a pull request."""
+"""Publication of a league's entry: a folder that others can verify, and the parts of a pull request."""
 
 import csv
 import importlib.metadata

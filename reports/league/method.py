@@ -1,4 +1,4 @@
-"""Who beats whom: the leading methods among each other, and one method against all others (`--method NAME`)."""
+"""Counts of wins: the leading methods among each other, and one method against all others (`--method NAME`)."""
 
 from collections import Counter
 from dataclasses import replace

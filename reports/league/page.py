@@ -180,7 +180,7 @@ def _standing(store: Store, figure: Figure) -> Section:
     mean = {str(row): float(value) for row, value in family_mean(store, by_task).items()}
 
     def order(row: str) -> tuple[bool, bool, float, str]:
-        """By log-odds where a row has a rank, else by the mean; rows without a mean are last."""
+        """Sort key: by log-odds where a row has a rank, else by the mean; rows without a mean are last."""
         value = places[row].mean if row in places else mean[row]
         return row not in places, math.isnan(value), -value, row
 

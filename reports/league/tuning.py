@@ -22,21 +22,21 @@ def budget_text(entries: Iterable[Path]) -> str:
 
 
 def budgets(entry: Path) -> list[dict[str, str]]:
-    """What the table of budgets says of each task and draw, by column."""
-    found: list[dict[str, str]] = []
+    """The rows of the table of budgets, by column: one for each task and draw."""
+    rows: list[dict[str, str]] = []
     for _, column, text in _lines(entry / TUNING.name):
         if column == "task":
-            found.append({})
-        found[-1][column] = text
-    return found
+            rows.append({})
+        rows[-1][column] = text
+    return rows
 
 
 def trials(entry: Path, number: int) -> dict[str, Trial]:
     """The trials of one of the `budgets`, by their own number."""
-    found: dict[str, Trial] = {}
+    by_number: dict[str, Trial] = {}
     for row, column, text in _lines(entry / TRIALS.replace("*", str(number))):
-        found.setdefault(row, []).append((column, text))
-    return found
+        by_number.setdefault(row, []).append((column, text))
+    return by_number
 
 
 def _lines(file: Path) -> Iterator[tuple[str, str, str]]:

@@ -84,8 +84,12 @@ def _settings_table(store: Store, recompute: Recompute | None) -> Table:
     rows = []
     for (row, task, draw), settings in flat.items():
         cells = groups[row, task, draw]
-        own = {name: value for name, value in settings.items() if name not in common and value not in (None, row)}
-        texts = [", ".join(filter(None, (task, draw))), _listed(own) or "–", *([recompute(cells)] if recompute else [])]
+        others = {name: value for name, value in settings.items() if name not in common and value not in (None, row)}
+        texts = [
+            ", ".join(filter(None, (task, draw))),
+            _listed(others) or "–",
+            *([recompute(cells)] if recompute else []),
+        ]
         rows.append((row, tuple(map(words, (*texts, " ".join(cell.view.id for cell in cells))))))
     columns = map(Column, ("task", "settings", *(["computed again by"] if recompute else []), "cells"))
     places = [anchor(row, task) for row, task, _ in flat]  # that of the first draw is where numbers lead to

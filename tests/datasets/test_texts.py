@@ -126,7 +126,7 @@ def test_a_row_without_a_text_is_an_empty_one_and_named(empty: str | None, tmp_p
 MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a wrong column": ({}, {"text_column": "txt"}, "no column 'txt', which `text_column` names. Did you mean 'text'"),
     "a far column": ({}, {"text_column": "q"}, "names. There are text, class, site."),
-    "two roles": ({}, {"text_column": "class"}, "'class' cannot be two of the columns"),
+    "two roles": ({}, {"text_column": "class"}, "'class' has two uses: it can be the column of labels, of sites, of"),
     "a gap in the labels": ({"class": [None, *ROWS["class"][1:]]}, {}, "is empty in 1 row (the first: row 1, site A)"),
     "no texts": ({"text": [""] * 20}, {}, "the column 'text' has no text in any row"),
     "no tokenizer": ({}, {"tokenizer": "missing.json"}, "there is no tokenizer missing.json; set the option"),

@@ -196,8 +196,8 @@ def memory(work: CellWork, device: str, threads: int, cells: int = 1) -> tuple[f
 def kept(settings: Settings) -> int:
     """The number of models that a client keeps between rounds; one more than is known for a method of the user's."""
     memories = sum(bool(CHANNELS.declaration(entry.name).stage == "select") for entry in settings.channel)
-    own = KEPT.get(settings.method, trainings(settings) + is_external(METHODS.declaration(settings.method)))
-    return own + memories  # of what a channel did not send yet
+    of_method = KEPT.get(settings.method, trainings(settings) + is_external(METHODS.declaration(settings.method)))
+    return of_method + memories  # of what a channel did not send yet
 
 
 def models(settings: Settings, clients: int) -> float:

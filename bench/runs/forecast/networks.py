@@ -114,12 +114,12 @@ def _activity_on(device: str, net: "nn.Module", frozen: set[str], shape: tuple[i
     tensors |= {name: torch.zeros_like(tensor, device=device) for name, tensor in net.named_buffers()}
     tokens = isinstance(shape, TokenShape)
     x = torch.zeros(2, *(shape[:1] if tokens else shape), dtype=torch.int64 if tokens else None, device=device)
-    own = {tensor.untyped_storage()._cdata for tensor in tensors.values()}
+    parameters = {tensor.untyped_storage()._cdata for tensor in tensors.values()}
     kept: dict[int, int] = {}  # bytes by storage
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        kept[storage._cdata] = 0 if storage._cdata in own else storage.nbytes()
+        kept[storage._cdata] = 0 if storage._cdata in parameters else storage.nbytes()
         return tensor
 
     with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
