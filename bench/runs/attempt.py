@@ -162,12 +162,14 @@ class Attempt:
         for candidate in checkpoint.load(self.folder / "checkpoint"):
             if "known" not in candidate.rest["federation"]:
                 continue  # left by `--keep server`; training cannot continue from it
-            where = candidate.rest["path"], candidate.rest["partition"]
-            if where != (self.status.path, self.status.partition["hash"]):
+            if (
+                candidate.rest["path"] != self.status.path
+                or candidate.rest["partition"] != self.status.partition["hash"]
+            ):
                 log.warning(
-                    "the checkpoint of round %d is from another path or partition (%s): starting again",
+                    "the checkpoint of round %d is from another path (%s): starting again",
                     candidate.version,
-                    candidate.rest["path"],
+                    _differences(candidate.rest["path"], self.status.path),
                 )
                 break
             if not self.tables.cut(candidate.rest["tables"]):
@@ -329,3 +331,8 @@ def _status_of(status: Status, federation: Federation) -> Status:
     """The status with a federation's version, warnings, backend and kind of steps."""
     engine, warnings = federation.engine, list(federation.warnings)
     return replace(status, rounds=federation.version, warnings=warnings, backend=engine.backend, steps=engine.steps_are)
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> str:
+    changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+    return ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed) or "another partition"

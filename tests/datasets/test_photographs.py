@@ -87,7 +87,7 @@ def test_a_cache_that_was_cut_off_is_made_again(root: Path) -> None:
 
 def test_photographs_that_are_missing_or_damaged_are_named_and_leave_no_cache(root: Path) -> None:
     empty = root / "empty"
-    with pytest.raises(UserError, match=r"inaturalist2017: .*2017 is missing; add `--download`"):
+    with pytest.raises(UserError, match=r"inaturalist2017: .*2017 is missing.*; add `--download`"):
         load("inaturalist2017", empty)
     (root / "2017/Aves/Pica pica/1.png").write_bytes(b"no picture")
     with pytest.raises(UserError, match=r"Pica pica/1\.png cannot be read as a picture"):
