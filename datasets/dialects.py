@@ -15,7 +15,7 @@ from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
 from datasets.natural import natural
-from datasets.partitions import Samples, SplitShares, check_classes, dirichlet
+from datasets.partitions import DividedSamples, SplitShares, check_classes, dirichlet
 
 _QUARTER = (0.75, 0.0, 0.25)  # of each client's samples for tests, as in PFLlib and FL-bench
 _PFLLIB_BATCH = 10
@@ -51,7 +51,7 @@ def pathological_pfllib(
         UserError: there are fewer than `k` classes, or too few samples of a class for its clients.
     """
     check_classes(dataset, "pathological_pfllib", k)
-    samples = Samples.of(dataset, seed, _QUARTER, fixed_tests)
+    samples = DividedSamples.of(dataset, seed, _QUARTER, fixed_tests)
     pools = [samples.of_class(label) for label in range(dataset.num_classes)]
     rng = generator(seed, "partition", "pfllib pathological")
     least = _least(dataset, clients) / dataset.num_classes
@@ -128,7 +128,7 @@ def pathological_flower(
         UserError: there are fewer than `k` classes, or fewer samples of a class than clients that drew it.
     """
     check_classes(dataset, "pathological_flower", k)
-    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    samples = DividedSamples.of(dataset, seed, shares, fixed_tests)
     pools = [samples.of_class(label) for label in range(dataset.num_classes)]
     return samples.split(_classes_drawn(pools, generator(seed, "partition", "flower pathological"), clients, k))
 

@@ -13,7 +13,7 @@ from bench.plugin import PARTITIONS
 from bench.rng import generator
 from bench.samples.local_parts import split_validation
 from bench.samples.subjects import most_frequent
-from datasets.partitions import Samples, SplitShares
+from datasets.partitions import DividedSamples, SplitShares
 
 
 @PARTITIONS.register("natural")
@@ -57,7 +57,7 @@ def natural(
             f"partition 'natural': {dataset.name} has no groups; tables and texts have an option `site_column`, "
             "`image_folder` has `groups`, and an .npz file may have an array 'groups'"
         )
-    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    samples = DividedSamples.of(dataset, seed, shares, fixed_tests)
     owners = dataset.groups[: len(samples.y)]
     sizes = np.bincount(owners, minlength=len(dataset.group_names))
     large = np.flatnonzero(sizes >= min_samples)
@@ -81,7 +81,7 @@ def natural(
     return replace(split, names=names, new=places, left_out=left_out)
 
 
-def _cut_subjects(samples: Samples, subjects: Indices, lists: list[Indices]) -> Split:
+def _cut_subjects(samples: DividedSamples, subjects: Indices, lists: list[Indices]) -> Split:
     """Cut each client's subjects as others cut samples; the subjects kept for tests have as many labels as possible."""
     labels = most_frequent(samples.y, subjects)
     present = [np.unique(subjects[indices]) for indices in lists]

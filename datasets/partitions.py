@@ -49,7 +49,7 @@ def dirichlet(
     Raises:
         UserError: there are too few samples, or no draw gives every client `min_samples`.
     """
-    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    samples = DividedSamples.of(dataset, seed, shares, fixed_tests)
     least = max(min_samples, top_up)
     if least * clients > len(samples.y):
         raise UserError(
@@ -78,7 +78,7 @@ def iid(
     Raises:
         UserError: the shares add up to more than 1.
     """
-    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    samples = DividedSamples.of(dataset, seed, shares, fixed_tests)
     shuffled = samples.spread(generator(seed, "partition", "iid").permutation(len(samples.y)))
     return samples.split(np.array_split(shuffled, clients))
 
@@ -181,7 +181,7 @@ def divide(pool: Indices, shares: npt.NDArray[np.float64]) -> list[Indices]:
 
 
 @dataclass(frozen=True)
-class Samples:
+class DividedSamples:
     """The samples that a partition divides: all with `shares`, else the official training part.
 
     Attributes:
@@ -197,7 +197,7 @@ class Samples:
     kept: Kept | None = None
 
     @classmethod
-    def of(cls, dataset: Dataset, seed: int, shares: SplitShares | None, fixed_tests: bool) -> "Samples":
+    def of(cls, dataset: Dataset, seed: int, shares: SplitShares | None, fixed_tests: bool) -> "DividedSamples":
         """The samples that `shares` divide, with those kept for tests if the tests are fixed."""
         if shares is None:
             return cls(dataset.y[: dataset.n_train], seed)
@@ -240,7 +240,9 @@ def _bucket(pool: Indices, clients: int, client: int) -> Indices:
     return np.split(pool[: len(pool) // clients * clients], clients)[client]
 
 
-def _deal(samples: Samples, rng: np.random.Generator, clients: int, alpha: float, balanced: bool) -> list[Indices]:
+def _deal(
+    samples: DividedSamples, rng: np.random.Generator, clients: int, alpha: float, balanced: bool
+) -> list[Indices]:
     """Divide each class over the clients by a Dirichlet draw of its own."""
     stretches = []
     held = np.zeros(clients)

@@ -13,7 +13,7 @@ from bench.data import Dataset, Indices, Split
 from bench.errors import UserError
 from bench.plugin import PARTITIONS
 from bench.rng import generator
-from datasets.partitions import Samples, Share, SplitShares, divide
+from datasets.partitions import DividedSamples, Share, SplitShares, divide
 
 
 @PARTITIONS.register("shards")
@@ -26,7 +26,7 @@ def shards(
     Raises:
         UserError: there are fewer samples than shards.
     """
-    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    samples = DividedSamples.of(dataset, seed, shares, fixed_tests)
     if (n := len(samples.y)) < k * clients:
         raise UserError(f"partition 'shards': {dataset.name} has {n} samples, too few for {k * clients} shards")
     rng = generator(seed, "partition", "shards")
@@ -48,7 +48,7 @@ def exdir(
     Raises:
         UserError: there are fewer than k classes, or too few clients for all classes.
     """
-    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    samples = DividedSamples.of(dataset, seed, shares, fixed_tests)
     return samples.split(_k_each(samples, "exdir", "classes", dataset.num_classes, clients, k, alpha))
 
 
@@ -72,7 +72,7 @@ def quantity(
         UserError: there are too few samples.
     """
 
-    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    samples = DividedSamples.of(dataset, seed, shares, fixed_tests)
     rest = len(samples.y) - min_samples * clients
     if rest < 0:
         raise UserError(
@@ -96,7 +96,7 @@ def mix(
     fixed_tests: bool = False,
 ) -> Split:  # fmt: skip
     """A share `iid` of each class is divided equally, the rest by the shares of a draw from Dir(alpha)."""
-    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    samples = DividedSamples.of(dataset, seed, shares, fixed_tests)
     rng = generator(seed, "partition", "mix")
     stretches = []
     for pool in samples.by_class(rng):
@@ -119,7 +119,7 @@ def balanced_dirichlet(
 
     Clients take samples in turn. The class of a sample is drawn from the client's mix over the classes that are left.
     """
-    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    samples = DividedSamples.of(dataset, seed, shares, fixed_tests)
     rng = generator(seed, "partition", "balanced_dirichlet")
     pools = [pool.tolist() for pool in samples.by_class(rng)]
     left = np.array([len(pool) for pool in pools])
@@ -153,13 +153,13 @@ def superclasses(
     pairs = set() if groups is None else set(zip(y_all.tolist(), groups.tolist(), strict=True))
     if groups is None or len(pairs) != len(np.unique(y_all)):
         raise UserError(f"partition 'superclasses': {dataset.name} has no superclasses; cifar100 has them")
-    samples = Samples.of(dataset, seed, shares, fixed_tests)
+    samples = DividedSamples.of(dataset, seed, shares, fixed_tests)
     of_groups = replace(samples, y=groups[: len(samples.y)])
     return samples.split(_k_each(of_groups, "superclasses", "superclasses", len(dataset.group_names), clients, k))
 
 
 def _k_each(
-    samples: Samples, name: str, what: str, count: int, clients: int, k: int, alpha: float | None = None
+    samples: DividedSamples, name: str, what: str, count: int, clients: int, k: int, alpha: float | None = None
 ) -> list[Indices]:
     """Let each client in turn choose the k classes that the fewest have so far, and cut each class for its clients.
 

@@ -57,13 +57,13 @@ _STL10 = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "s
 _PARTS = ({"train": True}, {"train": False})
 _SPLITS = ({"split": "train"}, {"split": "test"})
 
-Samples = tuple[Array, Array, int, dict[str, Any]]
+_Arrays = tuple[Array, Array, int, dict[str, Any]]
 """Samples, labels, size of the training part, and further arguments of `assemble`."""
-Read = Callable[[str, Any, Path, bool], Samples]
+_Read = Callable[[str, Any, Path, bool], _Arrays]
 """Reads a set by its name, torchvision's class of it, the data root, and whether files may be fetched."""
 
 
-def _register(name: str, of_torchvision: str, read: Read, described: str) -> None:
+def _register(name: str, of_torchvision: str, read: _Read, described: str) -> None:
     def load(
         *, data_root: Path, download: bool, mean: list[float] | None = None, std: list[float] | None = None
     ) -> Dataset:
@@ -103,7 +103,7 @@ def emnist(
     )  # fmt: skip
 
 
-def _mnist_like(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
+def _mnist_like(name: str, factory: Any, data_root: Path, download: bool) -> _Arrays:
     folder = data_root / factory.__name__ / "raw"
     files = [folder / file.removesuffix(".gz") for file, _ in factory.resources]
     x, y, n_train = _idx(name, files, download, lambda: factory(data_root, download=True))
@@ -165,7 +165,7 @@ def _check_identity(name: str, files: Sequence[Path], images: Array) -> list[str
     ]
 
 
-def _cifar(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
+def _cifar(name: str, factory: Any, data_root: Path, download: bool) -> _Arrays:
     folder = data_root / factory.base_folder
     listed = [*factory.train_list, *factory.test_list, (factory.meta["filename"], factory.meta["md5"])]
     _fetch(name, factory, data_root, download, {folder / file: md5 for file, md5 in listed}, _PARTS[:1])
@@ -183,7 +183,7 @@ def _cifar(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
     return x, y, n_train, further
 
 
-def _usps(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
+def _usps(name: str, factory: Any, data_root: Path, download: bool) -> _Arrays:
     files = {data_root / file: md5 for _, file, md5 in factory.split_list.values()}
     _fetch(name, factory, data_root, download, files, _PARTS)
     train, test = (factory(data_root, **part) for part in _PARTS)
@@ -192,7 +192,7 @@ def _usps(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
     return x, y, len(train.targets), {"classes": [*"0123456789"]}
 
 
-def _svhn(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
+def _svhn(name: str, factory: Any, data_root: Path, download: bool) -> _Arrays:
     from scipy.io import loadmat
 
     listed = [factory.split_list[part][1:] for part in ("train", "test")]
@@ -203,7 +203,7 @@ def _svhn(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
     return x, y, len(train["y"]), {"classes": [*"0123456789"]}
 
 
-def _stl10(name: str, factory: Any, data_root: Path, download: bool) -> Samples:
+def _stl10(name: str, factory: Any, data_root: Path, download: bool) -> _Arrays:
     # without the unlabelled part of 2.8 GB
     listed = (*factory.train_list[:2], *factory.test_list)
     files = {data_root / factory.base_folder / file: md5 for file, md5 in listed}

@@ -1,7 +1,6 @@
 """`bench league`: tune and run one method on the league's tasks, and put it beside all others (docs/league.md)."""
 
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from bench.places import check_file, check_folder, check_output_folder
 from bench.runs.options import DataRoot, Download, Quiet
 
 if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
+
     from bench.results.results import RunView
     from sweeps.admission import Admission, Division
 
@@ -158,13 +159,19 @@ def run(
     print(f"{file}: {count} cells. `bench league report`, with the same options, puts it beside the others.")
 
 
+def _scratch() -> "TemporaryDirectory[str]":
+    from tempfile import TemporaryDirectory  # here, as a command line is ready sooner without it
+
+    return TemporaryDirectory()
+
+
 def _run_defaults(standing: "LeagueTier", method: str, options: dict[str, Any]) -> None:
     """Run the cells of the default division, as `bench run` runs a grid."""
     from bench.cli.run import run as run_grid
     from sweeps.study_reader import load_study
 
     grid = load_study(standing.study, [f"methods=[{method}]"]).default_grid(standing.name)
-    with tempfile.TemporaryDirectory() as scratch:
+    with _scratch() as scratch:
         file = Path(scratch, f"{grid.name}.yaml")
         file.write_text(grid.source, encoding="utf-8")
         run_grid(grid=str(file), **options)
@@ -196,7 +203,7 @@ def report(
         _check_entry(name, [file.name.removesuffix(SUFFIX) for file in (*standing.shipped, *files)])
     from reports.league.page import write_league
 
-    with tempfile.TemporaryDirectory() as scratch:
+    with _scratch() as scratch:
         admission = standing.admission(data_root)
         user_runs = _admitted(admission, files, Path(scratch, "own"))  # first, as they are more likely to be refused
         _check_entry(name, admission.names)
@@ -222,7 +229,7 @@ def compare(
     from reports.league.compare import compare_leagues
     from reports.tables.table import to_markdown
 
-    with tempfile.TemporaryDirectory() as scratch:
+    with _scratch() as scratch:
         unpacked: list[list[Path]] = []
         for number, folder in enumerate((old, new)):
             files = sorted(check_folder(folder, "folder of entries").glob(f"*{SUFFIX}"))
@@ -261,7 +268,7 @@ def export(
         _export_all(standing, folder, data_root)
         return
     entry = _packed(folder, name, method)
-    with tempfile.TemporaryDirectory() as scratch:
+    with _scratch() as scratch:
         [unpacked] = _admitted(standing.admission(data_root, whole=False), [entry], Path(scratch))
         target = folder / "export" / name
         warnings = write_export(entry, unpacked, folder / "report", target, standing.name)
@@ -280,7 +287,7 @@ def _export_all(standing: LeagueTier, folder: Path, data_root: Path) -> None:
 
     if not (files := [*standing.shipped, *standing.entries(folder)]):
         raise UserError(NO_ENTRIES)
-    with tempfile.TemporaryDirectory() as scratch:
+    with _scratch() as scratch:
         runs = _admitted(standing.admission(data_root), files, Path(scratch))
         entries = dict(zip(files, runs, strict=True))
         print(write_archive(entries, folder / "archive", standing.title, f"{standing.league}.0.0"))
@@ -320,7 +327,7 @@ def submit(
     standing = LeagueTier(league, tier, division)
     folder, name = standing.folder(out), _load(method, plugin)
     entry = _packed(folder, name, method)
-    with tempfile.TemporaryDirectory() as scratch:
+    with _scratch() as scratch:
         [unpacked] = _admitted(standing.admission(data_root), [entry], Path(scratch))
         submission = write_submission(
             entry, unpacked, folder / "submit" / name, standing.name, cells=cells, jobs=jobs, data_root=data_root

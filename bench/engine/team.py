@@ -6,20 +6,17 @@ A client's bytes do not depend on its cohort, so any number of devices gives the
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from bench.engine.anomalies import Diverged
 from bench.engine.batches import DrawAddress
-from bench.engine.device_data import SERVER
+from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.predict import Task, cut
 from bench.errors import refusing_exits
 from bench.requests import Gradient, Train
-
-if TYPE_CHECKING:
-    from bench.engine.engine import Engine
 
 _SLACK = 1.1  # a device may get this multiple of an even share, so that clients train on the device with their state
 
@@ -85,6 +82,19 @@ class HelperAnswer(NamedTuple):
     notices: list[str]
 
 
+class SharingEngine(Protocol):
+    """The part of `bench.engine.engine.Engine`, which has a team, that a team uses."""
+
+    device_data: DeviceData
+    lanes: int
+    failed: list[str]
+    fallbacks: list[str]
+    notices: list[str]
+
+    def do(self, assignment: Assignment) -> list[Any]:
+        """Do the work of an assignment on this device and return one answer for each entry."""
+
+
 class Helpers(Protocol):
     """Engines of the same cell in other processes, each on a device of its own."""
 
@@ -100,7 +110,7 @@ class Helpers(Protocol):
         """
 
 
-def serve(engine: "Engine", assignment: Assignment, state: SharedState) -> HelperAnswer:
+def serve(engine: SharingEngine, assignment: Assignment, state: SharedState) -> HelperAnswer:
     """Do the work that a helper is asked for."""
     _adopt(engine, state)
     outcome = _attempt(engine, assignment)
@@ -111,11 +121,11 @@ def serve(engine: "Engine", assignment: Assignment, state: SharedState) -> Helpe
     return HelperAnswer(outcome, _shared_state(engine), notices)
 
 
-def _shared_state(engine: "Engine") -> SharedState:
+def _shared_state(engine: SharingEngine) -> SharedState:
     return SharedState(engine.lanes, list(engine.failed), list(engine.fallbacks), engine.device_data.stage)
 
 
-def _adopt(engine: "Engine", state: SharedState) -> None:
+def _adopt(engine: SharingEngine, state: SharedState) -> None:
     """Add another engine's shared state to this engine's."""
     engine.device_data.enter(state.stage)
     engine.lanes = min(engine.lanes, state.lanes)
@@ -123,7 +133,7 @@ def _adopt(engine: "Engine", state: SharedState) -> None:
     engine.fallbacks += [name for name in state.fallbacks if name not in engine.fallbacks]
 
 
-def _attempt(engine: "Engine", assignment: Assignment) -> list[Any] | Exception:
+def _attempt(engine: SharingEngine, assignment: Assignment) -> list[Any] | Exception:
     try:
         with refusing_exits():
             return engine.do(assignment)
@@ -149,14 +159,14 @@ class Team:
         usual_device = {client: device for device, share in enumerate(shares) for client in share}
         self._usual_device = [usual_device[client] for client in range(len(self.sizes))]
 
-    def train(self, engine: "Engine", jobs: Sequence[Job]) -> list[Any]:
+    def train(self, engine: SharingEngine, jobs: Sequence[Job]) -> list[Any]:
         """Train clients on all devices and return the answers in the order of the jobs."""
         owners = [job.address.owner for job in jobs]
         return self._do(engine, Assignment(owners, [self.sizes[i] for i in owners], jobs=jobs))
 
     def evaluate(
         self,
-        engine: "Engine",
+        engine: SharingEngine,
         samples: Any,
         tasks: Sequence[Task],
         output: Any,
@@ -178,7 +188,7 @@ class Team:
         outputs = iter(self._do(engine, assignment))
         return [torch.cat([next(outputs) for _ in split]) for split in parts]
 
-    def _do(self, engine: "Engine", assignment: Assignment) -> list[Any]:
+    def _do(self, engine: SharingEngine, assignment: Assignment) -> list[Any]:
         """Do the work on all devices; the answers are in the order of the requests.
 
         Raises:

@@ -14,7 +14,7 @@ from bench.data import Dataset, Partition, without_tests
 from bench.errors import UserError
 from datasets.assemble import assemble
 from datasets.dialects import _class_by_class, _classes_drawn, _one_after_the_other
-from datasets.partitions import Samples, _deal
+from datasets.partitions import DividedSamples, _deal
 from tests.datasets.helpers import divide, load
 
 DIALECTS = json.loads((Path(__file__).parent / "dialects.json").read_text())
@@ -192,7 +192,7 @@ def test_our_rule_gives_the_counts_of_their_code(digits: Dataset, system: str, s
     theirs = np.array(DIALECTS[system]["counts"][str(seed)])
     draws: Any = streams(system, seed)
     while True:
-        own = _deal(Samples(digits.y, seed), draws, 10, 0.1, (system == "pfllib") == right)
+        own = _deal(DividedSamples(digits.y, seed), draws, 10, 0.1, (system == "pfllib") == right)
         if min(map(len, own)) >= DIALECTS[system]["least"] or not right:
             break
     assert (np.abs(counts(own, digits) - theirs).max() <= 1) == right

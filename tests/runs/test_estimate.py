@@ -220,4 +220,4 @@ def test_a_measured_cell_has_its_own_bytes_and_a_time_of_its_own() -> None:
 def test_the_memory_of_another_device(method: str, on_host: bool) -> None:
     """The prediction for a GPU, compared with the largest total size of tensors on a simulated device."""
     predicted, really = device_memory(method, "mlp", 80, on_host)
-    assert 0.8 * really < predicted < 1.35 * really
+    assert 0.8 * really < predicted < 1.5 * really

@@ -178,7 +178,7 @@ def test_what_is_wrong_with_the_column_is_said() -> None:
         (rows.assign(patient=rows["patient"].where(rows.index != 4)), {}, "subjects 'patient' is empty in 1 row .the"),
         (rows.assign(patient=rows["patient"].where(rows.index != 4, "p1")), {}, "spells a subject in 2 ways"),
         (rows, {"subject": "patients"}, "`subject_column` names. Did you mean 'patient'"),
-        (rows, {"subject": "site"}, "'site' cannot be two of the columns"),
+        (rows, {"subject": "site"}, "'site' has two uses"),
         (rows, {"leave_out": ("patient",)}, "labels, sites, subjects or parts and cannot be in `leave_out`"),
         (rows.assign(patient=rows["site"]), {}, "no class of a site has two subjects"),
     ):

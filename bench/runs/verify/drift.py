@@ -82,7 +82,7 @@ def shift(cells: Sequence[dict[str, float]]) -> Shift | None:
     table = np.array([[apart.get(name, 0.0) for name in names] for apart in cells]).reshape(len(cells), len(names))
     table = np.where(np.abs(table) > 1e-9, table, 0.0)  # a mean's last digit may depend on the CPU
     table = table[table.any(axis=1)]
-    if not len(table):  # of fewer than 15 cells none reaches the level
+    if len(table) < 2:  # of fewer than 15 cells none reaches the level
         return None
     ranks = np.column_stack([_signed_ranks(column) for column in table.T])
     sums = np.abs(ranks.sum(axis=0))
