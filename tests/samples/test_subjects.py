@@ -179,7 +179,7 @@ def test_what_is_wrong_with_the_column_is_said() -> None:
         (rows.assign(patient=rows["patient"].where(rows.index != 4, "p1")), {}, "spells a subject in 2 ways"),
         (rows, {"subject": "patients"}, "`subject_column` names. Did you mean 'patient'"),
         (rows, {"subject": "site"}, "'site' has two uses"),
-        (rows, {"leave_out": ("patient",)}, "labels, sites, subjects or parts and cannot be in `leave_out`"),
+        (rows, {"leave_out": ("patient",)}, "has two uses"),
         (rows.assign(patient=rows["site"]), {}, "no class of a site has two subjects"),
     ):
         with pytest.raises(UserError, match=message):
