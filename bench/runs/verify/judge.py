@@ -22,6 +22,7 @@ from bench.runs.cell_options import choose_device
 from bench.runs.plan import PlannedCell, plan
 from bench.settings import DEFAULT_SELECTION, PRESENTATION, Settings
 from bench.store import store
+from bench.store.data_record import tests_record
 from bench.store.tables import Tables
 
 _SCORED = ("metrics", "clients", "hits", *store.OPTIONAL)
@@ -105,6 +106,11 @@ class Judge:
             Scorers(labels, partition, stage.clients if number else ids, new, further, number, malicious)
             for number, stage in enumerate(partition.stages)
         ]
+        records = {
+            "settings": cell.settings.model_dump(), "partition": cell.record, "tests": tests_record(partition, ids),
+        }  # fmt: skip
+        for name, record in records.items():
+            store.write_json(scored / f"{name}.json", record)
         tables = Tables(scored, store.optional_tables(cell.settings))
         tables.restart()
         left = (*(f"{table}.csv" for table in store.COLUMNS if table not in _SCORED), "relations.json", "privacy.json")
