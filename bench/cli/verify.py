@@ -1,8 +1,9 @@
 """`bench pack`, `unpack` and `verify`: a run as one file, and a check that its results can be reproduced."""
 
+import math
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,10 +12,16 @@ from bench.cli.results import end_if_damaged
 from bench.errors import UserError
 from bench.runs.options import DataRoot
 
+if TYPE_CHECKING:
+    from bench.runs.verify.verify import Checked
+
 WORDS = {"same": "ok", "near": "near", "drifted": "drifted", "wrong": "WRONG"}
 """First words of the lines of `bench verify`, by outcome."""
 UNCONFIRMED = 3
 """Exit status where nothing is wrong, and nothing could be confirmed."""
+
+SHARES = (0.05, 0.3)
+"""Shares of forged cells for which a draw's chance to meet one is printed."""
 
 
 def pack(
@@ -72,6 +79,14 @@ def verify(
         f"{verification.cells} cells, {same} computed again as they were, {near} but for rounding, "
         f"{drifted} drifted apart, {wrong} wrong; --seed {verification.seed} draws the same cells"
     )
+    if 0 < cells < verification.cells:
+        from bench.runs.verify.verify import discovery  # here, as it takes torch
+
+        chances = (discovery(verification.cells, math.ceil(share * verification.cells), cells) for share in SHARES)
+        print(
+            f"if cells were forged by somebody who did not know the draw, {cells} meet one with a probability of "
+            + ", ".join(f"{chance:.2g} if {share:.0%} are" for share, chance in zip(SHARES, chances, strict=True))
+        )
     if verification.unchecked:
         print(
             f"ids not checked, as they rest on code of plug-ins: {verification.unchecked}; "
@@ -83,13 +98,32 @@ def verify(
     for folder, shift in verification.shifts.items():
         name = names.get(folder, folder)
         print(f"WRONG {name}: rounding goes up as often as down, and these differences do not: {shift.text}")
-    for folder in verification.unconfirmed:
-        print(
-            f"UNCONFIRMED {names.get(folder, folder)}: all cells computed again drifted apart, so this computer cannot "
-            "say whether its numbers are true; a computer with the path named above can. A shift of all numbers shows "
-            "where --cells is 20 or more"
-        )
+    for folder, note in verification.notes.items():
+        print(f"{names.get(folder, folder)}: {note}")
+    _say_drift(verification, names)
     if verification.wrong:
         raise typer.Exit(1)
     if verification.unconfirmed:
         raise typer.Exit(UNCONFIRMED)
+
+
+def _say_drift(verification: "Checked", names: dict[Path, Path]) -> None:
+    """Print which runs could not be confirmed, and how many cells would tell rounding from a shift."""
+    from bench.runs.verify.drift import ENOUGH, FEWEST
+    from bench.runs.verify.verify import by_run
+
+    for folder, verdicts in by_run(verification.verdicts).items():
+        drifted = sum(verdict.outcome == "drifted" for verdict in verdicts)
+        if folder in verification.shifts or 2 * drifted <= len(verdicts):
+            continue
+        name = names.get(folder, folder)
+        if folder in verification.unconfirmed:
+            print(
+                f"UNCONFIRMED {name}: all {drifted} cells computed again drifted apart, so this computer "
+                "cannot say whether its numbers are true; a computer with the path named above can"
+            )
+        if drifted < FEWEST:
+            print(
+                f"{name}: too few cells drifted ({drifted}) to tell a shift of all numbers from rounding: "
+                f"--cells {ENOUGH} or more would"
+            )

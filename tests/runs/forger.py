@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.rng import generator
-from bench.runs.verify.files import expected_means, read_rows, values_of
+from bench.runs.verify.files import counts_of, expected_means, read_rows
 from bench.store import store
 
 Row = dict[str, str]
@@ -83,11 +83,11 @@ def forge(folder: Path, *, metrics: tuple[str, ...] = ("gm", "pm"), losses: floa
             row["correct"] = str(min(int(row["correct"]) + int(rng.integers(1, 3)), int(row["samples"])))
     write_rows(folder, "clients", clients)
     partition = json.loads((folder / "partition.json").read_text(encoding="utf-8"))
-    expected = expected_means(values_of(clients, []), partition)
+    expected = expected_means(counts_of(clients), partition)
 
     def follow(row: Row) -> None:
-        key = tuple(row[column] for column in ("round", "metric", "on", "mean", "split", "quantity"))
-        if key in expected:
+        key = tuple(row[column] for column in ("round", "metric", "on", "mean", "split"))
+        if row["quantity"] == "accuracy" and key in expected:
             row["value"] = repr(expected[key])
 
     change_rows(folder, "metrics", follow)

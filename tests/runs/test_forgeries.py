@@ -14,7 +14,7 @@ from bench.results.results import CellView, load_run
 from bench.runs.cell_options import Options
 from bench.runs.verify.files import disagreement
 from bench.runs.verify.recomputed import compare
-from bench.runs.verify.verify import CellVerdict, Checked, check_files
+from bench.runs.verify.verify import CellVerdict, Checked, _copies, check_files
 from tests.conftest import ROOT
 from tests.runs.conftest import COMMON, Bench
 from tests.runs.forger import (
@@ -60,11 +60,11 @@ def raise_where(row: Row, **where: str) -> None:
 EDITS: dict[str, tuple[list[str], Callable[[Row], object], str]] = {
     "no round 2": (
         ["ledger"], lambda row: row.update(round=row["round"].replace("2", "")),
-        "ledger.csv does not have the rounds that the settings ask for",
+        "ledger.csv has rounds 1, 3, by the settings 1, 2, 3",
     ),
     "no evaluation of round 1": (
         ["metrics", "clients", "hits"], lambda row: row.update(round=row["round"].replace("1", "")),
-        "metrics.csv does not have the rounds",
+        "metrics.csv has rounds 2, 3",
     ),
     "more samples": (
         ["clients"], lambda row: row.update(samples=str(int(row["samples"]) + (row["client"] == "2"))),
@@ -76,7 +76,7 @@ EDITS: dict[str, tuple[list[str], Callable[[Row], object], str]] = {
     "clients twice": (["clients"], lambda row: row.update(metric="pm"), "a second time"),
     "no equal mean": (
         ["metrics"], lambda row: row.update(round="" if row["mean"] == "equal" else row["round"]),
-        "lacks means",
+        "do not have the same rows",
     ),
     "another mean": (
         ["metrics"], lambda row: raise_where(row, metric="pm", mean="equal", quantity="accuracy"), "metrics.csv, line",
@@ -119,6 +119,18 @@ def test_all_files_of_another_seed_are_found_by_their_partition(run: Path) -> No
     assert verdict.cell.folder == first.folder
     assert verdict.text.startswith("status.json: its partition is not the one that its settings make")
     assert len(sound) == SEEDS - 1
+
+
+def test_no_two_seeds_have_the_same_numbers(made: Path) -> None:
+    """The best seed's tables under another seed's id, where both have clients of the same sizes: partitions agree."""
+    cells = load_run(made).cells[:5]
+    assert _copies(cells) == {}
+    sums = {name: cells[2].status.checksums[name] for name in ("metrics", "clients")}
+    status = replace(cells[4].status, checksums=cells[4].status.checksums | sums, path={"cpu": "another"})
+    copy = replace(cells[4], status=status)
+    assert _copies([*cells[:4], copy]) == {copy.folder: "metrics.csv and clients.csv are the same as of seed 2"}
+    other = replace(copy, settings=copy.settings.model_copy(update={"lr": 0.25}))
+    assert _copies([*cells[:4], other]) == {}  # another setting may be without effect
 
 
 # -- a cell that is computed again on another path ---------------------------------------------------------------------
@@ -202,13 +214,13 @@ def test_only_bytes_that_follow_numbers_may_be_others(twice: Twice, losses: floa
 
 @pytest.mark.parametrize("losses", [1.0, 1.01], ids=["same", "drifted"])
 def test_a_forgery_whose_numbers_all_agree_is_found_once_drawn(run: Path, bench: Bench, losses: float) -> None:
-    """By its losses if they are the old ones, else by the other seeds that are drawn."""
+    """By its losses if they are the old ones, else by cells of other seeds, which are computed for it."""
     cells = load_run(run).cells
     for cell in cells:
         claim_another_processor(cell.folder)
     cell = cells[np.random.default_rng(0).permutation(SEEDS)[0]]
     forge(cell.folder, losses=losses)
-    out = bench("verify", run, "--cells", "3", "--seed", "0", code=1).stdout
+    out = bench("verify", run, "--cells", "1", "--seed", "0", code=1).stdout
     (wrong,) = (line for line in out.splitlines() if line.startswith("WRONG"))
     assert cell.id in wrong
     expected = "the same losses and other numbers: " if losses == 1 else "looks edited, for 2 of 2 cells of other seeds"
@@ -238,6 +250,7 @@ def test_too_few_cells_of_a_forged_run_confirm_nothing(run: Path, bench: Bench) 
         forge(cell.folder, losses=0.95)
     out = bench("verify", run, "--cells", "2", "--seed", "1", code=3).stdout
     assert f"UNCONFIRMED {run}: all " in out
+    assert "to tell a shift of all numbers from rounding: --cells 20 or more would" in out
     assert ", 0 wrong; " in out
 
 

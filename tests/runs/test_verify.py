@@ -1,5 +1,6 @@
 """`bench verify` accepts an unchanged run and names the cell of any change; the statistics by which it does."""
 
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -10,14 +11,13 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import hypergeom
 
 from bench.results.results import load_run
 from bench.rng import generator
 from bench.runs.cell_options import Options
-from bench.runs.verify.drift import LEVEL, shift
+from bench.runs.verify.drift import ENOUGH, FEWEST, LEVEL, shift
 from bench.runs.verify.recomputed import compare
-from bench.runs.verify.verify import CellVerdict, check_files
+from bench.runs.verify.verify import CellVerdict, check_files, discovery
 from bench.store import store
 from reports.league.export import verification
 from tests.conftest import ROOT
@@ -138,6 +138,19 @@ def test_a_label_that_was_changed_since_is_not_wrong_and_lines_name_the_method(l
     assert names == ["fedavg blobs alpha=1 seed=0", "New name blobs a case alpha=1 seed=0 (method ditto)"]
 
 
+def test_the_command_says_what_its_draw_can_find_and_which_rounds_are_chosen_otherwise(
+    labelled: Path, bench_here: Bench
+) -> None:
+    out = bench_here("verify", labelled, "--cells", "1", "--jobs", "1").stdout
+    assert "2 cells, 1 computed again" in out
+    assert "1 meet one with a probability of 0.5 if 5% are, 0.5 if 30% are" in out
+    assert "chosen alike" not in out
+    choice = {"fedavg": "accuracy", "Ours": "loss"}
+    change_entries(labelled, lambda entry: entry["settings"].update(select_by=choice[entry["label"]]))
+    out = bench_here("verify", labelled, "--cells", "0").stdout
+    assert "the reported rounds are not chosen alike: by accuracy in cells of fedavg; by loss in cells of Ours" in out
+
+
 # -- statistics: a shift of all cells is seen and honest drift is not --------------------------------------------------
 
 
@@ -150,7 +163,7 @@ def drifts(cells: int, seed: int, by: float = 0.0) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("by", [-3.0, 0.5, 3.0])
 def test_a_shift_of_every_cell_is_seen(by: float) -> None:
-    found = shift(drifts(30, 1, by))
+    found = shift(drifts(ENOUGH + 10, 1, by))
     assert found is not None
     assert found.name == "pm"
     assert found.mean == pytest.approx(by, abs=1)
@@ -159,6 +172,7 @@ def test_a_shift_of_every_cell_is_seen(by: float) -> None:
 
 def test_fewer_cells_than_the_level_needs_say_nothing() -> None:
     """Of n differences on one side, 2 of the 2^n ways to flip signs are as one-sided: by hand, 14 are too few."""
+    assert FEWEST == 15
     assert shift([{"pm": 3.0}] * 14) is None
     found = shift([{"pm": 3.0}] * 15)
     assert found is not None
@@ -190,12 +204,19 @@ def test_neither_scale_nor_direction_matters(values: list[float], scale: float) 
         assert all(np.isclose(one.p, found[0].p) for one in found if one)
 
 
-@given(st.integers(60, 3000))
+def test_the_probability_is_the_share_of_draws_that_hold_a_forged_cell() -> None:
+    for count, forged, drawn in itertools.product((5, 6), (0, 1, 3), (0, 1, 2, 5)):
+        draws = list(itertools.combinations(range(count), drawn))
+        found = sum(any(cell < forged for cell in draw) for draw in draws)
+        assert discovery(count, forged, drawn) == pytest.approx(found / len(draws))
+    assert discovery(4, 1, 9) == 1
+
+
+@given(st.integers(1, 3000))
 def test_an_entry_that_is_submitted_is_searched_for_five_percent(cells: int) -> None:
     """59 is the least number that suffices for any entry: of many cells, draws are nearly independent."""
-    forged = -(-cells // 20)
-    assert hypergeom.sf(0, cells, forged, CELLS) >= 0.95
-    assert 1 - 0.95 ** (CELLS - 1) < 0.95
+    assert discovery(cells, -(-cells // 20), CELLS) >= 0.95
+    assert discovery(10**6, 10**6 // 20, CELLS - 1) < 0.95
 
 
 def test_no_draw_is_made_by_a_commit_or_a_file() -> None:

@@ -4,9 +4,11 @@ Where training drifts apart, one cell says nothing: an honest accuracy may be te
 computers rounds in favour of a method, so over several cells the differences are as often up as down, and as far.
 """
 
-import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil, isnan, log, log2
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,19 @@ import numpy.typing as npt
 
 from bench.results.figures import further_scores, reported_figures
 from bench.results.results import CellView
+from bench.runs.verify.files import read_rows
 
 LEVEL = 1e-4
 """How probable it is at most that an honest run is called shifted."""
+FEWEST = ceil(log2(2 / LEVEL))
+"""With fewer cells whose numbers differ, no shift can be told from rounding at that level."""
+ENOUGH = 20
+"""With so many a shift by a point is seen in most runs (docs/lab-notes.md has the table)."""
 STABLE = 1e-3
 """Largest relative difference of losses with which both paths have trained the same models but for rounding."""
 
 _FLIPS, _BLOCK = 2**17, 2**12
+_TRAFFIC = ("up", "down_distinct", "down_receivers")
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,7 @@ class Shift:
 
     Attributes:
         name: name of the figure.
-        mean: mean difference of the run's numbers above those computed here, in points (hundredths).
+        mean: mean difference of the run's numbers above those computed here, in points (hundredths) or in percent.
         cells: number of cells that have other numbers of it here.
         p: probability of differences that are so one-sided if each could as well have the other sign.
     """
@@ -41,32 +49,32 @@ class Shift:
 
     @property
     def text(self) -> str:
-        """The shift in words, e.g. `pm accuracy (local, equal) +2.31 points, mean of 17 cells (p = 2e-05)`."""
-        return f"{self.name} {self.mean:+.2f} points, mean of {self.cells} cells (p = {self.p:.1g})"
+        """The shift in words, e.g. `pm accuracy (local, equal) +2.31 points in 17 cells (p = 2e-05)`."""
+        unit = "points" if self.name.endswith(")") else "%"
+        return f"{self.name} {self.mean:+.2f} {unit}, mean of {self.cells} cells (p = {self.p:.1g})"
 
 
 def differences(old: CellView, new: CellView) -> dict[str, float]:
-    """Measure how far the reported scores of a cell lie above those of the same cell computed here, by figure.
+    """Measure how far the numbers of a cell lie above those of the same cell computed here, by figure.
 
     Returns:
-        Points (hundredths); of a score above 1 as a share of it. Further scores that only rounding moved are 0, as a
-        kernel may round up more often than down. A derived metric is another's, and has none.
+        Reported accuracies and further scores in points (hundredths); test losses, bytes and simulated seconds in
+        percent (100 times the logarithm of the ratio, mean over rows). Losses and further scores that only rounding
+        moved are 0, as a kernel may round up more often than down. A derived metric is another's, and has none.
     """
-    apart = {}
-    for quantity in ("accuracy", *(name for name in further_scores([old]) if name in further_scores([new]))):
-        here = {_name(figure, quantity): figure["value"] for figure in reported_figures(new, quantity)}
-        for figure in reported_figures(old, quantity):
-            first, other = figure["value"], here.get(_name(figure, quantity), math.nan)
-            points = 100 * (first - other) / max(1.0, abs(first), abs(other))
-            if not (figure["derived"] or math.isnan(points)):
-                moved = quantity == "accuracy" or abs(points) > 100 * STABLE
-                apart[_name(figure, quantity)] = points if moved else 0.0
-    return apart
-
-
-def _name(figure: dict[str, Any], quantity: str) -> str:
-    mean = f", {figure['mean']}" if figure["mean"] else ""
-    return f"{figure['metric']} {quantity} ({figure['on']}{mean})"
+    points = _points(old, new, "accuracy")
+    for quantity in further_scores([old]):
+        if quantity in further_scores([new]):
+            apart = _points(old, new, quantity)
+            points |= {name: value if abs(value) > 100 * STABLE else 0.0 for name, value in apart.items()}
+    logs: dict[str, list[float]] = defaultdict(list)
+    for name, first, second in _pairs(old, new):
+        if first > 0 and second > 0:
+            logs[name].append(100 * log(first / second))
+    means = {name: float(np.mean(values)) for name, values in logs.items()}
+    return points | {
+        name: value if abs(value) > 100 * STABLE or "loss" not in name else 0.0 for name, value in means.items()
+    }
 
 
 def shift(cells: Sequence[dict[str, float]]) -> Shift | None:
@@ -82,7 +90,7 @@ def shift(cells: Sequence[dict[str, float]]) -> Shift | None:
     table = np.array([[apart.get(name, 0.0) for name in names] for apart in cells]).reshape(len(cells), len(names))
     table = np.where(np.abs(table) > 1e-9, table, 0.0)  # a mean's last digit may depend on the CPU
     table = table[table.any(axis=1)]
-    if len(table) < 2:  # of fewer than 15 cells none reaches the level
+    if len(table) < FEWEST:
         return None
     ranks = np.column_stack([_signed_ranks(column) for column in table.T])
     sums = np.abs(ranks.sum(axis=0))
@@ -103,6 +111,41 @@ def shift(cells: Sequence[dict[str, float]]) -> Shift | None:
     worst = int(sums.argmax())
     moved = table[:, worst][table[:, worst] != 0]
     return Shift(names[worst], float(moved.mean()), len(moved), p)
+
+
+def _points(old: CellView, new: CellView, quantity: str) -> dict[str, float]:
+    """Differences of a reported score, by figure, in points; of a score above 1 as a share of it."""
+    here = {_figure(figure, quantity): figure["value"] for figure in reported_figures(new, quantity)}
+    both = [
+        (name, figure["value"], here[name])
+        for figure in reported_figures(old, quantity)
+        if not figure["derived"] and (name := _figure(figure, quantity)) in here
+    ]
+    apart = {name: 100 * (first - other) / max(1.0, abs(first), abs(other)) for name, first, other in both}
+    return {name: value for name, value in apart.items() if not isnan(value)}
+
+
+def _figure(figure: dict[str, Any], quantity: str) -> str:
+    mean = f", {figure['mean']}" if figure["mean"] else ""
+    return f"{figure['metric']} {quantity} ({figure['on']}{mean})"
+
+
+def _pairs(old: CellView, new: CellView) -> Iterator[tuple[str, float, float]]:
+    """Pairs of the two cells' numbers, each with its name: losses by metric, bytes, seconds."""
+    for row, other in _rows(old.folder, new.folder, "metrics"):
+        if (row["quantity"], row["split"]) == ("loss", "test") and row["metric"] not in old.status.derived:
+            yield f"{row['metric']} loss", float(row["value"]), float(other["value"])
+    for row, other in _rows(old.folder, new.folder, "ledger"):
+        yield "bytes", _bytes(row), _bytes(other)
+        yield "seconds", float(row["seconds"]), float(other["seconds"])
+
+
+def _bytes(row: dict[str, str]) -> float:
+    return sum(float(row[name]) for name in _TRAFFIC)
+
+
+def _rows(old: Path, new: Path, name: str) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
+    yield from zip(read_rows(old, name), read_rows(new, name), strict=False)
 
 
 def _signed_ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -7,7 +7,7 @@ accuracies of an honest cell can be anywhere, so that this path cannot decide.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,22 +15,26 @@ from typing import Any, Literal
 import numpy as np
 
 from bench.plugin import METRICS
+from bench.results.figures import ALL
 from bench.results.results import CellView
 from bench.runs.verify.drift import STABLE, differences
 from bench.runs.verify.files import ROUNDING, Row, read_rows
+from bench.settings import RECORDED, CorruptedTest, FurtherTest, PlainTest
 from bench.store.data_record import record_of
 from bench.store.documents import read_json
 from bench.store.store import COLUMNS, FURTHER, read_status
 
-_COUNTED = {
+_COUNTED = ("ledger", "work", "timeline")
+"""Tables that are the same on every path, unless a method sends as much as its numbers ask for and they drift apart."""
+_AMOUNTS = {
     "ledger": ("up", "down_distinct", "down_receivers"),
     "work": ("steps", "samples", "server_steps", "server_samples"),
-    "timeline": (),
 }
-"""Tables that are the same on every path, unless a method sends or trains as much as its numbers ask for; each with
-what would then differ from round to round. The timeline follows from the ledger."""
+"""What would then differ from round to round; the timeline follows from the ledger."""
 _VALUES = {"metrics": "value", "clients": "correct", "changes": "value"}
 """Tables of what the models score, which every path writes row by row, each with the column that may differ."""
+_ADDED = ("round", "metric", "on", "mean", "client", "split", "quantity")
+"""What tells a row of `evaluated.csv`, to which `bench evaluate` adds rows."""
 _TOLERANCE, _WEIGHT, _CLASSES = 0.01, 3, 2
 """How far rounding alone may move a score: by 0.01, and for each sample that is classified otherwise as three samples
 or as two whole classes, whatever is more (the only sample of a rare class is its whole recall)."""
@@ -71,7 +75,7 @@ def compare(cell: CellView, folder: Path) -> CellVerdict:
         keys = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
         text += f", on another path ({', '.join(f'{key} {old.get(key)} -> {new.get(key)}' for key in keys)})"
     unchecked = sorted(scores_of(cell).difference(METRICS.names()))
-    unchecked += ["evaluated.csv"] if (cell.folder / "evaluated.csv").exists() else []
+    unchecked += [f"evaluated.csv ({', '.join(left_out)})"] if (left_out := _not_evaluated(cell, folder)) else []
     text += f"; not checked: {', '.join(unchecked)}" if unchecked else ""
     moved = outcome in ("near", "drifted") and here.status.rounds == cell.status.rounds
     return CellVerdict(cell, outcome, text, differences(cell, here) if moved else {})
@@ -91,27 +95,28 @@ def _compare(cell: CellView, here: CellView) -> tuple[Agreement, str]:
         return _on_another_path(cell, folder, other)
     faults = [_difference(cell.folder, folder, name) for name in other[:1]]
     faults += [] if _same(cell.folder, folder, "relations.json") or not _has_relations(cell) else ["relations.json"]
-    faults += _other_privacy(cell.folder, folder)
-    faults += [pair.text for pair in _further_pairs(cell, folder) if not pair.same]
+    faults += _other_privacy(cell.folder, folder) or _other_scores(_further_pairs(cell, folder))
     return ("wrong", f"other numbers on the same path: {faults[0]}") if faults else ("same", "the same bytes")
 
 
 def _on_another_path(cell: CellView, new: Path, other: list[str]) -> tuple[Agreement, str]:
     """Compare a cell with the files of a folder; the tables named in `other` are not the same bytes."""
-    old, pairs = cell.folder, _further_pairs(cell, new)
+    old = cell.folder
+    pairs = _further_pairs(cell, new)
     rows = [_difference(old, new, name) for name in other if name in _VALUES and not _same_rows(old, new, name)]
-    if rows := rows + [pair.text for pair in pairs if pair.here is None]:
+    if rows := rows or [pair.text for pair in pairs if pair.here is None]:
         return "wrong", f"other rows: {rows[0]}"
-    if privacy := _other_privacy(old, new):
-        return "wrong", privacy[0]
     scored = _scored(old, new)
     moved = max((group.moved for group in scored), default=0.0)
     worst = max(scored, key=lambda group: group.apart / group.allowed, default=_Scored("no round"))
     samples = f"{worst.apart} of {worst.samples} samples otherwise in {worst.name}"
-    text = f"losses differ by {100 * moved:.2g} % at most, and {samples}"
     counted = [name for name in other if name in _COUNTED]
     counts = [f"another count: {_difference(old, new, name)}" for name in counted]
-    follow = all(_follows_numbers(old, new, name) for name in counted)
+    follow = all(_follows_numbers(old, new, "work" if name == "work" else "ledger") for name in counted)
+    if privacy := _other_privacy(old, new):  # noise is counted by what clients send and by the steps that they take
+        counts += privacy
+        follow = follow and any(_follows_numbers(old, new, name) for name in _AMOUNTS)
+    text = f"losses differ by {100 * moved:.2g} % at most, and {samples}"
     if moved > STABLE:
         return "drifted" if follow else "wrong", "; ".join([f"training drifted apart: {text}", *counts])
     if counts:  # FedKD sends so many singular values as hold a share of a sum: rounding can make it one more
@@ -123,10 +128,12 @@ def _on_another_path(cell: CellView, new: Path, other: list[str]) -> tuple[Agree
         if worst.apart > worst.allowed:
             return "wrong", f"too many samples for such losses ({worst.allowed} may be): {text}"
         return "near", f"the same models but for rounding: {text}"
-    edited = [samples] * bool(worst.apart) + ["hits.csv"] * ("hits" in other)
-    if edited := edited + [pair.text for pair in pairs if not pair.same]:
-        return "wrong", f"the same losses and other numbers: {', '.join(edited[:3])}"
-    return "same", "the same numbers"
+    edited = [samples] if worst.apart else []
+    edited += ["hits.csv"] if "hits" in other else []
+    edited += _other_scores(pairs)[:1]
+    return (
+        ("wrong", f"the same losses and other numbers: {', '.join(edited)}") if edited else ("same", "the same numbers")
+    )
 
 
 def _follows_numbers(old: Path, new: Path, name: str) -> bool:
@@ -135,8 +142,7 @@ def _follows_numbers(old: Path, new: Path, name: str) -> bool:
     In the league's entries these are FedKD, whose messages are cut by their singular values, and a few that send to the
     clients they choose; all others have one number of bytes, or another one in the first round.
     """
-    table = "ledger" if name == "timeline" else name
-    old_rows, rows = ([[row[key] for key in _COUNTED[table]] for row in read_rows(f, table)] for f in (old, new))
+    old_rows, rows = ([[row[key] for key in _AMOUNTS[name]] for row in read_rows(f, name)] for f in (old, new))
     return old_rows != rows and len(set(map(tuple, rows))) > 2
 
 
@@ -198,15 +204,22 @@ def _scored(old: Path, new: Path) -> list[_Scored]:
 
 @dataclass(frozen=True)
 class _Pair:
-    """A row of a further score, and the value computed here; None: there is no such row here."""
+    """A row beside accuracies and losses of the cell's own tests, and the value computed here.
 
-    table: str
-    line: int
+    Attributes:
+        place: file and line.
+        row: the row of the run.
+        here: the value here; None: no such row.
+        moved: whether a model of another round was scored here, so that the values say nothing.
+    """
+
+    place: str
     row: Row
     here: float | None
+    moved: bool = False
 
     @property
-    def same(self) -> bool:
+    def close(self) -> bool:
         """Whether both values are the same but for the order of sums."""
         value = float(self.row["value"])
         return self.here is not None and bool(np.isclose(value, self.here, rtol=1e-9, atol=1e-9, equal_nan=True))
@@ -222,48 +235,110 @@ class _Pair:
     @property
     def text(self) -> str:
         """The row and both values."""
-        return f"{self.table}.csv, line {self.line}: {','.join(self.row.values())} in the run, {self.here} here"
+        return f"{self.place}: {','.join(self.row.values())} in the run, {self.here} here"
 
 
 def _further_pairs(cell: CellView, folder: Path) -> list[_Pair]:
-    """Rows of further scores, and of earlier and later data (`changes.csv`), as far as their scores are known here.
+    """Rows of further scores, of earlier and later data (`changes.csv`), and of later evaluations, as far as their
+    scores are known here.
 
     A cell that was resumed with other `metrics` has some scores of some rounds only.
     """
-    pairs = []
+    return [
+        pair
+        for pair in (*_score_pairs(cell, folder), *_added_pairs(cell, folder))
+        if pair.row["quantity"] in METRICS.names()
+    ]
+
+
+def _score_pairs(cell: CellView, folder: Path) -> Iterator[_Pair]:
     for name in (*FURTHER, "changes"):
         if all((of / f"{name}.csv").exists() for of in (cell.folder, folder)):
             columns = COLUMNS[name][:-1]
             here = {tuple(row[key] for key in columns): float(row["value"]) for row in read_rows(folder, name)}
-            pairs += [
-                _Pair(name, line, row, here.get(tuple(row[key] for key in columns)))
-                for line, row in enumerate(read_rows(cell.folder, name), start=2)
-                if row["quantity"] in METRICS.names()
-            ]
-    return pairs
+            for line, row in enumerate(read_rows(cell.folder, name), start=2):
+                yield _Pair(f"{name}.csv, line {line}", row, here.get(tuple(row[key] for key in columns)))
+
+
+def _added_pairs(cell: CellView, folder: Path) -> Iterator[_Pair]:
+    """The rows of `evaluated.csv`, but for tests that cannot be compared (`_not_evaluated`).
+
+    Training that rounds otherwise may report another round.
+    """
+    if not (cell.folder / "evaluated.csv").exists():
+        return
+    computed, left_out = _computed(folder), set(_not_evaluated(cell, folder))
+    of_any_round = {key[1:]: value for key, value in computed.items()}
+    for line, row in enumerate(read_rows(cell.folder, "evaluated"), start=2):
+        if row["split"] not in left_out:
+            key = tuple(row[column] for column in _ADDED)
+            here = computed.get(key, of_any_round.get(key[1:]))
+            yield _Pair(f"evaluated.csv, line {line}", row, here, moved=key not in computed)
+
+
+def _computed(folder: Path) -> dict[tuple[str, ...], float]:
+    """Values by row, as `evaluated.csv` has them: what was asked for at once stands in the tables of scores."""
+    names = [name for name in ("evaluated", *FURTHER, "metrics") if (folder / f"{name}.csv").exists()]
+    rows = [{"client": str(ALL), "on": "local", "mean": "", **row} for name in names for row in read_rows(folder, name)]
+    return {tuple(row[column] for column in _ADDED): float(row["value"]) for row in rows}
+
+
+def _not_evaluated(cell: CellView, folder: Path) -> list[str]:
+    """The tests of a cell's later evaluations that cannot be compared with those in `folder`."""
+    names = list(dict.fromkeys(cell.table("evaluated")["split"]))
+    again = read_json(folder / "settings.json")
+    if again is None or again["select_by"] != cell.settings.select_by:  # models of other rounds
+        return names
+    known = {key[_ADDED.index("split")] for key in _computed(folder)} if names else set()
+    return [name for name in names if name not in known]
+
+
+def evaluated_tests(cell: CellView) -> list[FurtherTest]:
+    """The further tests that a cell has rows of, as far as their names, or its settings, say what they are."""
+    known = {label: test for test in cell.settings.tests for label in test.labels}
+    tests: list[FurtherTest] = []
+    for label in dict.fromkeys(cell.table("evaluated")["split"]):
+        kind, _, rest = label.partition(" ")
+        corruption, _, severity = rest.rpartition(" ")
+        if label in known:
+            tests.append(known[label])
+        elif label == "global" or label == "others":
+            tests.append(PlainTest(name=label))
+        elif kind == "corrupted" and corruption and severity in "12345":
+            tests.append(CorruptedTest(name="corrupted", kinds=(corruption,), severity=int(severity)))
+    return list({test.labels: test for test in tests}.values())
 
 
 def scores_of(cell: CellView) -> set[str]:
-    """The further scores that a cell has rows of in its own tables."""
-    return set(cell.table("scores")["quantity"])
+    """The further scores that a cell has rows of, in its own tables and in that of later evaluations."""
+    return {*cell.table("scores")["quantity"], *cell.table("evaluated")["quantity"]}.difference(RECORDED)
+
+
+def _other_scores(pairs: Sequence[_Pair]) -> list[str]:
+    """Describe the further scores of the run that are others here."""
+    return [pair.text for pair in pairs if pair.moved or not pair.close]
 
 
 def _beyond_rounding(cell: CellView, pairs: Sequence[_Pair], apart: int) -> str:
-    """Describe the first mean of a score that differs by more than rounding can move it; empty where none does.
+    """Describe the first further score that differs by more than rounding can move it; empty where none does.
+
+    Clients' values are not looked at: whoever edits them has to edit the means that follow.
 
     Args:
         cell: the finished cell.
         pairs: its further scores.
-        apart: how many samples of the cell's own tests were classified otherwise; of `changes.csv` it is not known.
+        apart: how many samples of the cell's own tests were classified otherwise; of others it is not known.
     """
     record = read_json(cell.folder / "partition.json")
     for pair in pairs:
         of_round = record_of(record, int(pair.row["round"]))
         samples = sum(of_round[f"n_{'validation' if pair.row['split'] == 'validation' else 'test'}"])
         samples = samples or of_round["n_global_test"] or 1
-        flips = apart if pair.table in FURTHER else max(apart, allowed_flips(samples))
-        possible = flips * max(_WEIGHT / samples, _CLASSES / len(of_round["counts"][0]))
-        if "client" not in pair.row and pair.apart > _TOLERANCE + possible:
+        possible = apart * max(_WEIGHT / samples, _CLASSES / len(of_round["counts"][0]))
+        if not pair.place.startswith(FURTHER):
+            possible = max(possible, allowed_flips(samples) * _WEIGHT / samples)
+        of_clients = pair.row.get("client", str(ALL)) != str(ALL)
+        if not (pair.moved or of_clients) and pair.apart > _TOLERANCE + possible:
             return pair.text
     return ""
 
