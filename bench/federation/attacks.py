@@ -122,6 +122,7 @@ class Forger:
         self._name = str(settings.attack and settings.attack.name)
         self.sent = SentValues(
             f"attack {self._name!r}: method {self._method!r}",
+            "malicious clients send them honestly",
             f"which it would leave as it is; {_BY_DATA}",
         )
         if method.bound:

@@ -7,6 +7,7 @@ travel as they are.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,8 @@ from bench.settings import OperationPart, Settings, noise_of
 
 STATE = "bench.channel"
 """The entry of a client's state in which operations keep what is theirs, by operation and value."""
+_WORTH_A_NOTICE = 0.01
+"""Share of the numbers sent: what channel and attack leave alone is mostly less, such as counts of classes."""
 
 
 class Channel:
@@ -48,6 +51,7 @@ class Channel:
         names = ", ".join(name for name, _ in self._operations)
         self.sent = SentValues(
             f"channel: method {self._method!r}" if names else "",
+            "travel as they are",
             f"so {names} would change nothing; take out `channel`, or take a method that sends models",
         )
         self._moving = False  # whether running statistics were sent
@@ -226,6 +230,7 @@ class SentValues:
 
     Args:
         source: the first words of messages: what acts on model values, and the method; empty if nothing does.
+        rest: what becomes of other numbers, after "and".
         refused: why a method without model values is refused, and what to do instead.
 
     Attributes:
@@ -233,17 +238,20 @@ class SentValues:
         notices: messages about what happened, one line each.
     """
 
-    def __init__(self, source: str = "", refused: str = "") -> None:
-        self._source, self._refused = source, refused
+    def __init__(self, source: str = "", rest: str = "", refused: str = "") -> None:
+        self._source, self._rest, self._refused = source, rest, refused
         self.models: dict[str, bool] = {}
         self.notices: list[str] = []
         self._weights: set[str] = set()  # what clients sent as weights, in words
         self._names: dict[int, list[list[str]]] = {}  # by number of a message, the groups of names that it had
+        self._numbers = Counter[bool]()  # how many were sent in model values, and how many beside them
+        self._counted = False
 
     def add(self, name: str, value: Any) -> bool:
         """Record a value; returns whether it is a model value, which has weights."""
         is_model = isinstance(value, Params) and value.spec.d > 0
         self.models[name] = self.models.get(name, False) or is_model
+        self._numbers[is_model] += sum(p.spec.d if isinstance(p, Params) else p.numel() for p in parts(value))
         return is_model
 
     def add_message(self, number: int, names: Collection[str], weight: float | None) -> None:
@@ -279,14 +287,22 @@ class SentValues:
         self._weights, self._names = set(state["weights"]), dict(state["names"])
 
     def check(self) -> None:
-        """Refuse a method of whose values none is a model value, after the first messages.
+        """Tell the user, once and after the first messages, how much of what was sent is beside model values.
 
         Raises:
             UserError: nothing that was sent is a model value.
         """
-        if self._source and not any(self.models.values()):
+        if not self._source:
+            return
+        if not any(self.models.values()):
             sends = f"no model value, only {', '.join(map(repr, self.models))}" if self.models else "nothing"
             raise UserError(f"{self._source} sends {sends}, {self._refused}")
+        share = self._numbers[False] / max(1, self._numbers.total())
+        if share >= _WORTH_A_NOTICE and not self._counted:
+            names = ", ".join(repr(name) for name, is_model in self.models.items() if not is_model)
+            numbers = f"{share:.0%} of the numbers that clients send are no model values ({names})"
+            self.note(f"{self._source}: {numbers}, and {self._rest}")
+        self._counted = self._counted or self._numbers.total() > 0
 
     def note(self, text: str) -> None:
         """Tell the user something once."""

@@ -1,6 +1,7 @@
 """The channel in a federation: what passes it, what is counted, what clients keep, and what is refused."""
 
 import contextlib
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from bench.errors import UserError
 from bench.federation.channel import STATE, origin
 from bench.plugin import CHANNELS
 from bench.rng import generator
-from tests.engine.problems import EVERY_METHOD, generic, numbered_model, run, toy
+from tests.engine.problems import EVERY_METHOD, generic, numbered_model, remarks, run, toy
 from tests.federation.helpers import SIZES, attack, channel
 
 TOP_K = {"name": "top_k", "share": 0.25}
@@ -116,6 +117,31 @@ def test_an_upload_without_a_download_of_its_name_is_said(settings: dict[str, An
     run(federation, 2)
     said = says.format("method 'fedadmm' downloads no 'moved'")
     assert federation.warnings == [f"{said} its numbers and not {'on ' * ('attack' in says)}their change"]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "share", "name"),
+    [
+        ("scaffold", BOTH[0], 50, "control_change"),
+        ("scaffold", BOTH[1], 50, "control_change"),
+        ("floco", {**BOTH[0], "hp": {"endpoints": 3}}, 46, "others"),
+        ("fedavg", BOTH[0], 0, ""),
+    ],
+)
+def test_what_is_left_alone_is_said_once(method: str, settings: dict[str, Any], share: int, name: str) -> None:
+    """A control variate is as large as the model; beside a model of 12 + 9 numbers are two more heads of 9."""
+    federation, stopped = toy(method, **settings), toy(method, **settings)
+    run(federation, 2)
+    tensors, plain = federation.state()
+    stopped.restore(tensors, json.loads(json.dumps(plain)))
+    run(stopped, 1)
+    by, then = ("attack 'sign_flip'", "malicious clients send them honestly")
+    by, then = ("channel", "travel as they are") if "channel" in settings else (by, then)
+    for going_on in (federation, stopped):
+        assert remarks(going_on) == (share > 0) * [
+            f"{by}: method '{method}': {share}% of the numbers that clients send are no model values ('{name}'), "
+            f"and {then}"
+        ]
 
 
 def test_a_part_has_its_part_of_the_download_as_its_base() -> None:

@@ -102,7 +102,7 @@ def test_models_rest_on_the_host_where_they_would_take_half_of_a_gpu(monkeypatch
     count = models(settings, 100)  # two for each of 100 clients, and two new ones for each of the 20 selected
     assert count == pytest.approx(240, rel=0.05)
     remembering = settings.model_copy(update={"channel": (OperationPart(name="top_k"), OperationPart(name="cast"))})
-    assert models(remembering, 100) == pytest.approx(count + 120), "what was not sent yet counts as a further model"
+    assert models(remembering, 100) == pytest.approx(count + 100), "what was not sent yet, by each client"
     twice = 2 * count * 4 * (16 * 3 + 3)  # bytes of weights and biases
     for device, memory, cells, rests in (
         ("cuda", 1.01, 1, False), ("cuda", 0.99, 1, True), ("cpu", 0.99, 1, False), ("cuda", 2.01, 2, False),
@@ -220,4 +220,4 @@ def test_a_measured_cell_has_its_own_bytes_and_a_time_of_its_own() -> None:
 def test_the_memory_of_another_device(method: str, on_host: bool) -> None:
     """The prediction for a GPU, compared with the largest total size of tensors on a simulated device."""
     predicted, really = device_memory(method, "mlp", 80, on_host)
-    assert 0.8 * really < predicted < 1.5 * really
+    assert 0.8 * really < predicted < 1.35 * really

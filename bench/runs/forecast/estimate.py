@@ -36,7 +36,7 @@ _BACKWARD = 3  # times as long as its forward pass takes a gradient
 _CLIENT = 4e-4  # seconds of a client's round beside its steps, and of its evaluation
 
 _OF_SERVER = 3  # models that a cell holds anyway: the server's, its first one, and one in passing
-_IN_STEP = 6  # a step's model, its gradient, its new values, and what lies between
+_IN_STEP = 4  # a step's model, its gradient, its new values, and what lies between; and one for each training
 _SHARE = 0.5  # of a GPU's memory for models; the rest is for data, activations and what lies between tensors
 
 
@@ -180,7 +180,7 @@ def memory(work: CellWork, device: str, threads: int, cells: int = 1) -> tuple[f
     clients = work.clients + settings.new_clients if settings.clients == "all" else settings.clients
     frozen, trained = network.frozen * work.itemsize, network.trained * work.itemsize  # of the largest
     lanes = 1 if device == "cpu" and network.alone else lanes_on(device, trained)
-    step = _IN_STEP * trained + settings.batch_size * network.training * work.itemsize / 4
+    step = (_IN_STEP + trainings(settings)) * trained + settings.batch_size * network.training * work.itemsize / 4
     working = lanes * step
 
     if device != "cuda":
@@ -194,16 +194,25 @@ def memory(work: CellWork, device: str, threads: int, cells: int = 1) -> tuple[f
 
 
 def kept(settings: Settings) -> int:
-    """The number of models that a client keeps between rounds; one more than is known for a method of the user's."""
-    memories = sum(bool(CHANNELS.declaration(entry.name).stage == "select") for entry in settings.channel)
-    of_method = KEPT.get(settings.method, trainings(settings) + is_external(METHODS.declaration(settings.method)))
-    return of_method + memories  # of what a channel did not send yet
+    """The number of models that a client keeps between rounds, what a channel did not send yet among them."""
+    return _of_method(settings) + _unsent(settings)
+
+
+def _of_method(settings: Settings) -> int:
+    """One more than is known for a method of the user's."""
+    return KEPT.get(settings.method, trainings(settings) + is_external(METHODS.declaration(settings.method)))
+
+
+def _unsent(settings: Settings) -> int:
+    """One for each operation of the channel that remembers what it did not send."""
+    return sum(bool(CHANNELS.declaration(entry.name).stage == "select") for entry in settings.channel)
 
 
 def models(settings: Settings, clients: int) -> float:
     """Return how many models a cell of so many clients holds at the peak of a round: those that are kept, and as many
-    new ones of each selected client."""
-    return _OF_SERVER + kept(settings) * (clients + settings.participation * clients)
+    new ones of each selected client; what was not sent yet is changed in place."""
+    new = _of_method(settings) * settings.participation * clients
+    return _OF_SERVER + kept(settings) * clients + new
 
 
 def keep_on_host(
