@@ -242,7 +242,7 @@ class SiteClient:
         answer = self._sealed(kind, request, packed, version=round_.began.version, events=events, **fields)
         if kind == "done":
             self._keep(round_)
-            self._latest = digest(request), answer
+        self._latest = digest(request), answer
         return answer
 
     # -- state --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,19 @@ import torch
 
 from bench.errors import UserError
 from bench.federation.simulated_time import Clock
+from bench.method import (
+    METHODS,
+    Client,
+    Exchange,
+    Message,
+    Method,
+    Program,
+    Server,
+    State,
+    Train,
+    Upload,
+    cross_entropy,
+)  # fmt: skip
 from bench.profiles import Profile
 from bench.sites.messages import decode
 from bench.sites.rehearsal import LocalHub, differences, simulate
@@ -76,6 +89,38 @@ def test_a_message_that_cannot_be_taken_is_a_dropout(small: Callable[..., Small]
         assert re.search(reason, line), line
         assert line.isprintable()
         assert len(line) < 1000
+
+
+class TwoReplies(Method):
+    """FedAvg that doubles each model on its way, by two replies that are not the same."""
+
+    mean_of = ("model",)
+
+    def client_round(self, client: Client, down: State) -> Program:
+        trained = yield Train({"w": down["model"]}, loss=cross_entropy)
+        first = yield Exchange({"step": 1.0})
+        second = yield Exchange({"step": 2.0})
+        factor = 1.0 + second["step"] - first["step"]
+        yield Upload({"model": trained["w"].with_weights(factor * trained["w"].weights)})
+
+    def reply(self, server: Server, messages: list[Message]) -> dict[int, State]:
+        return {message.client: {"step": message["step"]} for message in messages}
+
+
+@pytest.mark.long
+def test_an_answer_that_got_lost_is_given_again(small: Callable[..., Small], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message comes twice; the first reply is not taken for the second."""
+    monkeypatch.setitem(METHODS._items, "two_replies", TwoReplies)
+    job = small("two_replies")
+
+    class Lossy(LocalHub):
+        def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes | Absent]:
+            return (super().ask(requests), super().ask(requests))[1]
+
+    server = job.server(Lossy(job.sites()))
+    server.run()
+    assert server.rounds.left_out == []
+    assert differences(simulate(job.settings, Path("data"), "debug"), job.work) == []
 
 
 @pytest.mark.long
