@@ -47,7 +47,6 @@ class Admission:
         study: the league's definition, with any method.
         names: of entries that come with the harness, which no other file may have. Whether their files agree was
             checked when their checksums were listed.
-        data_root: folder of the data files.
         whole: whether an entry needs every task; of each that it has it needs every seed.
         division: entries of the default division have no tables of tuning.
     """
@@ -77,11 +76,7 @@ class Admission:
         return sorted(self._files)
 
     def admit(self, file: Path, run: RunView) -> None:
-        """Check an entry and remember its name.
-
-        Args:
-            file: the entry's file, for messages.
-            run: the run that `bench.results.pack.unpack` made of it.
+        """Check the run that `bench.results.pack.unpack` made of an entry's file, and remember its name.
 
         Raises:
             UserError: the file is no entry of this league, or another entry has its name.
@@ -118,7 +113,6 @@ class Admission:
         return self._arms.get((_task(settings), settings.seed))
 
     def _of(self, cells: list[CellView], arm: Arm) -> list[CellView]:
-        """The cells of a task and draw."""
         return [cell for cell in cells if self._arm(cell.settings) is arm]
 
     def _dimensions(self, file: Path, cells: list[CellView]) -> list[Dimension]:
@@ -231,7 +225,7 @@ class Admission:
         if not figures:
             raise UserError(f"{where}: no trial of {table} that came to its end has the setting of its cells")
         better = {setting for setting, pm in ended if pm > max(figures)}
-        most = FINALISTS if self._study.final_seeds else 1
+        most = FINALISTS if self._study.file.further_seeds else 1
         if len(better) >= most:
             raise UserError(
                 f"{where}: {len(better)} settings of {table} are better than that of its cells; one of the best {most} "
@@ -281,7 +275,6 @@ def _list(seeds: Iterable[int]) -> str:
 
 
 def _listed(folders: set[Path]) -> set[str]:
-    """The checksums of the entries that come with the harness."""
     lists = [folder / LIST for folder in folders if (folder / LIST).exists()]
     return {line.split()[0] for file in lists for line in file.read_text(encoding="utf-8").splitlines() if line.strip()}
 

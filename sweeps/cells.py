@@ -3,7 +3,7 @@
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,13 +74,7 @@ def listed_ids(folder: Path) -> Finder:
 
 
 def list_cells(folder: Path, cells: Iterable[PlannedCell], *, others: bool = True) -> None:
-    """Put cells into `run.json`; the caller holds the run's lock.
-
-    Args:
-        folder: the run's.
-        cells: those that should be there.
-        others: whether the cells that are there stay.
-    """
+    """Put cells into `run.json`, beside the others there or in place of them; the caller holds the run's lock."""
     info = documents.read_run_file(folder) or {"cells": []}
     entries = list(info["cells"]) if others else []
     present = {(entry["id"], entry["label"]) for entry in entries}  # a cell of two labels is listed twice
@@ -89,12 +83,6 @@ def list_cells(folder: Path, cells: Iterable[PlannedCell], *, others: bool = Tru
             present.add((cell.id, cell.settings.name))
             entries.append({"id": cell.id, "label": cell.settings.name, "settings": cell.settings.model_dump()})
     store.write_json(folder / "run.json", {**info, "cells": entries})
-
-
-def begun(folder: Path, cells: Sequence[Settings], identities: Identities) -> list[PlannedCell]:
-    """Plan those of some cells that have a folder."""
-    planned = [PlannedCell(identities.of(settings), settings) for settings in cells]
-    return [cell for cell in planned if (folder / cell.id).is_dir()]
 
 
 def forget_unscored(folder: Path, cells: Iterable[PlannedCell]) -> None:

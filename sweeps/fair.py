@@ -32,7 +32,6 @@ class Chosen:
     """The setting chosen for one arm.
 
     Attributes:
-        arm: the method and its task.
         trials: all that have ended, by number.
         best: of the finalists that ran again, the one with the best validation accuracy over all tuning seeds; before
             they have, the best trial. Of a Pareto front, the one with the best mean of both. None: no trial came to its
@@ -49,11 +48,6 @@ class Chosen:
     finals: dict[int, list[float]] = field(default_factory=dict)
     rounds: int = 0
     hours: float = 0.0
-
-    @property
-    def ended(self) -> int:
-        """Number of trials that have a result, which counts towards the budget."""
-        return len(self.trials)
 
     @property
     def at_edge(self) -> list[str]:
@@ -82,13 +76,7 @@ def final_cells(arm: Arm, trial: "FrozenTrial") -> list[Settings]:
 
 
 def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path, find: Finder) -> list[float] | None:
-    """Validation scores over all tuning seeds, one per objective; None while a cell is not done, or diverged.
-
-    Args:
-        study, arm, trial: what was tuned, and one of its best trials.
-        folder: the run's.
-        find: gives the ids of cells.
-    """
+    """Validation scores over all tuning seeds, one per objective; None while a cell is not done, or diverged."""
     again = final_cells(arm, trial)
     further = [find(cell) for cell in again]
     if None in further:
@@ -104,10 +92,7 @@ def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path, fin
 def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path, find: Finder | None = None) -> list[Chosen]:
     """Choose a setting for each arm, from the trials and, where they are done, the finalists' further runs.
 
-    Args:
-        study, studies: what was tuned, and the result of `sweeps.run.open_studies`.
-        folder: the run's.
-        find: gives the ids of cells; None: `run.json` has them (`sweeps.cells.listed_ids`).
+    `find` gives the ids of cells; None: `run.json` has them.
     """
     from optuna.trial import TrialState
 
@@ -174,7 +159,7 @@ def check_blind(study: Study, data_root: Path) -> None:
     Raises:
         UserError: a partition draws its tests anew for each seed.
     """
-    tuning = [*study.file.seeds, *study.final_seeds]
+    tuning = [*study.file.seeds, *study.file.further_seeds]
     for arm in {arm.task: arm for arm in study.arms}.values():
         cell = arm.cells[0]
         dataset = load_dataset(cell, data_root)
@@ -199,7 +184,7 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
         "at the edge",
     )  # fmt: skip
     rows = tuple((choice.arm.label, _entries(choice)) for choice in choices)
-    budgets = {(choice.arm.task, choice.ended, choice.arm.cells[0].rounds) for choice in choices}
+    budgets = {(choice.arm.task, len(choice.trials), choice.arm.cells[0].rounds) for choice in choices}
     equal_budgets = len(budgets) == len({choice.arm.task for choice in choices})
     equal = "Every method had the same number of trials of the same length."
     unequal = "The budgets differ: the methods did not have the same number of trials, or not of the same length."
@@ -215,11 +200,10 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
 
 
 def _how(study: Study) -> str:
-    """Say how settings are drawn and chosen, and what the columns count."""
-    draws, final = study.file.draws, bool(study.final_seeds)
+    draws, final = study.file.draws, study.file.further_seeds
     texts = [
         *([f"Each task was tuned in {draws} independent draws, which share the seeds evenly."] if draws > 1 else []),
-        f"The best {FINALISTS} trials of each method ran again on the seeds {_list(study.final_seeds)}, and the best "
+        f"The best {FINALISTS} trials of each method ran again on the seeds {_list(final)}, and the best "
         "over all seeds is chosen. Finalists whose further runs diverged or failed are left out of the choice; where "
         "none is left, the trials' own seeds decide."
         if final
@@ -242,9 +226,9 @@ def _entries(choice: Chosen) -> tuple[TableEntry, ...]:
     ranges = "; ".join(f"{dimension.name}: {dimension.text}" for dimension in arm.dimensions)
     return (
         words(arm.title),
-        number(choice.ended, decimals=0),
+        number(len(choice.trials), decimals=0),
         number(choice.counts.get("pruned", 0), decimals=0),
-        number(sum(choice.counts.values()) - choice.ended, decimals=0),
+        number(sum(choice.counts.values()) - len(choice.trials), decimals=0),
         number(choice.rounds, decimals=0),
         amount(choice.hours),
         words(ranges),

@@ -54,21 +54,6 @@ POPULATION = 10
 
 
 @dataclass
-class Outcome:
-    """The end of tuning.
-
-    Attributes:
-        stopped: whether the user stopped it.
-        failed: reasons, one per trial with a failed cell; the next command tries these trials again.
-        elsewhere: number of trials that other workers have.
-    """
-
-    stopped: bool = False
-    failed: list[str] = field(default_factory=list)
-    elsewhere: int = 0
-
-
-@dataclass
 class _RunningTrial:
     """A trial whose cells this worker runs."""
 
@@ -108,50 +93,11 @@ def open_studies(study: Study, storage: str) -> "dict[str, optuna.Study]":
         }
 
 
-def tune(
-    study: Study,
-    studies: "dict[str, optuna.Study]",
-    folder: Path,
-    *,
-    options: Options,
-    runner: CellRunner,
-    identities: Identities,
-    timeout: float | None,
-    say: Callable[[str], None],
-    least: int = 0,
-) -> Outcome:
-    """Run trials until every arm has had its number of them, time is up, or the user stops.
-
-    Args:
-        study: the study that is tuned.
-        studies: the result of `open_studies`.
-        folder: the run store, with its `run.json`.
-        options: how each cell is run.
-        runner: runs the cells.
-        identities: gives the cells' ids.
-        timeout: seconds after which no trial is begun.
-        say: takes one line for each trial that has ended.
-        least: trials of each arm that are begun even after the timeout.
-    """
-    worker = folder / "workers" / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    inside.make_folder(folder, worker)
-    with store.locked(worker):
-        deadline = None if timeout is None else time.monotonic() + timeout
-        tuner = _Tuner(study, studies, folder, worker.name, options, identities, deadline, say, least)
-        completed = runner.run(tuner.tasks(), tuner.on_event, tuner.unwanted)
-    return Outcome(not completed, tuner.failed, tuner.elsewhere())
-
-
 def mean_curve(cells: list[Path], metric: str, settings: Settings) -> Curve:
-    """The validation score by round by which the reported round is chosen, too (`select_by`), averaged over cells.
+    """The score by round by which the reported round is chosen, too (`select_by`), averaged over the folders of cells.
 
     It has the rounds that all cells have, after the last change of the data. Of a score whose smallest value is the
     best it is the negative.
-
-    Args:
-        cells: folders of the cells.
-        metric: `gm` or `pm`.
-        settings: of one of the cells.
     """
     curves = [selection_curve(_selecting(folder, settings), metric) for folder in cells]
     rounds = [round_ for round_ in curves[0] if all(round_ in curve for curve in curves)]
@@ -170,21 +116,38 @@ def best_value(curve: Curve) -> float:
 
 
 @dataclass
-class _Tuner:
-    """Asks Optuna for trials, hands out their cells, and tells Optuna the results; `tune` says what is what."""
+class Tuner:
+    """Asks Optuna for trials, runs their cells, and tells Optuna the results.
+
+    Attributes:
+        studies: the result of `open_studies`.
+        folder: the run store, with its `run.json`.
+        timeout: seconds after which no trial is begun.
+        say: takes one line for each trial that has ended.
+        least: trials of each arm that are begun even after the timeout.
+        failed: reasons, one per trial with a failed cell; the next command tries these trials again.
+    """
 
     study: Study
     studies: "dict[str, optuna.Study]"
     folder: Path
-    worker: str
     options: Options
     identities: Identities
-    deadline: float | None
+    timeout: float | None
     say: Callable[[str], None]
     least: int = 0
-    unwanted: set[str] = field(default_factory=set)
+    worker: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
     failed: list[str] = field(default_factory=list)
+    _begin: float = field(default_factory=time.monotonic)
+    _unwanted: set[str] = field(default_factory=set)
     _running: list[_RunningTrial] = field(default_factory=list)
+
+    def run(self, runner: CellRunner) -> bool:
+        """Run trials until every arm has had its number of them or time is up; false: the user stopped it."""
+        worker = self.folder / "workers" / self.worker
+        inside.make_folder(self.folder, worker)
+        with store.locked(worker):
+            return runner.run(self.tasks(), self.on_event, self._unwanted)
 
     def tasks(self) -> Iterator[CellTask]:
         """The cells of one trial after the other. A trial is chosen when a worker is free for its first cell."""
@@ -192,7 +155,7 @@ class _Tuner:
             for cell in running.cells:
                 if running.ended:
                     break
-                self.unwanted.discard(cell.id)
+                self._unwanted.discard(cell.id)
                 place = inside.check_place(self.folder, self.folder / cell.id)
                 yield CellTask(cell.settings, place, self.options)
 
@@ -220,7 +183,7 @@ class _Tuner:
         )
 
     def _late(self) -> bool:
-        return self.deadline is not None and time.monotonic() >= self.deadline
+        return self.timeout is not None and time.monotonic() >= self._begin + self.timeout
 
     def _next_trial(self) -> _RunningTrial | None:
         """Begin the next trial whose settings the method takes; None if there is none."""
@@ -353,7 +316,7 @@ class _Tuner:
         running.ended = True
         self._running.remove(running)
         needed = {cell.id for other in self._running for cell in other.cells}
-        self.unwanted.update(cell.id for cell in running.cells if cell.id not in needed)
+        self._unwanted.update(cell.id for cell in running.cells if cell.id not in needed)
         at = f"{running.trial.number + 1} of {running.arm.trials}"  # Optuna's own numbers begin with 0
         self.say(f"{running.name}, {at} ({values_text(running.trial.params)}): {text}")
 

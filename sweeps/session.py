@@ -21,11 +21,10 @@ from bench.runs.progress import printer
 from bench.runs.run_folder import STUDY, call_text, write_run
 from bench.runs.session import Session, Stopped, print_notes, work
 from bench.runs.tracking import DRAIN_SECONDS, Tracking, shown
-from bench.settings import Settings
 from bench.store import inside, store
 from reports.page.page import write_report
 from reports.tables.table import Table, to_csv
-from sweeps.cells import begun, data_digests, forget_unscored, list_cells, trial_cells, with_data
+from sweeps.cells import data_digests, forget_unscored, list_cells, trial_cells, with_data
 from sweeps.fair import (
     budget_table,
     check_blind,
@@ -36,7 +35,7 @@ from sweeps.fair import (
     trials_table,
 )
 from sweeps.report import sections
-from sweeps.run import open_studies, tune
+from sweeps.run import Tuner, open_studies
 from sweeps.storage import storage_problems, study_storage
 from sweeps.study import Study
 
@@ -51,7 +50,7 @@ class StudyEnd:
     Attributes:
         failed: whether a cell failed; the next call tries it again.
         budget: trials and chosen settings; None: other workers still have trials, and the last one reports.
-        page: the report's page; None: none was wanted.
+        page: the report's, where one was wanted.
     """
 
     failed: bool
@@ -85,8 +84,6 @@ def run_study(
 
     Args:
         session: of `open_session`.
-        study: what is tuned.
-        runner: runs the cells.
         name, overrides: where the study was read from, for `bench report`.
         storage: Optuna's; None: `study.db` in the run folder.
         timeout: seconds after which no trial is begun.
@@ -127,25 +124,24 @@ def run_study(
         with ExitStack() as at_end:
             if mirror:
                 at_end.callback(Tracking(folder, mirror).finish, DRAIN_SECONDS)
-            outcome = tune(
-                study, studies, folder, options=options, runner=runner, identities=identities, timeout=timeout,
-                say=printer(quiet=quiet), least=least,
-            )  # fmt: skip
-            for reason in outcome.failed:
+            tuner = Tuner(study, studies, folder, options, identities, timeout, printer(quiet=quiet), least)
+            completed = tuner.run(runner)
+            for reason in tuner.failed:
                 print(reason, file=sys.stderr)
-            if outcome.stopped:
+            if not completed:
                 raise Stopped
-            if outcome.elsewhere:
-                elsewhere = f"other workers still run {outcome.elsewhere} trials"
-                print(f"{elsewhere}; the last one writes the report", file=sys.stderr)
-                return StudyEnd(bool(outcome.failed))
+            if elsewhere := tuner.elsewhere():
+                print(f"other workers still run {elsewhere} trials; the last one writes the report", file=sys.stderr)
+                return StudyEnd(bool(tuner.failed))
             reported, failed = _finals(session, study, studies, runner, identities)
-        _write_best(folder, study, [cell.settings for cell in reported])
+        best, about = folder / "best.yaml", f"The settings that the study {study.name} chose."
+        store.write_text(best, write_listed(f"{study.name}_best", about, [cell.settings for cell in reported]))
+        print(f"the chosen settings as a grid: bench run --grid {shlex.quote(str(best))}", file=sys.stderr)
         budget, file = _report(folder, study, studies, identities, page=page)
     if not quiet:
         cells = load_run(folder).cells
         print_notes([*unused_fallbacks(session.options.allow_fallback, cells), *fallbacks(cells)])
-    return StudyEnd(bool(outcome.failed) or failed, budget, file)
+    return StudyEnd(bool(tuner.failed) or failed, budget, file)
 
 
 def _cells_so_far(
@@ -153,8 +149,8 @@ def _cells_so_far(
 ) -> list[PlannedCell]:
     """The cells of all trials, and of the finalists' and reported runs that an earlier command has begun."""
     choices = choose(study, studies, folder, identities.of)
-    further = [*further_cells(choices), *chosen_cells(choices)]
-    return [*trial_cells(study, studies), *begun(folder, further, identities)]
+    further = [PlannedCell(identities.of(cell), cell) for cell in (*further_cells(choices), *chosen_cells(choices))]
+    return [*trial_cells(study, studies), *(cell for cell in further if (folder / cell.id).is_dir())]
 
 
 def _finals(
@@ -183,13 +179,6 @@ def _finals(
                 print(f"{cell_name(cell.settings)}: failed: {status.reason}", file=sys.stderr)
                 print(f"  bench log {shlex.quote(str(folder))} {cell.id}", file=sys.stderr)
     return cells, failed
-
-
-def _write_best(folder: Path, study: Study, cells: list[Settings]) -> None:
-    """Write the chosen settings as a grid that runs as it is."""
-    text = write_listed(f"{study.name}_best", f"The settings that the study {study.name} chose.", cells)
-    store.write_text(folder / "best.yaml", text)
-    print(f"the chosen settings as a grid: bench run --grid {shlex.quote(str(folder / 'best.yaml'))}", file=sys.stderr)
 
 
 def _report(

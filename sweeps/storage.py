@@ -32,12 +32,7 @@ def open_storage(storage: str) -> "RDBStorage":
 
 @contextlib.contextmanager
 def storage_problems(storage: str) -> Iterator[None]:
-    """Explain in one line what is wrong with a study's storage.
-
-    Without its own file a study begins anew with the same draws, and takes the results of finished cells as they are.
-
-    Args:
-        storage: its address.
+    """Explain in one line what is wrong with a study's storage, which has this address.
 
     Raises:
         UserError: it cannot be used, is damaged, or another process keeps it locked.
@@ -63,7 +58,6 @@ def storage_problems(storage: str) -> Iterator[None]:
 
 
 def _file(storage: str) -> Path | None:
-    """The file of an SQLite storage."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 

@@ -44,25 +44,16 @@ def load_study(study: str | Mapping[str, Any], overrides: list[str], trials: int
         raise UserError(f"--trials {trials}: should be 1 or more")
     if isinstance(study, Mapping):
         document, source = yaml_lines.of_values(study, "study")
-        return study_of(document, source, "study", overrides, trials)
+        return read_study(document, source, "study", overrides, trials)
     text, file, stem = _STUDIES.read(study)
-    return read_study(text, file, stem, overrides, trials)
+    return read_study(yaml_lines.parse(text, file), text, stem, overrides, trials)
 
 
-def read_study(source: str, file: str, stem: str, overrides: list[str], trials: int | None) -> Study:
-    """Read the study in a text; `file` is its name in messages, `stem` the study's name where the text gives none.
+def read_study(document: Document, source: str, stem: str, overrides: list[str], trials: int | None) -> Study:
+    """Read the study in a document that was parsed from `source`; `stem` is its name where the text gives none.
 
     Raises:
         UserError: all problems in it, together with those of a grid that stands in it.
-    """
-    return study_of(yaml_lines.parse(source, file), source, stem, overrides, trials)
-
-
-def study_of(document: Document, source: str, stem: str, overrides: list[str], trials: int | None) -> Study:
-    """The study in a document that was read from `source`.
-
-    Raises:
-        UserError: as of `read_study`.
     """
     if not isinstance(document.data, dict):
         raise UserError(f"{document.source}:1: a study is keys with values; write for instance `grid: quickstart`")
@@ -192,12 +183,7 @@ def _arms(
 
 
 def searched_dimensions(method: str, space: Mapping[str, Dimension], *, own_ranges: bool) -> tuple[Dimension, ...]:
-    """The searched dimensions of a method.
-
-    Args:
-        method: its name.
-        space: dimensions by setting.
-        own_ranges: whether the ranges in the method's file count where `space` names none of its hyperparameters.
+    """The searched dimensions of a method; `own_ranges`: those in its file count where `space` names none of its own.
 
     Raises:
         UserError: that is nothing.

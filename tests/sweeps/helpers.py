@@ -9,7 +9,7 @@ from bench.federation.cell_identity import Identities
 from bench.runs.cell_options import Options
 from bench.runs.run_folder import write_run
 from bench.runs.workers import LocalRunner
-from sweeps.run import Outcome, open_studies, tune
+from sweeps.run import Tuner, open_studies
 from sweeps.study import Study
 
 OPTIONS = Options(device="cpu", executor="sequential")
@@ -20,17 +20,15 @@ IDENTITIES = Identities(Path("data"))
 
 def run(
     study: Study, folder: Path, timeout: float | None = None, options: Options = OPTIONS
-) -> tuple[Outcome, dict[str, Any], list[str]]:
+) -> tuple[Tuner, dict[str, Any], list[str]]:
     """Tune with one worker process, as the command does."""
     folder.mkdir(parents=True, exist_ok=True)
     studies = open_studies(study, f"sqlite:///{folder}/study.db")
     write_run(folder, study.described_grid, [])
     said: list[str] = []
-    outcome = tune(
-        study, studies, folder, options=options, runner=LocalRunner(1, "cpu"), identities=IDENTITIES, timeout=timeout,
-        say=said.append,
-    )  # fmt: skip
-    return outcome, studies, said
+    tuner = Tuner(study, studies, folder, options, IDENTITIES, timeout, said.append)
+    assert tuner.run(LocalRunner(1, "cpu"))
+    return tuner, studies, said
 
 
 def trials(study: Study, folder: Path) -> list[FrozenTrial]:

@@ -122,8 +122,8 @@ def test_settings_that_a_method_refuses_together_are_a_pruned_trial(write: Write
     space = {"fedrod.head": ["linear", "hyper"], "fedrod.head_phase": ["joint", "after"]}
     file = write(grid={"methods": ["fedrod"], "rounds": 1}, sampler="grid", trials=None, space=space)
     study, folder = load_study(str(file), []), tmp_path / "run"
-    outcome, studies, said = run(study, folder)
-    assert outcome.failed == []
+    tuner, studies, said = run(study, folder)
+    assert tuner.failed == []
     by_values = {tuple(trial.params.values()): trial for trial in trials(study, folder)}
     refused = by_values.pop(("hyper", "after"))
     assert refused.state == TrialState.PRUNED
@@ -142,8 +142,8 @@ def test_a_score_asked_for_later_is_computed_and_no_trial_waits_for_ever(write: 
     folder = tmp_path / "run"
     run(load_study(str(write(grid=grid, **arguments)), []), folder)
     scored = load_study(str(write(grid={**grid, "metrics": ["macro_f1"], "select_by": "macro_f1"}, **arguments)), [])
-    outcome, _, _ = run(scored, folder)
-    assert outcome.failed == []
+    tuner, _, _ = run(scored, folder)
+    assert tuner.failed == []
     ended = trials(scored, folder)
     assert {trial.state for trial in ended} == {TrialState.COMPLETE}
     ids = [id for trial in ended for id in trial.user_attrs["cells"]]

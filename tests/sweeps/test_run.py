@@ -28,7 +28,7 @@ from bench.store import store
 from bench.store.tables import read_table
 from sweeps.cells import list_cells
 from sweeps.fair import budget_table, check_blind, choose, finalists, further_cells, reported_cells
-from sweeps.run import STARTUP_TRIALS, Outcome, _sampler, _Tuner, best_value, mean_curve, open_studies
+from sweeps.run import STARTUP_TRIALS, Tuner, _sampler, best_value, mean_curve, open_studies
 from sweeps.study import Study
 from sweeps.study_reader import load_study
 from tests.conftest import ROOT
@@ -65,8 +65,8 @@ def test_a_study_s_file_is_not_kept_open(write: Write, tmp_path: Path) -> None:
 def test_a_study_with_a_poor_and_a_diverging_trial(write: Write, tmp_path: Path) -> None:
     file = write(sampler="grid", pruner="median", trials=len(RATES), space={"lr": RATES}, grid={"methods": ["fedavg"]})
     study, folder = load_study(str(file), []), tmp_path / "run"
-    outcome, studies, said = run(study, folder)
-    assert outcome == Outcome()
+    tuner, studies, said = run(study, folder)
+    assert (tuner.failed, tuner.elsewhere()) == ([], 0)
     found = trials(study, folder)
     assert [trial.params["lr"] for trial in found] == RATES
     assert [trial.state for trial in found] == [TrialState.COMPLETE] * 5 + [TrialState.PRUNED] * 2
@@ -132,14 +132,14 @@ def test_a_failed_trial_has_no_result_and_is_tried_again(write: Write, tmp_path:
     file = write(grid={"methods": ["fedavg"], "clients": 1000}, trials=2)
     study, folder = load_study(str(file), []), tmp_path / "run"
     for _ in range(2):
-        outcome, studies, _ = run(study, folder)
-        assert [reason.partition(": ")[0] for reason in outcome.failed] == [
+        tuner, studies, _ = run(study, folder)
+        assert [reason.partition(": ")[0] for reason in tuner.failed] == [
             f"fedavg blobs alpha=1 trial {number}" for number in range(2)
         ]
         assert [trial.state for trial in trials(study, folder)] == [TrialState.RUNNING] * 2
         assert choose(study, studies, folder)[0].best is None
-    outcome, _, _ = run(study, folder, timeout=0.0)
-    assert outcome.elsewhere == 0  # nobody has them any more, so nobody else would write the report
+    tuner, _, _ = run(study, folder, timeout=0.0)
+    assert tuner.elsewhere() == 0  # nobody has them any more, so nobody else would write the report
 
 
 @pytest.mark.long
@@ -156,8 +156,8 @@ def test_trials_of_the_same_settings_share_their_cells(write: Write, tmp_path: P
 
 
 def test_no_trial_begins_after_the_time_is_up(write: Write, tmp_path: Path) -> None:
-    outcome, _, said = run(load_study(str(write()), []), tmp_path / "run", timeout=0)
-    assert (outcome, said) == (Outcome(), [])
+    tuner, _, said = run(load_study(str(write()), []), tmp_path / "run", timeout=0)
+    assert (tuner.failed, tuner.elsewhere(), said) == ([], 0, [])
 
 
 @pytest.mark.long
@@ -196,7 +196,7 @@ def _take_and_die(study: Study, folder: Path, writes: int) -> None:
 
     event.listen(TrialParamModel, "before_insert", kill)
     with store.locked(folder / "workers" / "dying"):
-        _Tuner(study, studies, folder, "dying", OPTIONS, IDENTITIES, None, print)._next_trial()
+        Tuner(study, studies, folder, OPTIONS, IDENTITIES, None, print, worker="dying")._next_trial()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -233,7 +233,7 @@ def test_killed_between_two_values_a_trial_has_the_same_point(
         assert len(begun.params) == (writes - 1 if writes else 3)
         (folder / "workers" / "next").mkdir()
         studies = open_studies(study, f"sqlite:///{folder}/study.db")
-        running = _Tuner(study, studies, folder, "next", OPTIONS, IDENTITIES, None, print)._next_trial()
+        running = Tuner(study, studies, folder, OPTIONS, IDENTITIES, None, print, worker="next")._next_trial()
         assert running is not None
         assert running.trial.number == before
         points[writes] = running.trial.params
@@ -326,7 +326,7 @@ def drawn(study: Study, folder: Path, count: int) -> list[dict[str, Any]]:
     """The settings of the first trials of a study's first arm, before any has ended."""
     folder.mkdir()
     studies = open_studies(study, f"sqlite:///{folder}/study.db")
-    tuner = _Tuner(study, studies, folder, "w", OPTIONS, IDENTITIES, None, print)
+    tuner = Tuner(study, studies, folder, OPTIONS, IDENTITIES, None, print, worker="w")
     arm, found = study.arms[0], []
     for _ in range(count):  # one after the other, as each trial has a sampler of its own
         trial = tuner._new_trial(arm, studies[arm.name].get_trials())
