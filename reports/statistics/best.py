@@ -1,20 +1,16 @@
 """Comparisons with the best: which method may be called best, which equal it, and which cannot be told apart.
 
-- The model: a block is a task with one of its units (partition or seed), in which all methods share data, initial
-  weights and client sampling. For two methods, the differences of their accuracies' logits vary around the mean of the
-  task, on every task with a variance of its own. The weighted mean over the tasks of those means is estimated.
-- The variance of a pair's mean is the sum of the tasks' variances with their weights. Its degrees of freedom are
-  Satterthwaite's, with the parts that the tasks have on average over the pairs: of a single pair they hang on the
-  variances that the test itself divides by, and far out in the tail that tells equal methods apart.
+- For two methods, the differences of their accuracies' logits vary around the mean of the task, on every task with a
+  variance of its own. The weighted mean over the tasks of those means is estimated.
+- Degrees of freedom are Satterthwaite's, with the parts that the tasks have on average over the pairs: of a single pair
+  they hang on the variances that the test itself divides by, and far out in the tail that tells equal methods apart.
 - Tasks run on the same seeds may share noise (data, initial weights); Kish's design effect, over all pairs, counts it.
 - Few seeds hardly determine a variance, so the variances of all pairs are moderated (Smyth 2004, "Linear models and
-  empirical Bayes methods", equation for the posterior variance; the prior's degrees of freedom by his moments of log
-  variances).
+  empirical Bayes methods"; the prior's degrees of freedom by his moments of log variances).
 - A method that diverges in some cells and not in others is erratic: guessing and training are two distributions. Its
-  pairs keep their own variances, with the fewest degrees of freedom, and take no part in what the variances of the
-  others say together: else it would widen all intervals, and its own would be too narrow. It is known by its cells'
-  states and not by its variances, of which the large ones would be chosen.
-- Accuracies are counts, so no pair's variance is taken for less than that of half a test sample.
+  pairs keep their own variances, with the fewest degrees of freedom, and take no part in those of the others: else it
+  would widen all intervals, and its own would be too narrow. It is known by its cells' states and not by its
+  variances, of which the large ones would be chosen.
 - The intervals are simultaneous for "mine minus the best of the others" (Hsu 1984, constrained multiple comparisons
   with the best), because the best method is chosen on the same data.
 - The critical value is Bonferroni's over all pairs: Hsu's own does not control how often one of several exactly equal
@@ -47,7 +43,7 @@ class Standing:
     """A method against the best of the others.
 
     Attributes:
-        difference, low, high: in percentage points at the level of that best one, with the simultaneous interval.
+        difference, low, high: in percentage points at the level of that best one.
         verdict: `better`: than every other. `worse`: than the best. `equivalent`: at most the margin below the best,
             or above every other. `undecided`: neither is shown.
         seeds: units per task at which one point of difference would be found four times in five; 0: more than 10,000.
@@ -62,14 +58,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Moderated:
-    """Variances of the pairs' mean differences, `[methods, methods]` as all else.
-
-    Attributes:
-        variance: shrunken towards each other.
-        freedom: degrees of freedom of those, the prior's among them.
-        plain: not shrunken.
-        plain_freedom: degrees of freedom of those.
-    """
+    """Variances of pairs' mean differences and degrees of freedom, `[methods, methods]`; `plain`: without shrinking."""
 
     variance: Floats
     freedom: Floats
@@ -130,12 +119,14 @@ def against_best(
         return []
     means = np.array([task.mean(axis=1) for task in scores])
     mean = means.mean(axis=0)
-    moderated = pairs_of(scores, _alike(scores), erratic, least_logits(tasks, least))
+    moderated = pairs_of(scores, np.full(len(scores), 1 / len(scores)), erratic, least_logits(tasks, least))
     critical = pairwise_critical(len(mean), moderated.freedom, LEVEL)
-    lows, highs = _constrained(mean, critical * np.sqrt(moderated.variance))
+    lows, highs = constrained(mean, critical * np.sqrt(moderated.variance))
     per_unit = moderated.variance * len(scores) / sum(1 / task.shape[1] for task in scores)
     standings = []
-    for k, rival in enumerate(_rivals(mean)):
+    first, second = (int(k) for k in np.argsort(-mean, kind="stable")[:2])
+    for k in range(len(mean)):
+        rival = second if k == first else first
         low, difference, high = (
             _points(means[:, rival], value) for value in (lows[k], mean[k] - mean[rival], highs[k])
         )
@@ -151,9 +142,7 @@ def outcomes(
     erratic: Sequence[bool] | None = None,
     least: float = 0.0,
 ) -> list[list[TaskOutcome]]:
-    """Compare every method with every other on one task, by the verdict on the one with the lower mean.
-
-    It has lost where it is worse than the other, a tie is where it is equivalent to it.
+    """Compare every method with every other on one task: the one with the lower mean has lost where it is worse.
 
     Args:
         task: accuracies in percent, `[methods, units]`.
@@ -183,28 +172,11 @@ def outcomes(
 
 
 def _outcome(mean: float, other: float, half: float, margin: float) -> TaskOutcome:
-    """Decide between two methods, from their mean logits and half the interval of the difference."""
     low, high = (_points(np.array([max(mean, other)]), end - abs(mean - other)) for end in (-half, half))
-    match _verdict(low, high, margin):
-        case "worse":
-            return "win" if mean > other else "loss"
-        case "undecided":
-            return "undecided"
-    return "tie"
-
-
-def intervals(scores: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Simultaneous intervals of each method's mean minus that of the best other one.
-
-    Args:
-        scores: for each task, logits, `[methods, units]`.
-
-    Returns:
-        Lower and upper ends, `[methods]` each, in logits.
-    """
-    mean = np.array([task.mean(axis=1) for task in scores]).mean(axis=0)
-    moderated = pairs_of(scores, _alike(scores))
-    return _constrained(mean, pairwise_critical(len(mean), moderated.freedom, LEVEL) * np.sqrt(moderated.variance))
+    verdict = _verdict(low, high, margin)
+    if verdict == "worse":
+        return "win" if mean > other else "loss"
+    return "undecided" if verdict == "undecided" else "tie"
 
 
 def pairs_of(
@@ -215,15 +187,13 @@ def pairs_of(
 ) -> Moderated:
     """Variances of all pairs' differences of weighted means; those of an erratic method's pairs are not moderated.
 
-    Args:
-        scores, weights, least: as of `pair_variances`.
-        erratic: as of `against_best`.
+    Args: as of `pair_variances` and `against_best`.
     """
     variance, degrees = pair_variances(scores, weights, least)
     if erratic is None or not any(erratic):
         moderated, more = moderate(variance, degrees)
         return Moderated(moderated, np.full(variance.shape, more), variance, np.full(variance.shape, degrees))
-    fewest = min(task.shape[1] for task in _several(scores))
+    fewest = min(task.shape[1] for task in scores if task.shape[1] > 1)
     freedom = np.full(variance.shape, fewest - 1.0)
     pairs = Moderated(variance, freedom, variance.copy(), freedom.copy())
     steady = ~np.asarray(erratic, dtype=bool)
@@ -267,7 +237,6 @@ def pair_variances(scores: Sequence[Floats], weights: Floats, least: Sequence[Fl
     """Variance of the difference of each pair's weighted means, `[methods, methods]`, and its degrees of freedom.
 
     A task with one unit shows no variance; it is taken to have the mean of the other tasks', by degrees of freedom.
-    Tasks that share their seeds may share some of their noise; all variances are enlarged by as much as that shows.
 
     Args:
         scores: for each task, `[methods, units]`; two units at least in one of them.
@@ -302,11 +271,6 @@ def _design_effect(scores: Sequence[Floats], weights: Floats, variance: Floats) 
     return max(1.0, float(_variances(by_seed, np.zeros(len(by_seed))).sum() / by_seed.shape[1] / variance.sum()))
 
 
-def _several(scores: Sequence[Floats]) -> list[Floats]:
-    """The tasks with two units or more."""
-    return [task for task in scores if task.shape[1] > 1]
-
-
 def _variances(task: Floats, least: Floats) -> Floats:
     """Variance over units of the difference of each pair, `[methods, methods]`, from `[methods, units]`.
 
@@ -320,12 +284,7 @@ def _variances(task: Floats, least: Floats) -> Floats:
     return np.maximum(floor, variances)
 
 
-def _alike(scores: Sequence[Floats]) -> Floats:
-    """Weights of a plain mean over tasks."""
-    return np.full(len(scores), 1 / len(scores))
-
-
-def _constrained(mean: Floats, half: Floats) -> tuple[Floats, Floats]:
+def constrained(mean: Floats, half: Floats) -> tuple[Floats, Floats]:
     """Hsu's constrained intervals of `mean[i] - max(mean of the others)`: ends never on the wrong side of 0."""
     difference = mean[:, None] - mean[None]
     others = ~np.eye(len(mean), dtype=bool)
@@ -333,12 +292,6 @@ def _constrained(mean: Floats, half: Floats) -> tuple[Floats, Floats]:
     candidates = others & (highs > 0)[None]
     lows = np.where(candidates, difference - half, np.inf).min(axis=1)
     return np.where(np.isinf(lows), 0.0, np.minimum(0, lows)), highs
-
-
-def _rivals(mean: Floats) -> list[int]:
-    """Find for each method the best of the others."""
-    first, second = np.argsort(-mean, kind="stable")[:2]
-    return [int(second if k == first else first) for k in range(len(mean))]
 
 
 def _points(level: Floats, difference: float) -> float:
@@ -366,12 +319,9 @@ def pairwise_critical(methods: int, freedom: Floats, level: float) -> Floats:
 
 
 def _seeds_needed(level: Floats, variance: float, critical: float) -> int:
-    """Units per task at which one point below `level` is found in 80 of 100 cases; normal approximation.
+    """Units per task at which one point below `level`, a logit per task, is found in 80 of 100 cases, about.
 
-    Args:
-        level: logits of the better one's accuracies, a number per task.
-        variance: of the mean difference over tasks, with one unit each.
-        critical: quantile of the test.
+    `variance` is that of the mean difference over tasks with one unit each.
     """
     from scipy import special, stats
 

@@ -1,11 +1,10 @@
 """Statistics for few seeds and few tasks; numpy and scipy only.
 
-What is used where, and why (percentile bootstrap of three seeds covers 71 %, a t interval 95 %):
-one cell of a table: Student's t interval; two methods: paired differences per seed, Holm over the comparisons;
-all methods at once: reports/statistics/best.py; aggregates over tasks: stratified bootstrap (Agarwal et al. 2021,
-"Deep RL at the Edge of the Statistical Precipice") with Student's t in place of percentiles;
-many methods over many tasks: Friedman test, then Wilcoxon signed-rank with Holm (Benavoli, Corani and Mangili 2016).
-A task is a data set with its partition; a run is one seed of it.
+One cell of a table: Student's t interval, as a percentile bootstrap of three seeds covers 71 %; two methods: paired
+differences per seed, Holm over the comparisons; all methods at once: reports/statistics/best.py; aggregates over tasks:
+stratified bootstrap (Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice") with Student's t in place
+of percentiles; many methods over many tasks: Friedman test, then Wilcoxon signed-rank with Holm (Benavoli, Corani and
+Mangili 2016).
 
 No interval, p value or effect size takes a spread for smaller than half a test sample (`least_deviation`).
 """
@@ -72,8 +71,6 @@ class CriticalDifference:
 
     Attributes:
         names, ranks: the methods, best average rank first.
-        tasks: number of tasks.
-        friedman_p: p value of the Friedman test.
         cliques: `(first, last)` positions in `names` of groups in which no pair differs significantly.
         too_few: why no diagram can be drawn; empty where one can.
     """
@@ -117,7 +114,7 @@ def summarise(values: Sequence[float] | Floats, level: float = LEVEL, least: flo
 
     Args:
         values: one of each run.
-        level: probability that the interval misses.
+        level: as `LEVEL`.
         least: standard deviation that the interval supposes at least (`least_deviation`); 0 for what is not counted.
     """
     x = np.asarray(values, dtype=float)
@@ -151,13 +148,10 @@ def geometric(ratios: Sequence[float] | Floats) -> tuple[float, float]:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """p values adjusted for the number of comparisons (Holm 1979), in the given order; nan stays and does not count."""
-    order = sorted((k for k, p in enumerate(p_values) if not math.isnan(p)), key=lambda k: p_values[k])
-    adjusted = list(p_values)
-    largest = 0.0
-    for position, k in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - position) * p_values[k]))
-        adjusted[k] = largest
-    return adjusted
+    p = np.array(p_values, dtype=float)
+    order = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]
+    p[order] = np.minimum(1, np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)))
+    return [float(adjusted) for adjusted in p]
 
 
 def ranks(scores: Floats) -> Floats:
@@ -187,12 +181,7 @@ def tasks_needed(methods: int) -> int:
 
 
 def critical_difference(names: Sequence[str], scores: Floats) -> CriticalDifference:
-    """Ranks, Friedman's test, and groups of methods that are not significantly different.
-
-    Args:
-        names: the methods.
-        scores: `[tasks, methods]`, higher is better, nothing missing.
-    """
+    """Rank methods by scores `[tasks, methods]`, of which higher ones are better and none is missing."""
     average = ranks(scores).mean(axis=0)
     order = np.argsort(average, kind="stable")
     tasks, methods = scores.shape
@@ -213,14 +202,7 @@ def critical_difference(names: Sequence[str], scores: Floats) -> CriticalDiffere
 
 
 def iqm(tasks: Sequence[Floats]) -> Floats:
-    """Interquartile mean: the mean of the middle half of all runs of all tasks.
-
-    Args:
-        tasks: one array per task, `[..., runs]`.
-
-    Returns:
-        `[...]`.
-    """
+    """Interquartile mean, `[...]`: the mean of the middle half of all runs of all tasks, `[..., runs]` each."""
     from scipy import stats
 
     return np.asarray(stats.trim_mean(np.concatenate(list(tasks), axis=-1), 0.25, axis=-1))

@@ -197,8 +197,8 @@ def _differ(standings: list[best.Standing]) -> bool:
 
 
 def _covers(rng: np.random.Generator, levels: Floats, noise: Floats, seeds: int, tasks: int) -> bool:
-    scores = [best.logits(task) for task in _draw(rng, levels, noise, seeds, tasks)]
-    lows, highs = best.intervals(scores)
+    families = [str(task) for task in range(tasks)]
+    lows, highs = best.constrained(*ranking.pair_intervals(_draw(rng, levels, noise, seeds, tasks), families))
     truth = np.array([level - np.delete(levels, k).max() for k, level in enumerate(levels)])
     return bool(((lows - 1e-9 <= truth) & (truth <= highs + 1e-9)).all())
 
