@@ -73,7 +73,6 @@ def _ended(cells: list[Cell]) -> list[Cell]:
 
 
 def _guesses(store: Store, place: Place) -> list[float]:
-    """The accuracy of guessing for each of the place's cells that diverged."""
     return [store.chance(cell.task) for cell in place.cells if cell.state == "diverged"]
 
 
@@ -94,7 +93,6 @@ def _accuracy(figure: Figure, store: Store, place: Place) -> TableEntry:
 
 
 def _client_accuracy(store: Store, place: Place) -> TableEntry:
-    """Accuracy of the client that the paper calls `c1`, `c2` and so on."""
     number = int(place.axes["client_id"].removeprefix("c")) - 1
     by_cell = [_rows_of(clients_of(store), cell).set_index("client")["accuracy"] for cell in place.cells]
     return _over_seeds([float(accuracies[number]) for accuracies in by_cell if number in accuracies])
@@ -143,19 +141,17 @@ def _last_rounds(count: int, store: Store, place: Place) -> TableEntry:
 
 
 def _curve(cell: Cell, figure: Figure) -> "pd.Series[float]":
-    """Test accuracy in percent by evaluated round."""
     return figure.accuracies(cell.view.table("metrics")).set_index("round")["value"]
 
 
 def _gain(store: Store, place: Place) -> TableEntry:
     """Gain over training alone: mean over clients, and standard deviation over clients, both averaged over seeds."""
     by_cell = [_rows_of(gains_of(store), cell)["gain"] for cell in place.cells]
-    by_cell = [gains for gains in by_cell if len(gains)]
-    if not by_cell:
+    moments = [(gains.mean(), gains.std(ddof=1)) for gains in by_cell if len(gains)]
+    if not moments:
         return words("–")
-    return TableEntry(
-        float(np.mean([gains.mean() for gains in by_cell])), float(np.mean([gains.std(ddof=1) for gains in by_cell]))
-    )
+    mean, spread = np.mean(moments, axis=0)
+    return TableEntry(float(mean), float(spread))
 
 
 def _new_clients(store: Store, place: Place) -> TableEntry:
@@ -183,14 +179,9 @@ def _throughput(cells: list[Cell]) -> Iterator[float]:
         settings, timing = cell.view.settings, cell.json("timing")
         if not timing or not timing["seconds"]:
             continue
-        samples = [n for n in cell.json("partition")["n_train"] if n]
-        yield (
-            settings.selected(cell.trained)
-            * float(np.mean(samples))
-            * settings.epochs
-            * settings.rounds
-            / timing["seconds"]
-        )
+        samples = float(np.mean([n for n in cell.json("partition")["n_train"] if n]))
+        of_round = settings.selected(cell.trained) * samples * settings.epochs
+        yield of_round * settings.rounds / timing["seconds"]
 
 
 def _scalars(store: Store, place: Place) -> TableEntry:

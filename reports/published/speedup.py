@@ -23,10 +23,7 @@ def speedup_table(
 ) -> Table | None:
     """Speed-ups over the cell that waits (`wait_free: off`, no server rule), per method and target; None without one.
 
-    Args:
-        curve: `reports.tables.cost.curves` of the personalized models.
-        printed: published tables of the run; those of speed-ups give targets and their factors.
-        targets: target by task, from `reports.tables.cost.targets`.
+    `curve` is of the personalized models; published tables of speed-ups give targets and their factors.
     """
     pairs = list(_pairs(store))
     if not pairs:
@@ -92,10 +89,9 @@ def _line(curve: pd.DataFrame, task: str, row: str, base: str, target: float, pa
 
 
 def _by_seed(curve: pd.DataFrame, task: str, row: str, target: float) -> dict[str, tuple[float, float]]:
-    """Rounds and seconds to the target, of the seeds that reach it."""
     row_curve = curve[(curve["row"] == row) & (curve["task"] == task)]
     firsts = {str(seed): reached(group, target) for seed, group in row_curve.groupby("seed")}
-    return {seed: (first[0], first[2]) for seed, first in firsts.items() if not np.isnan(first[0])}
+    return {seed: (first["round"], first["seconds"]) for seed, first in firsts.items() if first is not None}
 
 
 def _mean(ratios: list[float], seeds: int) -> TableEntry:

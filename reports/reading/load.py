@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -27,8 +27,7 @@ SELECTION = {"honest": "validation", "paper": "best"}
 _NAMES = ("row", "task", "seed")
 _PREFERRED: tuple[CellState, ...] = (*FINISHED, "running", "interrupted", "failed", "waiting")
 """Which copy of a cell is shown where several runs have one."""
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,6 @@ class Cell:
     """One cell of a run.
 
     Attributes:
-        view: its settings, status and files.
         row: its row in tables: the label, and the settings in which cells of that label differ, within a draw of tuning
             where there are several.
         task: its column: data set, and the settings in which tasks of the run differ.
@@ -210,14 +208,13 @@ class Store:
         return selection if any(figure[-1] == selection for figure in self._measured[task]) else "last"
 
     def scores(self, row: str, task: str, figure: Figure, selection: str = "") -> dict[str, float]:
-        """Accuracy in percent by unit, the mean of the unit's seeds; a diverged cell counts at chance level.
+        """Accuracy in percent by unit at the reported round, or by another `selection`; a diverged cell is at chance.
 
-        A unit of which a seed is missing has the mean of the others: `complete` says whether that is so anywhere. It
-        is that of the reported round, or of another `selection`.
+        It is the mean of the unit's seeds, also where some are missing, which `complete` tells.
         """
         units: dict[str, list[float]] = {}
         for seed, score in self.by_seed(row, task, figure, selection).items():
-            units.setdefault(self._units[task, seed], []).append(score)
+            units.setdefault(self._units[task][seed], []).append(score)
         return {unit: sum(scores) / len(scores) for unit, scores in units.items()}
 
     def units(self, row: str, figure: Figure, tasks: Sequence[str] | None = None) -> pd.DataFrame:
@@ -227,7 +224,7 @@ class Store:
 
     def complete(self, row: str, task: str, figure: Figure) -> bool:
         """Whether the row has this figure, or has diverged, in every seed that any row has on the task."""
-        return self.by_seed(row, task, figure).keys() == self._expected[task]
+        return self.by_seed(row, task, figure).keys() == self._units[task].keys()
 
     def whole(self, figure: Figure, tasks: Sequence[str] | None = None) -> list[str]:
         """List the rows that have this figure in all cells of the tasks; None: of all tasks."""
@@ -236,8 +233,7 @@ class Store:
 
     def repeats(self, task: str) -> int:
         """Seeds of each partition; 1 where every seed has its own."""
-        seeds = self._expected[task]
-        return max(Counter(self._units[task, seed] for seed in seeds).values())
+        return max(Counter(self._units[task].values()).values())
 
     def chance(self, task: str) -> float:
         """Accuracy in percent of guessing one of the task's classes; nan where no cell has got as far as its data."""
@@ -248,20 +244,12 @@ class Store:
 
     def guesses(self) -> pd.DataFrame:
         """The cells that diverged, which count at chance level: row, task, seed, unit and accuracy in percent."""
-        diverged = [
-            (cell.row, cell.task, cell.seed, cell.unit, self.chance(cell.task))
-            for cell in self.cells
-            if cell.state == "diverged"
-        ]
-        return pd.DataFrame(diverged, columns=[*_NAMES, "unit", "accuracy"])
+        diverged = [cell for cell in self.cells if cell.state == "diverged"]
+        rows = [(cell.row, cell.task, cell.seed, cell.unit, self.chance(cell.task)) for cell in diverged]
+        return pd.DataFrame(rows, columns=[*_NAMES, "unit", "accuracy"])
 
     def least(self, task: str, on: str) -> float:
-        """Least standard deviation in points that intervals suppose of a unit's accuracies, or differences of two.
-
-        Args:
-            task: a task.
-            on: `global`, the common test set, or `local`, the clients' own tests.
-        """
+        """Least standard deviation in points that intervals suppose of a unit's accuracies, or differences of two."""
         return least_deviation(self._tested[task].get(on, math.inf), self.repeats(task))
 
     def by_seed(self, row: str, task: str, figure: Figure, selection: str = "") -> dict[str, float]:
@@ -279,8 +267,12 @@ class Store:
         return {}
 
     @cached_property
-    def _units(self) -> dict[tuple[str, str], str]:
-        return {(cell.task, cell.seed): cell.unit for cell in self.cells}
+    def _units(self) -> dict[str, dict[str, str]]:
+        """The seeds of each task, with their units."""
+        units: dict[str, dict[str, str]] = {}
+        for cell in self.cells:
+            units.setdefault(cell.task, {})[cell.seed] = cell.unit
+        return units
 
     @cached_property
     def _tested(self) -> dict[str, dict[str, int]]:
@@ -297,16 +289,7 @@ class Store:
         return tested
 
     @cached_property
-    def _expected(self) -> dict[str, set[str]]:
-        """The seeds of each task."""
-        seeds: dict[str, set[str]] = {}
-        for cell in self.cells:
-            seeds.setdefault(cell.task, set()).add(cell.seed)
-        return seeds
-
-    @cached_property
     def _measured(self) -> dict[str, set[tuple[str, ...]]]:
-        """The figures that some row has on a task."""
         figures: dict[str, set[tuple[str, ...]]] = {task: set() for task in self.tasks}
         for _, task, *figure in self._scores:
             figures[task].add(tuple(figure))
@@ -328,20 +311,19 @@ class Store:
         return scores
 
 
-def remembered(function: Callable[Concatenate[Store, _P], _T]) -> Callable[Concatenate[Store, _P], _T]:
+def remembered(function: _Function) -> _Function:
     """Compute a function of a store once for the same arguments: a league's tables ask for the same comparisons of all
     methods dozens of times. The answer is shared, so that nobody may change it."""
 
     @wraps(function)
-    def recall(store: Store, /, *args: _P.args, **options: _P.kwargs) -> _T:
+    def recall(store: Store, *args: Any, **options: Any) -> Any:
         hashable = tuple(tuple(value) if isinstance(value, list) else value for value in args)
         key = (function, hashable, tuple(options.items()))
         if key not in store.answers:
             store.answers[key] = function(store, *args, **options)
-        answer: _T = store.answers[key]
-        return answer
+        return store.answers[key]
 
-    return recall
+    return cast(_Function, recall)
 
 
 def load(runs: Sequence[Path | RunView]) -> Store:
@@ -362,8 +344,7 @@ def load(runs: Sequence[Path | RunView]) -> Store:
     cells = tuple(Cell(view, *of_cell) for view, of_cell in zip(copies.values(), names, strict=True))
     # draws of tuning are units, as within one, seeds share the luck of tuning
     cells = tuple(replace(cell, unit=draws.get(cell.view.settings.seed, cell.unit)) for cell in cells)
-    _refuse_rivals(cells)
-    _refuse_unpaired(cells)
+    _refuse_mixed(cells)
     several, tidied = any(cases.of_cells), [(run, tidy(run)) for run in views]
     tables = [
         table.assign(case=[_case(run.info, case) if several else "" for case in table["case"]]) for run, table in tidied
@@ -397,34 +378,28 @@ def _draws(runs: Sequence[RunView]) -> dict[int, str]:
     return draws
 
 
-def _refuse_rivals(cells: tuple[Cell, ...]) -> None:
-    """One seed of one row and task is one cell: another copy, of other code or data, would count its seed twice."""
-    known: dict[tuple[str, ...], Cell] = {}
+def _refuse_mixed(cells: tuple[Cell, ...]) -> None:
+    """One seed of one row and task is one cell, as another copy, of other code or data, would count its seed twice; and
+    cells of one task and seed must have had one partition, as every comparison of methods is a paired one."""
+    places: dict[tuple[str, ...], Cell] = {}
+    partitions: dict[tuple[str, ...], Cell] = {}
     for cell in cells:
-        protocol = cell.view.settings.protocol
-        other = known.setdefault((protocol, cell.row, cell.task, cell.seed), cell)
+        protocol, hashed = cell.view.settings.protocol, cell.view.status.partition.get("hash", "")
+        other = places.setdefault((protocol, cell.row, cell.task, cell.seed), cell)
         if other is not cell:
             raise UserError(
                 f"{cell.row} ({cell.task}, seed {cell.seed}, protocol {protocol}) is there twice, as "
                 f"{other.view.folder} and as {cell.view.folder}: the method's code, its data or the version changed in "
                 "between. Report the runs one by one; `bench compare` shows what changed."
             )
-
-
-def _refuse_unpaired(cells: tuple[Cell, ...]) -> None:
-    """Cells of one task and seed must have had one partition: every comparison of methods is a paired one."""
-    known: dict[tuple[str, ...], tuple[Cell, str]] = {}
-    for cell in cells:
-        if cell.state != "done":
-            continue
-        partition = cell.view.status.partition.get("hash", "")
-        other, expected = known.setdefault((cell.view.settings.protocol, cell.task, cell.seed), (cell, partition))
-        if partition != expected:
-            raise UserError(
-                f"{cell.row} and {other.row} ({cell.task}, seed {cell.seed}) were trained on different partitions of "
-                f"the data ({partition} in {cell.view.folder}, {expected} in {other.view.folder}): the data or the "
-                "partition changed in between, so they cannot be compared. Run one of them again with --fresh."
-            )
+        if cell.state == "done":
+            other = partitions.setdefault((protocol, cell.task, cell.seed), cell)
+            if hashed != (expected := other.view.status.partition.get("hash", "")):
+                raise UserError(
+                    f"{cell.row} and {other.row} ({cell.task}, seed {cell.seed}) were trained on different partitions "
+                    f"of the data ({hashed} in {cell.view.folder}, {expected} in {other.view.folder}): the data or the "
+                    "partition changed in between, so they cannot be compared. Run one of them again with --fresh."
+                )
 
 
 def _figures(frames: list[pd.DataFrame], cells: tuple[Cell, ...]) -> pd.DataFrame:
@@ -432,24 +407,16 @@ def _figures(frames: list[pd.DataFrame], cells: tuple[Cell, ...]) -> pd.DataFram
 
     One that says nothing in some seed, as a mean of models may, is left out in all: others would be the lucky seeds.
     """
-    names = pd.DataFrame(
-        [
-            (cell.view.id, cell.view.label, cell.case, cell.row, cell.task, cell.seed)
-            for cell in cells
-            if cell.state == "done"
-        ],
-        columns=["cell", "label", "case", *_NAMES],
-    )
-    done = [
-        frame[(frame["status"] == "done") & (frame["value"].notna() | frame["derived"].astype(bool))]
-        for frame in frames
-    ]
+    finished = [cell for cell in cells if cell.state == "done"]
+    rows = [(cell.view.id, cell.view.label, cell.case, cell.row, cell.task, cell.seed) for cell in finished]
+    names = pd.DataFrame(rows, columns=["cell", "label", "case", *_NAMES])
+    done = [of[(of["status"] == "done") & (of["value"].notna() | of["derived"].astype(bool))] for of in frames]
     figures = pd.concat([frame for frame in done if len(frame)] or done[:1])
     once = figures.drop_duplicates(["cell", "label", "case", "metric", "on", "mean", "selection"])
     merged = once.drop(columns="seed").merge(names, on=["cell", "label", "case"])
     of_seeds = ["protocol", "row", "task", "metric", "on", "mean", "selection"]
     known = merged["value"].notna().groupby([merged[name] for name in of_seeds]).transform("all")
-    return mark_generic(merged[known], {cell.view.id: cell.view for cell in cells})
+    return _mark_generic(merged[known], {cell.view.id: cell.view for cell in cells})
 
 
 _LEAST = 3
@@ -458,15 +425,9 @@ _KEYS = ["protocol", "row", "task", "seed"]
 
 
 def equal_models(figures: pd.DataFrame, views: Mapping[str, CellView]) -> pd.Series:
-    """Find the cells whose PM is their GM in every score, at every round, of every client.
+    """Find by protocol, row, task and seed the cells whose PM is their GM in every score, round and client.
 
-    Args:
-        figures: as in `reports.reading.load.Store`; cells without one of the two models are left out, and so is
-            derived PM.
-        views: the cells by their ids.
-
-    Returns:
-        A truth value by protocol, row, task and seed.
+    Cells without one of the two models are left out, and so is derived PM. `views` are the cells by their ids.
     """
     # rounds chosen on validation data may differ: GM's is chosen on pooled samples, PM's on clients' accuracies
     local = figures[(figures["on"] == "local") & figures["selection"].isin(["last", "tail"])]
@@ -483,7 +444,7 @@ def equal_models(figures: pd.DataFrame, views: Mapping[str, CellView]) -> pd.Ser
     )
 
 
-def mark_generic(figures: pd.DataFrame, views: Mapping[str, CellView]) -> pd.DataFrame:
+def _mark_generic(figures: pd.DataFrame, views: Mapping[str, CellView]) -> pd.DataFrame:
     """Mark PM as derived in the figures where all cells of a row and protocol have equal models.
 
     A method that trains personalized models on some tasks and finds the generic one good enough on others, as CFL does

@@ -1,6 +1,7 @@
 """Names of cells in reports: the row and the column of each in tables, told apart by the settings that vary."""
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -50,12 +51,7 @@ class CellNames(NamedTuple):
 
 
 class Cases(NamedTuple):
-    """Cases of a grid, which move several settings together.
-
-    Attributes:
-        of_cells: the case of each cell; empty where a cell has none.
-        settings: what differs between cases and nowhere else.
-    """
+    """Cases of a grid: that of each cell, empty where it has none, and the settings that differ between them alone."""
 
     of_cells: Sequence[str]
     settings: frozenset[str]
@@ -68,17 +64,13 @@ class Cases(NamedTuple):
 
 
 def cases_of(views: Sequence[CellView], names: Sequence[str]) -> Cases:
-    """Find the settings that belong to cases: they differ between those of a label and data set, and not within one.
-
-    Args:
-        names: the case of each.
-    """
+    """Find the settings that belong to cases: they differ between those of a label and data set, and not within one."""
     if len(set(names)) < 2:
         return Cases([""] * len(names), frozenset())
-    groups: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
+    groups: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for view, case in zip(views, names, strict=True):
         settings = _opened(flat(view.settings))
-        groups.setdefault((view.label, settings["dataset"]), {}).setdefault(case, []).append(settings)
+        groups[view.label, settings["dataset"]][case].append(settings)
     known = dict.fromkeys(name for group in groups.values() for cells in group.values() for name in cells[0])
     return Cases(
         names,
@@ -114,14 +106,12 @@ def names_of(views: Sequence[CellView], draws: Mapping[int, str], cases: Cases) 
         ", ".join([*([base] if several or not case else []), *([case] if case else [])])
         for base, case in zip(bases, cases.of_cells, strict=True)
     ]
-    partitions: dict[str, set[Any]] = {}
-    for settings, task in zip(plain, tasks, strict=True):
-        partitions.setdefault(task, set()).add(_partition_seed(settings))
+    partitions: dict[str, set[Any]] = defaultdict(set)
     # Within one task only: a learning rate that belongs to the data set does not make two rows of a method.
-    rivals: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
+    rivals: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for settings, task in zip(plain, tasks, strict=True):
-        of_draws = rivals.setdefault((settings["label"], task), {})
-        of_draws.setdefault(draws.get(settings["seed"], ""), []).append(settings)
+        partitions[task].add(_partition_seed(settings))
+        rivals[settings["label"], task][draws.get(settings["seed"], "")].append(settings)
     vary = {
         at: [name for name in row_names if any(_varies(same, name) for same in of_draws.values())]
         for at, of_draws in rivals.items()

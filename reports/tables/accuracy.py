@@ -58,9 +58,8 @@ def main_table(
 
     Args:
         figures: the columns of each task.
-        name, title: of the table.
         tuned: metrics that the settings were tuned for: they alone are marked; empty: nothing was tuned, all are.
-        tasks: the tasks; empty: all.
+        tasks: the columns; empty: all.
     """
     tasks = tasks or store.tasks
     columns = [(task, figure) for task in tasks for figure in figures]
@@ -78,8 +77,10 @@ def main_table(
         f"{_units(store, usual, tasks)}; "
         f"{'; '.join(figure.text for figure in figures)}.{_EPSILON if noise else ''}"
     )
+    others = [task for task in tasks if store.selected(task) != store.chosen]
+    exceptions = f" (the last round on {' and '.join(others)}: no validation data)" if others else ""
     how = (
-        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[store.chosen]}{_exceptions(store, tasks)}. The standard "
+        f"Protocol: {store.protocols[0]}; {SELECTION_TEXT[store.chosen]}{exceptions}. The standard "
         "deviation has n - 1 in its denominator; n is printed where it is another. A diverged cell counts as chance "
         f"level. {MARKED} Data and settings: {described(store)}."
     )
@@ -89,7 +90,6 @@ def main_table(
 
 
 def _spelled_out(store: Store) -> list[str]:
-    """A note on the settings of cases."""
     cases = {cell.case: ", ".join(cell.case_settings) or "none of these" for cell in store.cells if cell.case}
     return [f"Cases. {'; '.join(f'{name}: {text}' for name, text in cases.items())}."] if cases else []
 
@@ -223,7 +223,6 @@ def ranking(store: Store, figure: Figure) -> inference.CriticalDifference:
 
 
 def _column(store: Store, task: str, figure: Figure, usual: int, *, marked: bool) -> dict[str, TableEntry]:
-    """One column of the main table, by row."""
     marks, clones = column_marks(store, task, figure)
     derived = derived_rows(store, [task], figure)
     column = {}
@@ -252,12 +251,6 @@ def _units(store: Store, usual: int, tasks: Sequence[str]) -> str:
         singular, plural = _DRAW if any(run.get("draws") for run in store.runs) else _PARTITION
         return f"{usual} {singular if usual == 1 else plural}, each the mean of up to {repeats} seeds,"
     return f"{usual} seed{'s' * (usual != 1)}"
-
-
-def _exceptions(store: Store, tasks: Sequence[str]) -> str:
-    """The tasks that cannot report the chosen round."""
-    others = [task for task in tasks if store.selected(task) != store.chosen]
-    return f" (the last round on {' and '.join(others)}: no validation data)" if others else ""
 
 
 def described(store: Store) -> str:

@@ -16,12 +16,11 @@ from reports.tables.table import Column, Table, TableEntry, number, words
 _ABSENT = ("not in the grid", [np.nan] * len(HEADLINE))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Compared:
-    """A cell with its state and reported accuracies (percent; nan where there is none)."""
+    """A cell with its reported accuracies (percent; nan where there is none)."""
 
     cell: Cell
-    state: str
     figures: list[float]
 
     @property
@@ -45,7 +44,7 @@ def compare_runs(before: Path, after: Path) -> Table:
     rows: list[tuple[float, str, tuple[TableEntry, ...]]] = []
     for old, new in pairs:
         (state, figures), (new_state, new_figures) = (
-            _ABSENT if entry is None else (entry.state, entry.figures) for entry in (old, new)
+            _ABSENT if entry is None else (entry.cell.state, entry.figures) for entry in (old, new)
         )
         settings = "" if old is None or new is None else _settings_text(old.cell, new.cell)
         if not settings and state == new_state and np.array_equal(figures, new_figures, equal_nan=True):
@@ -68,32 +67,28 @@ def compare_runs(before: Path, after: Path) -> Table:
 def _cells(run: Path) -> list[_Compared]:
     entries: list[_Compared] = []
     store = load([run])
-    for protocol in store.protocols:
-        part = store.of_protocol(protocol)
+    for part in map(store.of_protocol, store.protocols):
         for cell in part.cells:
-            by_figure = [part.by_seed(cell.row, cell.task, f) for f in HEADLINE]
-            figures = [scores.get(cell.seed, np.nan) for scores in by_figure]
-            entries.append(_Compared(cell, cell.state, figures))
+            scores = [part.by_seed(cell.row, cell.task, figure) for figure in HEADLINE]
+            entries.append(_Compared(cell, [of_seeds.get(cell.seed, np.nan) for of_seeds in scores]))
     return entries
 
 
 def _pairs(old: list[_Compared], new: list[_Compared]) -> list[tuple[_Compared | None, _Compared | None]]:
     """Pair the cells of two runs, in the order of the first run; cells that only the second has come last."""
     by_id = {(entry.cell.view.id, entry.cell.view.label): entry for entry in new}
-    match = {id(entry): by_id.pop((entry.cell.view.id, entry.cell.view.label), None) for entry in old}
+    match = {entry: by_id.pop((entry.cell.view.id, entry.cell.view.label), None) for entry in old}
     left: dict[str, list[_Compared]] = defaultdict(list)
     for entry in by_id.values():
         left[entry.place].append(entry)
-    for entry in old:
-        if match[id(entry)] is None and (rivals := left[entry.place]):
-            nearest = min(rivals, key=lambda other: len(_changed(entry.cell, other.cell)))
+    for entry in [entry for entry in old if match[entry] is None]:
+        if rivals := left[entry.place]:
+            match[entry] = nearest = min(rivals, key=lambda other: len(_changed(entry.cell, other.cell)))
             rivals.remove(nearest)
-            match[id(entry)] = nearest
-    return [*((entry, match[id(entry)]) for entry in old), *((None, entry) for rest in left.values() for entry in rest)]
+    return [*match.items(), *((None, entry) for rest in left.values() for entry in rest)]
 
 
 def _changed(old: Cell, new: Cell) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ, with both values."""
     a, b = old.flat, new.flat
     names = [name for name in dict.fromkeys([*a, *b]) if name not in PRESENTATION]
     return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}

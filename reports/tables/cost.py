@@ -98,8 +98,9 @@ def cost_table(store: Store, curve: pd.DataFrame, goals: Mapping[str, float]) ->
             traffic = [megabytes / trained[str(seed)] for seed, megabytes in whole.items()]
             target = words("–") if task not in goals else number(goals[task], decimals=0)
             runs = [group for _, group in row_curve.groupby("seed")] if task in goals else []
-            rounds, megabytes, seconds = (_running(runs, goals.get(task, 0.0), k, diverged) for k in range(3))
-            rows.append((row, (words(task), mean_entry(traffic, decimals=2), target, rounds, megabytes, seconds)))
+            names = ("round", "megabytes", "seconds")
+            spent = (_running(runs, goals.get(task, 0.0), name, diverged) for name in names)
+            rows.append((row, (words(task), mean_entry(traffic), target, *spent)))
     caption = (
         f"What each method takes to reach a target accuracy ({PM.text}): rounds, megabytes of all clients together and "
         "simulated seconds, mean ± standard deviation over seeds. (2/3): so many seeds reach it, and the number is the "
@@ -120,11 +121,7 @@ def cost_table(store: Store, curve: pd.DataFrame, goals: Mapping[str, float]) ->
 
 
 def budget_table(store: Store) -> Table:
-    """Costs of a round of each method, all clients together, beside its accuracy: equal rounds are no equal budgets.
-
-    Args:
-        store: cells of one protocol; those from before work was kept have dashes.
-    """
+    """Costs of a round of each method, all clients together, beside its accuracy: equal rounds are no equal budgets."""
     work, costs, rows = store.table("work"), totals(store), []
     for task in store.tasks:
         for row in store.rows:
@@ -136,9 +133,9 @@ def budget_table(store: Store) -> Table:
             means = row_work.groupby("seed")[list(_WORK)].mean() if len(row_work) else pd.DataFrame(columns=list(_WORK))
             sent = costs[(costs["row"] == row) & (costs["task"] == task)].groupby("seed")
             megabytes = sent["megabytes"].max() / sent["round"].max()
-            entries = [mean_entry(list(units.values()), decimals=2) for units in scores]
+            entries = [mean_entry(list(units.values())) for units in scores]
             entries += [mean_entry(means[name], decimals=1) for name in _WORK]
-            rows.append((row, (words(task), *entries, mean_entry(megabytes, decimals=2))))
+            rows.append((row, (words(task), *entries, mean_entry(megabytes))))
     caption = (
         "What all clients together do in a round, mean over all rounds and ± standard deviation over seeds, beside the "
         f"accuracy that it buys ({GM.text}; {PM.text}, in percent). A dash: not recorded."
@@ -154,33 +151,28 @@ def budget_table(store: Store) -> Table:
     return Table("budgets", "What a round takes", caption, "Method", columns, tuple(rows), how=how)
 
 
-def reached(curve: pd.DataFrame, target: float) -> tuple[float, float, float]:
-    """Round, megabytes and seconds of the first of two evaluations in a row that reach the target; nan where none does.
+def reached(curve: pd.DataFrame, target: float) -> "pd.Series[float] | None":
+    """Find the first of two evaluations in a row that reach the target; None where none does.
 
     One evaluation alone may be a lucky one, so the last one counts only together with the one before.
     """
     ordered = curve.sort_values("round")
     above = (ordered["accuracy"] >= target).to_numpy()
     twice = np.flatnonzero(above[:-1] & above[1:])
-    if not twice.size:
-        return (np.nan, np.nan, np.nan)
-    first = ordered.iloc[int(twice[0])]
-    return (float(first["round"]), float(first["megabytes"]), float(first["seconds"]))
+    return ordered.iloc[int(twice[0])] if twice.size else None
 
 
-def _running(runs: "Sequence[pd.DataFrame]", target: float, k: int, diverged: int) -> TableEntry:
-    """Cost `k` of `reached`; a run that misses the target counts with what it has spent, which is a lower bound.
+def _running(runs: Sequence[pd.DataFrame], target: float, name: str, diverged: int) -> TableEntry:
+    """A cost of `reached`; a run that misses the target counts with what it has spent, which is a lower bound.
 
     Of runs that diverged only the number is known.
     """
-    count = len(runs) + diverged
-    firsts = [reached(run, target)[k] for run in runs]
-    hits = [value for value in firsts if not np.isnan(value)]
-    decimals = 1 if k == 0 else 2
+    count, decimals = len(runs) + diverged, 1 if name == "round" else 2
+    firsts = [reached(run, target) for run in runs]
+    hits = [float(first[name]) for first in firsts if first is not None]
     if not hits:
         return words(f"– (0/{count})" if count else "–")
     if len(hits) == count:
         return mean_entry(hits, decimals=decimals)
-    name = ("round", "megabytes", "seconds")[k]
-    spent = sum(float(run[name].max()) for run, first in zip(runs, firsts, strict=True) if np.isnan(first))
+    spent = sum(float(run[name].max()) for run, first in zip(runs, firsts, strict=True) if first is None)
     return TableEntry((sum(hits) + spent) / len(hits), note=f"({len(hits)}/{count})", decimals=decimals)

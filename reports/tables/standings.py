@@ -26,7 +26,6 @@ class Family:
         left_out: the other rows, with the reason.
         erratic: the rows that diverged in some cells of a task and not in others.
         least: of each task, the least standard deviation of a unit (`Store.least`).
-        margin: of equivalence, in percentage points.
     """
 
     scores: dict[str, list[Floats]]
@@ -71,30 +70,18 @@ def family(store: Store, tasks: Sequence[str], figure: Figure, *, deployed: bool
     return Family(*each_once(whole), left_out, erratic_rows(store, tasks), least, store.margin)
 
 
+@remembered
 def erratic_rows(store: Store, tasks: Sequence[str]) -> frozenset[str]:
     """The rows that diverged in some cells of one of the tasks and not in others."""
-    parted = _parted(store)
-    return frozenset(row for row in store.rows if any((row, task) in parted for task in tasks))
-
-
-@remembered
-def _parted(store: Store) -> set[tuple[str, str]]:
-    """The rows with tasks of which some cells have diverged and others are done."""
     states: dict[str, set[tuple[str, str]]] = {"done": set(), "diverged": set()}
     for cell in store.cells:
         states.setdefault(cell.state, set()).add((cell.row, cell.task))
-    return states["done"] & states["diverged"]
+    return frozenset(row for row, task in states["done"] & states["diverged"] if task in tasks)
 
 
 def each_once(scores: Mapping[str, list[Floats]]) -> tuple[dict[str, list[Floats]], dict[str, str]]:
-    """Tell models from their clones, of which a difference of variance 0 would distort what is said of all others.
-
-    Args:
-        scores: of each row, arrays with the same units in all rows.
-
-    Returns:
-        The scores of each model, by its first name; and that name by each further one.
-    """
+    """Scores of each model by its first name, and that name by each clone of it: a difference of variance 0 would
+    distort what is said of all others. The units are the same in all rows."""
     models: dict[str, list[Floats]] = {}
     clones: dict[str, str] = {}
     for row, units in scores.items():

@@ -204,5 +204,5 @@ def test_the_defaults_are_within_the_space_or_not_tried(write: Write) -> None:
 
 
 def test_further_tuning_seeds_follow_those_of_the_trials(write: Write) -> None:
-    assert load_study(str(write()), []).final_seeds == [102, 103]
-    assert load_study(str(write(final_seeds=[7])), []).final_seeds == [7]
+    assert load_study(str(write()), []).file.further_seeds == [102, 103]
+    assert load_study(str(write(final_seeds=[7])), []).file.further_seeds == [7]
