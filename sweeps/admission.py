@@ -47,6 +47,7 @@ class Admission:
         study: the league's definition, with any method.
         names: of entries that come with the harness, which no other file may have. Whether their files agree was
             checked when their checksums were listed.
+        data_root: folder of the data files.
         whole: whether an entry needs every task; of each that it has it needs every seed.
         division: entries of the default division have no tables of tuning.
     """
@@ -76,7 +77,11 @@ class Admission:
         return sorted(self._files)
 
     def admit(self, file: Path, run: RunView) -> None:
-        """Check the run that `bench.results.pack.unpack` made of an entry's file, and remember its name.
+        """Check an entry and remember its name.
+
+        Args:
+            file: the entry's file, for messages.
+            run: the run that `bench.results.pack.unpack` made of it.
 
         Raises:
             UserError: the file is no entry of this league, or another entry has its name.

@@ -74,7 +74,13 @@ def listed_ids(folder: Path) -> Finder:
 
 
 def list_cells(folder: Path, cells: Iterable[PlannedCell], *, others: bool = True) -> None:
-    """Put cells into `run.json`, beside the others there or in place of them; the caller holds the run's lock."""
+    """Put cells into `run.json`; the caller holds the run's lock.
+
+    Args:
+        folder: the run's.
+        cells: those that should be there.
+        others: whether the cells that are there stay.
+    """
     info = documents.read_run_file(folder) or {"cells": []}
     entries = list(info["cells"]) if others else []
     present = {(entry["id"], entry["label"]) for entry in entries}  # a cell of two labels is listed twice

@@ -32,6 +32,7 @@ class Chosen:
     """The setting chosen for one arm.
 
     Attributes:
+        arm: the method and its task.
         trials: all that have ended, by number.
         best: of the finalists that ran again, the one with the best validation accuracy over all tuning seeds; before
             they have, the best trial. Of a Pareto front, the one with the best mean of both. None: no trial came to its
@@ -76,7 +77,13 @@ def final_cells(arm: Arm, trial: "FrozenTrial") -> list[Settings]:
 
 
 def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path, find: Finder) -> list[float] | None:
-    """Validation scores over all tuning seeds, one per objective; None while a cell is not done, or diverged."""
+    """Validation scores over all tuning seeds, one per objective; None while a cell is not done, or diverged.
+
+    Args:
+        study, arm, trial: what was tuned, and one of its best trials.
+        folder: the run's.
+        find: gives the ids of cells.
+    """
     again = final_cells(arm, trial)
     further = [find(cell) for cell in again]
     if None in further:
@@ -92,7 +99,10 @@ def final_values(study: Study, arm: Arm, trial: "FrozenTrial", folder: Path, fin
 def choose(study: Study, studies: "dict[str, optuna.Study]", folder: Path, find: Finder | None = None) -> list[Chosen]:
     """Choose a setting for each arm, from the trials and, where they are done, the finalists' further runs.
 
-    `find` gives the ids of cells; None: `run.json` has them.
+    Args:
+        study, studies: what was tuned, and the result of `sweeps.run.open_studies`.
+        folder: the run's.
+        find: gives the ids of cells; None: `run.json` has them (`sweeps.cells.listed_ids`).
     """
     from optuna.trial import TrialState
 

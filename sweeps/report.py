@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from bench.config import yaml_lines
 from bench.errors import UserError
 from bench.plugin import allow
 from bench.results.cell_names import dataset_name
@@ -101,7 +102,8 @@ def _read(run: Path) -> tuple[str | None, Study | None]:
         return None, None
     file = documents.checked(_StudyFile, content, run / STUDY)
     with allow(lambda path: False):
-        study = read_study(file.source, file.file, file.stem, file.overrides, file.trials)
+        document = yaml_lines.parse(file.source, file.file)
+        study = read_study(document, file.source, file.stem, file.overrides, file.trials)
         return file.storage, with_data(study, file.data)
 
 

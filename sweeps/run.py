@@ -94,10 +94,15 @@ def open_studies(study: Study, storage: str) -> "dict[str, optuna.Study]":
 
 
 def mean_curve(cells: list[Path], metric: str, settings: Settings) -> Curve:
-    """The score by round by which the reported round is chosen, too (`select_by`), averaged over the folders of cells.
+    """The validation score by round by which the reported round is chosen, too (`select_by`), averaged over cells.
 
     It has the rounds that all cells have, after the last change of the data. Of a score whose smallest value is the
     best it is the negative.
+
+    Args:
+        cells: folders of the cells.
+        metric: `gm` or `pm`.
+        settings: of one of the cells.
     """
     curves = [selection_curve(_selecting(folder, settings), metric) for folder in cells]
     rounds = [round_ for round_ in curves[0] if all(round_ in curve for curve in curves)]

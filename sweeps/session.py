@@ -84,6 +84,8 @@ def run_study(
 
     Args:
         session: of `open_session`.
+        study: what is tuned.
+        runner: runs the cells.
         name, overrides: where the study was read from, for `bench report`.
         storage: Optuna's; None: `study.db` in the run folder.
         timeout: seconds after which no trial is begun.

@@ -32,7 +32,12 @@ def open_storage(storage: str) -> "RDBStorage":
 
 @contextlib.contextmanager
 def storage_problems(storage: str) -> Iterator[None]:
-    """Explain in one line what is wrong with a study's storage, which has this address.
+    """Explain in one line what is wrong with a study's storage.
+
+    Without its own file a study begins anew with the same draws, and takes the results of finished cells as they are.
+
+    Args:
+        storage: its address.
 
     Raises:
         UserError: it cannot be used, is damaged, or another process keeps it locked.

@@ -23,16 +23,25 @@ Seed = Annotated[int, Field(ge=0)]
 
 
 class StudyFile(BaseModel):
-    """The keys of a study file (docs/sweeps.md). Unknown keys are errors.
+    """The keys of a study file. Unknown keys are errors.
 
     Attributes:
         grid: name or path of the base grid, or the grid itself; each of its tasks and methods is tuned by itself.
+        set: overrides of the grid, as `--set`.
         space: range by setting; a method of which it names nothing is searched over the ranges in its own file.
-        own_ranges: `false`: what `space` names is all.
+        own_ranges: `false`: no method is searched over the ranges in its own file; what `space` names is all.
+        sampler_seed: of the sampler's draws, which the task and what is searched seed, too, and no name of a file.
         trials: for every method and task; sampler `grid`: by default every point once.
-        draws: into as many parts the three lists of seeds are cut, in their order, so that the luck of tuning is in
-            the spread of the results.
+        seeds: of the trials.
+        final_seeds: of the further runs of the best three trials, before one is chosen; by default as many as `seeds`,
+            the next numbers that neither they nor the report has; `[]`: none run again.
+        report_seeds: of the reported runs of the best setting.
+        draws: independent draws of tuning. The three lists of seeds are cut into as many parts, in their order; each
+            draw tunes on its own parts and reports the setting that it chose on its own part, so that the luck of
+            tuning is in the spread of the results.
         default_seeds: of a league's default division: runs of the methods' defaults, untuned.
+        objective: of which model the validation accuracy, or the score of the grid's `select_by`, is tuned for; both:
+            their Pareto front.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,9 +78,13 @@ class Arm:
 
     Attributes:
         name: of the Optuna study; it ends with a digest of everything but the number of trials.
+        label: of the method; `task`: what it is tuned on.
         cells: one per tuning seed, before any trial's settings.
+        dimensions: what is searched.
         points: sampler `grid`: the settings to try, in order; else empty.
+        trials: how many.
         final_seeds: of the further runs of the best trials.
+        report_seeds: of the reported runs.
         draw: number of the draw, from 1; 0: the study has a single one.
     """
 
@@ -112,7 +125,10 @@ class Arm:
 
     @property
     def defaults(self) -> dict[str, Any] | None:
-        """Settings of trial 0, the grid's and the method's own; None where the space leaves one of them out."""
+        """Settings of trial 0: those of the grid, and the method's own as in its paper (sampler `grid`: as listed).
+
+        None where the space leaves one of them out.
+        """
         cell = self.cells[0]
         values = {
             dimension.key: cell.hp[dimension.name] if "." in dimension.key else getattr(cell, dimension.key)
@@ -135,7 +151,15 @@ class Arm:
 
 @dataclass(frozen=True)
 class Study:
-    """A study, ready to run; `source` is the text of its file, `grid` the base grid with the tuning seeds."""
+    """A study, ready to run.
+
+    Attributes:
+        file: its keys.
+        name: by default of its file.
+        source: text of the file.
+        grid: the base grid with the tuning seeds.
+        arms: methods and tasks, in the grid's order.
+    """
 
     file: StudyFile
     name: str
@@ -154,7 +178,11 @@ class Study:
         return parts(self.file.report_seeds, self.file.draws) if self.file.draws > 1 else []
 
     def default_grid(self, name: str) -> Grid:
-        """The cells of the default division: the method's defaults and the cell's one learning rate, untuned."""
+        """The cells of the default division: the method's defaults and the cell's one learning rate, untuned.
+
+        Args:
+            name: of the grid.
+        """
         arms = [arm for arm in self.arms if arm.draw <= 1]
         cells = [cell for arm in arms for cell in arm.reported({}, self.file.default_seeds)]
         return Grid(name, self.file.description, None, write_listed(name, self.file.description, cells), cells)

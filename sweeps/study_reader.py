@@ -183,7 +183,12 @@ def _arms(
 
 
 def searched_dimensions(method: str, space: Mapping[str, Dimension], *, own_ranges: bool) -> tuple[Dimension, ...]:
-    """The searched dimensions of a method; `own_ranges`: those in its file count where `space` names none of its own.
+    """The searched dimensions of a method.
+
+    Args:
+        method: its name.
+        space: dimensions by setting.
+        own_ranges: whether the ranges in the method's file count where `space` names none of its hyperparameters.
 
     Raises:
         UserError: that is nothing.

@@ -125,7 +125,8 @@ def published_table(name: str) -> PublishedTable:
 def comparison(store: Store, printed: PublishedTable) -> Table:
     """The printed table with our figures and the differences beside its numbers, all in the paper's unit.
 
-    Labels of cells, or else methods, are the table's method ids.
+    Args:
+        store: cells of one protocol; labels (or else methods) are the table's method ids.
     """
     by_row: dict[str, dict[str, PublishedRow]] = {}
     for row in printed.rows:

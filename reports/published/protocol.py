@@ -32,6 +32,7 @@ class Point(BaseModel):
 
     Attributes:
         of: names of settings (`rounds`, `ditto.lam`), or words for what no setting changes.
+        standing: known, assumed or deviating.
         source: from where the values are, or what the deviation is.
         only: settings and their values in the scenarios that it is about; empty: all.
     """
@@ -61,8 +62,11 @@ class Protocol(BaseModel):
     """A published protocol.
 
     Attributes:
+        name, title: its id and what it is.
         of: version and place of what was published.
         grids: the built-in grids that are its settings, by the id of their printed table.
+        points: the sources of settings, and the deviations.
+        short: the part that a small machine can run.
         verdict: what a number of ours can say beside a published one.
     """
 
@@ -103,7 +107,11 @@ def protocol(name: str) -> Protocol:
 
 
 def differences(cell: dict[str, Any], frozen: dict[str, Any]) -> Iterator[str]:
-    """Settings of a cell that are not those of the grid's cell for the same number, each as text."""
+    """Settings of a cell that are not the protocol's, each as text.
+
+    Args:
+        cell, frozen: settings of ours and of the grid's cell for the same number (`reports.reading.names.flat`).
+    """
     for name, value in frozen.items():
         if name not in FREE and _text(cell.get(name)) != _text(value):
             yield f"{name.removeprefix('hp.')} {_text(cell.get(name))} (protocol: {_text(value)})"

@@ -23,7 +23,10 @@ def speedup_table(
 ) -> Table | None:
     """Speed-ups over the cell that waits (`wait_free: off`, no server rule), per method and target; None without one.
 
-    `curve` is of the personalized models; published tables of speed-ups give targets and their factors.
+    Args:
+        curve: `reports.tables.cost.curves` of the personalized models.
+        printed: published tables of the run; those of speed-ups give targets and their factors.
+        targets: target by task, from `reports.tables.cost.targets`.
     """
     pairs = list(_pairs(store))
     if not pairs:

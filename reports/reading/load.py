@@ -76,6 +76,7 @@ class Cell:
     """One cell of a run.
 
     Attributes:
+        view: its settings, status and files.
         row: its row in tables: the label, and the settings in which cells of that label differ, within a draw of tuning
             where there are several.
         task: its column: data set, and the settings in which tasks of the run differ.
@@ -208,9 +209,10 @@ class Store:
         return selection if any(figure[-1] == selection for figure in self._measured[task]) else "last"
 
     def scores(self, row: str, task: str, figure: Figure, selection: str = "") -> dict[str, float]:
-        """Accuracy in percent by unit at the reported round, or by another `selection`; a diverged cell is at chance.
+        """Accuracy in percent by unit, the mean of the unit's seeds; a diverged cell counts at chance level.
 
-        It is the mean of the unit's seeds, also where some are missing, which `complete` tells.
+        A unit of which a seed is missing has the mean of the others: `complete` says whether that is so anywhere. It
+        is that of the reported round, or of another `selection`.
         """
         units: dict[str, list[float]] = {}
         for seed, score in self.by_seed(row, task, figure, selection).items():
@@ -249,7 +251,12 @@ class Store:
         return pd.DataFrame(rows, columns=[*_NAMES, "unit", "accuracy"])
 
     def least(self, task: str, on: str) -> float:
-        """Least standard deviation in points that intervals suppose of a unit's accuracies, or differences of two."""
+        """Least standard deviation in points that intervals suppose of a unit's accuracies, or differences of two.
+
+        Args:
+            task: a task.
+            on: `global`, the common test set, or `local`, the clients' own tests.
+        """
         return least_deviation(self._tested[task].get(on, math.inf), self.repeats(task))
 
     def by_seed(self, row: str, task: str, figure: Figure, selection: str = "") -> dict[str, float]:
@@ -425,9 +432,15 @@ _KEYS = ["protocol", "row", "task", "seed"]
 
 
 def equal_models(figures: pd.DataFrame, views: Mapping[str, CellView]) -> pd.Series:
-    """Find by protocol, row, task and seed the cells whose PM is their GM in every score, round and client.
+    """Find the cells whose PM is their GM in every score, at every round, of every client.
 
-    Cells without one of the two models are left out, and so is derived PM. `views` are the cells by their ids.
+    Args:
+        figures: as in `reports.reading.load.Store`; cells without one of the two models are left out, and so is
+            derived PM.
+        views: the cells by their ids.
+
+    Returns:
+        A truth value by protocol, row, task and seed.
     """
     # rounds chosen on validation data may differ: GM's is chosen on pooled samples, PM's on clients' accuracies
     local = figures[(figures["on"] == "local") & figures["selection"].isin(["last", "tail"])]

@@ -51,7 +51,12 @@ class CellNames(NamedTuple):
 
 
 class Cases(NamedTuple):
-    """Cases of a grid: that of each cell, empty where it has none, and the settings that differ between them alone."""
+    """Cases of a grid, which move several settings together.
+
+    Attributes:
+        of_cells: the case of each cell; empty where a cell has none.
+        settings: what differs between cases and nowhere else.
+    """
 
     of_cells: Sequence[str]
     settings: frozenset[str]
@@ -64,7 +69,11 @@ class Cases(NamedTuple):
 
 
 def cases_of(views: Sequence[CellView], names: Sequence[str]) -> Cases:
-    """Find the settings that belong to cases: they differ between those of a label and data set, and not within one."""
+    """Find the settings that belong to cases: they differ between those of a label and data set, and not within one.
+
+    Args:
+        names: the case of each.
+    """
     if len(set(names)) < 2:
         return Cases([""] * len(names), frozenset())
     groups: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))

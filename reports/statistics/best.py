@@ -1,16 +1,20 @@
 """Comparisons with the best: which method may be called best, which equal it, and which cannot be told apart.
 
-- For two methods, the differences of their accuracies' logits vary around the mean of the task, on every task with a
-  variance of its own. The weighted mean over the tasks of those means is estimated.
-- Degrees of freedom are Satterthwaite's, with the parts that the tasks have on average over the pairs: of a single pair
-  they hang on the variances that the test itself divides by, and far out in the tail that tells equal methods apart.
+- The model: a block is a task with one of its units (partition or seed), in which all methods share data, initial
+  weights and client sampling. For two methods, the differences of their accuracies' logits vary around the mean of the
+  task, on every task with a variance of its own. The weighted mean over the tasks of those means is estimated.
+- The variance of a pair's mean is the sum of the tasks' variances with their weights. Its degrees of freedom are
+  Satterthwaite's, with the parts that the tasks have on average over the pairs: of a single pair they hang on the
+  variances that the test itself divides by, and far out in the tail that tells equal methods apart.
 - Tasks run on the same seeds may share noise (data, initial weights); Kish's design effect, over all pairs, counts it.
 - Few seeds hardly determine a variance, so the variances of all pairs are moderated (Smyth 2004, "Linear models and
-  empirical Bayes methods"; the prior's degrees of freedom by his moments of log variances).
+  empirical Bayes methods", equation for the posterior variance; the prior's degrees of freedom by his moments of log
+  variances).
 - A method that diverges in some cells and not in others is erratic: guessing and training are two distributions. Its
-  pairs keep their own variances, with the fewest degrees of freedom, and take no part in those of the others: else it
-  would widen all intervals, and its own would be too narrow. It is known by its cells' states and not by its
-  variances, of which the large ones would be chosen.
+  pairs keep their own variances, with the fewest degrees of freedom, and take no part in what the variances of the
+  others say together: else it would widen all intervals, and its own would be too narrow. It is known by its cells'
+  states and not by its variances, of which the large ones would be chosen.
+- Accuracies are counts, so no pair's variance is taken for less than that of half a test sample.
 - The intervals are simultaneous for "mine minus the best of the others" (Hsu 1984, constrained multiple comparisons
   with the best), because the best method is chosen on the same data.
 - The critical value is Bonferroni's over all pairs: Hsu's own does not control how often one of several exactly equal
@@ -58,7 +62,14 @@ class Standing:
 
 @dataclass(frozen=True)
 class Moderated:
-    """Variances of pairs' mean differences and degrees of freedom, `[methods, methods]`; `plain`: without shrinking."""
+    """Variances of the pairs' mean differences, `[methods, methods]` as all else.
+
+    Attributes:
+        variance: shrunken towards each other.
+        freedom: degrees of freedom of those, the prior's among them.
+        plain: not shrunken.
+        plain_freedom: degrees of freedom of those.
+    """
 
     variance: Floats
     freedom: Floats
@@ -142,7 +153,9 @@ def outcomes(
     erratic: Sequence[bool] | None = None,
     least: float = 0.0,
 ) -> list[list[TaskOutcome]]:
-    """Compare every method with every other on one task: the one with the lower mean has lost where it is worse.
+    """Compare every method with every other on one task, by the verdict on the one with the lower mean.
+
+    It has lost where it is worse than the other, a tie is where it is equivalent to it.
 
     Args:
         task: accuracies in percent, `[methods, units]`.
@@ -187,7 +200,9 @@ def pairs_of(
 ) -> Moderated:
     """Variances of all pairs' differences of weighted means; those of an erratic method's pairs are not moderated.
 
-    Args: as of `pair_variances` and `against_best`.
+    Args:
+        scores, weights, least: as of `pair_variances`.
+        erratic: as of `against_best`.
     """
     variance, degrees = pair_variances(scores, weights, least)
     if erratic is None or not any(erratic):
@@ -237,6 +252,7 @@ def pair_variances(scores: Sequence[Floats], weights: Floats, least: Sequence[Fl
     """Variance of the difference of each pair's weighted means, `[methods, methods]`, and its degrees of freedom.
 
     A task with one unit shows no variance; it is taken to have the mean of the other tasks', by degrees of freedom.
+    Tasks that share their seeds may share some of their noise; all variances are enlarged by as much as that shows.
 
     Args:
         scores: for each task, `[methods, units]`; two units at least in one of them.
@@ -319,9 +335,12 @@ def pairwise_critical(methods: int, freedom: Floats, level: float) -> Floats:
 
 
 def _seeds_needed(level: Floats, variance: float, critical: float) -> int:
-    """Units per task at which one point below `level`, a logit per task, is found in 80 of 100 cases, about.
+    """Units per task at which one point below `level` is found in 80 of 100 cases; normal approximation.
 
-    `variance` is that of the mean difference over tasks with one unit each.
+    Args:
+        level: logits of the better one's accuracies, a number per task.
+        variance: of the mean difference over tasks, with one unit each.
+        critical: quantile of the test.
     """
     from scipy import special, stats
 

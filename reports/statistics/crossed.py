@@ -38,8 +38,10 @@ class CrossedMean:
 
     Attributes:
         mean, low, high: with its interval; nan where there are no samples, or fewer than two seeds.
+        samples, seeds: how many.
         by_samples, by_seeds: the two parts of the mean's variance.
         freedom: degrees of freedom of the samples' part.
+        level: probability that the interval misses.
     """
 
     mean: float

@@ -1,10 +1,11 @@
 """Statistics for few seeds and few tasks; numpy and scipy only.
 
-One cell of a table: Student's t interval, as a percentile bootstrap of three seeds covers 71 %; two methods: paired
-differences per seed, Holm over the comparisons; all methods at once: reports/statistics/best.py; aggregates over tasks:
-stratified bootstrap (Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice") with Student's t in place
-of percentiles; many methods over many tasks: Friedman test, then Wilcoxon signed-rank with Holm (Benavoli, Corani and
-Mangili 2016).
+What is used where, and why (percentile bootstrap of three seeds covers 71 %, a t interval 95 %):
+one cell of a table: Student's t interval; two methods: paired differences per seed, Holm over the comparisons;
+all methods at once: reports/statistics/best.py; aggregates over tasks: stratified bootstrap (Agarwal et al. 2021,
+"Deep RL at the Edge of the Statistical Precipice") with Student's t in place of percentiles;
+many methods over many tasks: Friedman test, then Wilcoxon signed-rank with Holm (Benavoli, Corani and Mangili 2016).
+A task is a data set with its partition; a run is one seed of it.
 
 No interval, p value or effect size takes a spread for smaller than half a test sample (`least_deviation`).
 """
@@ -71,6 +72,8 @@ class CriticalDifference:
 
     Attributes:
         names, ranks: the methods, best average rank first.
+        tasks: number of tasks.
+        friedman_p: p value of the Friedman test.
         cliques: `(first, last)` positions in `names` of groups in which no pair differs significantly.
         too_few: why no diagram can be drawn; empty where one can.
     """
@@ -181,7 +184,12 @@ def tasks_needed(methods: int) -> int:
 
 
 def critical_difference(names: Sequence[str], scores: Floats) -> CriticalDifference:
-    """Rank methods by scores `[tasks, methods]`, of which higher ones are better and none is missing."""
+    """Ranks, Friedman's test, and groups of methods that are not significantly different.
+
+    Args:
+        names: the methods.
+        scores: `[tasks, methods]`, higher is better, nothing missing.
+    """
     average = ranks(scores).mean(axis=0)
     order = np.argsort(average, kind="stable")
     tasks, methods = scores.shape
@@ -202,7 +210,14 @@ def critical_difference(names: Sequence[str], scores: Floats) -> CriticalDiffere
 
 
 def iqm(tasks: Sequence[Floats]) -> Floats:
-    """Interquartile mean, `[...]`: the mean of the middle half of all runs of all tasks, `[..., runs]` each."""
+    """Interquartile mean: the mean of the middle half of all runs of all tasks.
+
+    Args:
+        tasks: one array per task, `[..., runs]`.
+
+    Returns:
+        `[...]`.
+    """
     from scipy import stats
 
     return np.asarray(stats.trim_mean(np.concatenate(list(tasks), axis=-1), 0.25, axis=-1))

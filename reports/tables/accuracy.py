@@ -58,8 +58,9 @@ def main_table(
 
     Args:
         figures: the columns of each task.
+        name, title: of the table.
         tuned: metrics that the settings were tuned for: they alone are marked; empty: nothing was tuned, all are.
-        tasks: the columns; empty: all.
+        tasks: the tasks; empty: all.
     """
     tasks = tasks or store.tasks
     columns = [(task, figure) for task in tasks for figure in figures]

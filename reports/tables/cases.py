@@ -34,7 +34,11 @@ def pairs_of_cases(store: Store) -> list[tuple[str, str]]:
 
 
 def effects(store: Store, figure: Figure) -> list[Effect]:
-    """Compare every method with itself between the cases of one protocol, on the units that both have."""
+    """Compare every method with itself between the cases, unit by unit; without units that both cases have, it is not.
+
+    Args:
+        store: cells of one protocol, with cases.
+    """
     tasks = {(cell.case, cell.base): cell.task for cell in store.cells}
     changes = []
     for row in store.rows:

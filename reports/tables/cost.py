@@ -121,7 +121,11 @@ def cost_table(store: Store, curve: pd.DataFrame, goals: Mapping[str, float]) ->
 
 
 def budget_table(store: Store) -> Table:
-    """Costs of a round of each method, all clients together, beside its accuracy: equal rounds are no equal budgets."""
+    """Costs of a round of each method, all clients together, beside its accuracy: equal rounds are no equal budgets.
+
+    Args:
+        store: cells of one protocol; those from before work was kept have dashes.
+    """
     work, costs, rows = store.table("work"), totals(store), []
     for task in store.tasks:
         for row in store.rows:

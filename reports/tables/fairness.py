@@ -22,8 +22,11 @@ _READINGS = ("seen", "equal clients", "shrunk")
 
 @remembered
 def client_accuracies(store: Store, figure: Figure = PM) -> pd.DataFrame:
-    """Accuracy in percent of every client at the figure's round: row, task, seed, client, correct, samples, accuracy,
-    n_train."""
+    """Accuracy in percent of every client: row, task, seed, client, correct, samples, accuracy, n_train.
+
+    Args:
+        figure: whose round it is, and of which models; means over clients differ in their best round.
+    """
     figures = figure.of(store.figures)
     headline = figures[figures["selection"] == figures["task"].map(lambda task: store.selected(task))]
     keys = ["row", "task", "seed"]
@@ -86,6 +89,10 @@ def equal_clients(correct: Floats, samples: Floats, *address: int | str) -> Floa
     """Accuracies in percent, `[draws, clients]`, of clients that differ in nothing but chance: the binomial null.
 
     Every client answers each of its own number of test samples with the probability that all have together.
+
+    Args:
+        correct, samples: per client.
+        address: where the draws come from (`bench.rng.generator`).
     """
     chance = correct.sum() / samples.sum()
     draws = generator("equal clients", *address).binomial(samples.astype(int), chance, size=(_DRAWS, len(samples)))

@@ -21,6 +21,7 @@ class Latex:
     """Options of `main.tex`.
 
     Attributes:
+        figures: `gm`, `pm` or `both`.
         transpose: tasks as rows, methods as columns.
         columns: parts of tasks' names, of which one must occur; empty: all tasks.
         names: what methods are called instead of the rows' names.

@@ -26,6 +26,7 @@ class Family:
         left_out: the other rows, with the reason.
         erratic: the rows that diverged in some cells of a task and not in others.
         least: of each task, the least standard deviation of a unit (`Store.least`).
+        margin: of equivalence, in percentage points.
     """
 
     scores: dict[str, list[Floats]]
@@ -80,8 +81,14 @@ def erratic_rows(store: Store, tasks: Sequence[str]) -> frozenset[str]:
 
 
 def each_once(scores: Mapping[str, list[Floats]]) -> tuple[dict[str, list[Floats]], dict[str, str]]:
-    """Scores of each model by its first name, and that name by each clone of it: a difference of variance 0 would
-    distort what is said of all others. The units are the same in all rows."""
+    """Tell models from their clones, of which a difference of variance 0 would distort what is said of all others.
+
+    Args:
+        scores: of each row, arrays with the same units in all rows.
+
+    Returns:
+        The scores of each model, by its first name; and that name by each further one.
+    """
     models: dict[str, list[Floats]] = {}
     clones: dict[str, str] = {}
     for row, units in scores.items():

@@ -34,7 +34,9 @@ class TableEntry:
         value: the number in the column's unit; None: nothing was measured.
         spread: standard deviation, printed after the number.
         note: printed after the number, or alone.
+        mark: `best` is bold; `equal` is equivalent to it, `near` undecided.
         derived: printed in brackets.
+        decimals: digits after the point.
         signed: print the sign of positive numbers too (differences).
         n: runs that the value and its spread are of; 0: not a mean over runs. Not printed.
         least: standard deviation that intervals suppose of a run at least. Not printed.
@@ -96,9 +98,11 @@ class Table:
     """A table for people.
 
     Attributes:
-        caption: what the numbers are, in two sentences at most.
+        id: file name and anchor.
+        title: what it is, in a few words; caption: what the numbers are, in two sentences at most.
         corner: heading of the row labels.
         columns, rows: `(label, entries)`, as many entries as columns.
+        notes: further sentences, printed below.
         anchors: of each row, where something on the page leads to them.
         how: how the numbers were computed; on a page it opens on a click, in other formats it is the last note.
     """
