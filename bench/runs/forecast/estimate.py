@@ -17,6 +17,7 @@ from bench.plugin import CHANNELS, METHODS, is_external
 from bench.runs.forecast.networks import NetworkSize, network_size
 from bench.runs.forecast.outline import (
     KEPT,
+    MIXES_ALL,
     ClientShares,
     DataSize,
     client_steps,
@@ -188,7 +189,10 @@ def memory(work: CellWork, device: str, threads: int, cells: int = 1) -> tuple[f
         return max(2 * data, data + weights + threads * working), 0
     weights = models(settings, clients) * trained + frozen
     if keep_on_host(settings, clients, size.shape, size.classes, device, cells):
-        on_gpu = kept(settings) * min(lanes, settings.participation * clients) * trained + frozen
+        on_gpu = (
+            max(kept(settings), _new(settings, clients)) * min(lanes, settings.participation * clients) * trained
+            + frozen
+        )
         return max(2 * data, data + weights), data + on_gpu + working
     return 2 * data + frozen, data + weights + working
 
@@ -203,16 +207,20 @@ def _of_method(settings: Settings) -> int:
     return KEPT.get(settings.method, trainings(settings) + is_external(METHODS.declaration(settings.method)))
 
 
+def _new(settings: Settings, clients: int) -> int:
+    """The number of models that a selected client holds in a round beside those that are kept."""
+    return 2 * clients if settings.method in MIXES_ALL else _of_method(settings)
+
+
 def _unsent(settings: Settings) -> int:
     """One for each operation of the channel that remembers what it did not send."""
     return sum(bool(CHANNELS.declaration(entry.name).stage == "select") for entry in settings.channel)
 
 
 def models(settings: Settings, clients: int) -> float:
-    """Return how many models a cell of so many clients holds at the peak of a round: those that are kept, and as many
-    new ones of each selected client; what was not sent yet is changed in place."""
-    new = _of_method(settings) * settings.participation * clients
-    return _OF_SERVER + kept(settings) * clients + new
+    """Return how many models a cell of so many clients holds at the peak of a round: those that are kept, and
+    the new ones of each selected client; what was not sent yet is changed in place."""
+    return _OF_SERVER + kept(settings) * clients + _new(settings, clients) * settings.participation * clients
 
 
 def keep_on_host(

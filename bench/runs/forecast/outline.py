@@ -181,8 +181,9 @@ training, as the settings say. Not in the method's file, of which each line coun
 KEPT: dict[str, int] = {
     **dict.fromkeys(
         (
-            "apfl", "cfl", "elastic", "fedbabu", "fedcac", "feddyn", "fedfomo", "fedgc", "fedgh", "fedkd", "fedper",
-            "fedphp", "fedselect", "flash", "fml", "lgfedavg", "pfedhn", "pfedme", "plga", "spfl_w", "superfed",
+            "apfl", "apple", "cfl", "elastic", "fedbabu", "fedcac", "feddyn", "fedfomo", "fedgc", "fedgh", "fedkd",
+            "fedper", "fedphp", "fedselect", "flash", "fml", "lgfedavg", "pfedhn", "pfedme", "plga", "spfl_w",
+            "superfed",
         ),
         2,
     ),
@@ -197,10 +198,11 @@ KEPT: dict[str, int] = {
     **dict.fromkeys(("fedcp", "fedthe"), 5),
     "fedmrl": 6,
     "fedem": 8,
-    "apple": 10,
 }  # fmt: skip
 """Models that a client of a method holds between rounds, or half of those at the peak of a round where that is more:
 of the methods that hold more than one for each training. They were counted in rounds of nine clients."""
+MIXES_ALL = {"apple"}
+"""Methods whose clients get the models of all clients in a round, and weigh them in a copy."""
 
 
 def trainings(settings: Settings) -> int:
