@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.config import yaml_lines
 from bench.config.identity import cell_id, declared_checksum
 from bench.errors import UserError
 from bench.settings import Settings
 from reports.reading.names import TASK_FIELDS
 from sweeps.space import NOT_SEARCHED, Dimension, own_dimensions, read_dimension
-from sweeps.study import parts
+from sweeps.study import Study, parts
 from sweeps.study_reader import builtin_studies, load_study, read_study
 from tests.sweeps.conftest import Write
 
@@ -83,6 +84,10 @@ def test_refused(write: Write, changes: dict[str, object], problem: str) -> None
     assert "small.yaml:" in str(refused.value)
 
 
+def read_text(text: str) -> Study:
+    return read_study(yaml_lines.parse(text, "file.yaml"), text, "file", [], None)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -92,14 +97,14 @@ def test_refused(write: Write, changes: dict[str, object], problem: str) -> None
 )
 def test_a_problem_names_its_line(text: str, problem: str) -> None:
     with pytest.raises(UserError, match=rf"^file\.yaml:{problem}"):
-        read_study(f"seeds: [8, 9]\nreport_seeds: [0]\ntrials: 2\n{text}", "file.yaml", "file", [], None)
+        read_text(f"seeds: [8, 9]\nreport_seeds: [0]\ntrials: 2\n{text}")
 
 
 def test_what_is_no_study(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Did you mean 'table6'"):
         load_study("tabel6", [])
     with pytest.raises(UserError, match=r"file\.yaml:1: a study is keys with values"):
-        read_study("[1, 2]", "file.yaml", "file", [], None)
+        read_text("[1, 2]")
     (tmp_path / "mine.yaml").write_bytes("description: überall\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"mine\.yaml: not text in UTF-8 \(byte 13\)"):
         load_study(str(tmp_path / "mine.yaml"), [])
