@@ -118,6 +118,7 @@ class Admission:
         return self._arms.get((_task(settings), settings.seed))
 
     def _of(self, cells: list[CellView], arm: Arm) -> list[CellView]:
+        """The cells of a task and draw."""
         return [cell for cell in cells if self._arm(cell.settings) is arm]
 
     def _dimensions(self, file: Path, cells: list[CellView]) -> list[Dimension]:
@@ -280,6 +281,7 @@ def _list(seeds: Iterable[int]) -> str:
 
 
 def _listed(folders: set[Path]) -> set[str]:
+    """The checksums of the entries that come with the harness."""
     lists = [folder / LIST for folder in folders if (folder / LIST).exists()]
     return {line.split()[0] for file in lists for line in file.read_text(encoding="utf-8").splitlines() if line.strip()}
 

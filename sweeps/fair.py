@@ -210,6 +210,7 @@ def budget_table(study: Study, choices: Sequence[Chosen]) -> Table:
 
 
 def _how(study: Study) -> str:
+    """Say how settings are drawn and chosen, and what the columns count."""
     draws, final = study.file.draws, study.file.further_seeds
     texts = [
         *([f"Each task was tuned in {draws} independent draws, which share the seeds evenly."] if draws > 1 else []),

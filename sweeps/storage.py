@@ -63,6 +63,7 @@ def storage_problems(storage: str) -> Iterator[None]:
 
 
 def _file(storage: str) -> Path | None:
+    """The file of an SQLite storage."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 

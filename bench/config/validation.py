@@ -34,7 +34,7 @@ _IN_WORDS_OF_YAML = {
     "model_type": "should be a mapping",
     "model_attributes_type": "should be a name or a mapping",
     "dataclass_type": "should be a mapping",
-    "json_invalid": "holds text that is not in UTF-8",  # of values that were written as JSON: one holds half a letter
+    "json_invalid": "is not text in UTF-8",  # of a value that was written as JSON: it holds half a letter
     "extra_forbidden": "is no key that can stand here",
     "too_short": "should have {min_length} or more values",
     "too_long": "should have {max_length} values at most",
@@ -92,6 +92,8 @@ def complete(registry: Registry[Any], name: str, values: dict[str, Any]) -> tupl
     except ValidationError as error:
         for details in error.errors():
             key = str(details["loc"][0]) if details["loc"] else ""
+            if details["type"] == "json_invalid":  # said of all of them: look for the one with half a letter
+                key = next((key for key, value in known.items() if not _is_text(value)), "")
             if key in values:
                 problems.setdefault(key, _sentence(key, values[key], details["loc"][1:], details))
             elif details["type"] != "missing":
@@ -101,6 +103,15 @@ def complete(registry: Registry[Any], name: str, values: dict[str, Any]) -> tupl
     if problems:
         return {key: value for key, value in known.items() if key not in problems}, problems
     return copy.deepcopy(options), {}
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value can be written as JSON in UTF-8."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=1000)  # most cells of a grid share them

@@ -21,7 +21,7 @@ from bench.results.pack import unpack
 from reports.league.rule import by_case, task_weights
 from reports.reading.load import PM, Store, load
 from reports.statistics.inference import LEVEL
-from reports.statistics.ranking import differences
+from reports.statistics.reference import differences
 from reports.tables.standings import family
 
 

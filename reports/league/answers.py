@@ -13,7 +13,7 @@ from reports.page.section import Section
 from reports.reading.load import PM, Store
 from reports.statistics.best import pairs_of
 from reports.statistics.inference import LEVEL, summarise
-from reports.statistics.ranking import Differences, differences
+from reports.statistics.reference import Differences, differences
 from reports.tables.cost import budget_table, totals
 from reports.tables.standings import by_unit, derived_rows, each_once, erratic_rows, family
 from reports.tables.table import Column, Table, TableEntry, number, words

@@ -14,7 +14,7 @@ from reports.page.cells import anchor
 from reports.page.section import Section
 from reports.reading.load import PM, Store
 from reports.statistics.inference import LEVEL, Summary, holm, p_value, summarise
-from reports.statistics.ranking import Differences, differences
+from reports.statistics.reference import Differences, differences
 from reports.tables.standings import Family, erratic_rows, family
 from reports.tables.table import Column, Table, TableEntry, number, probability
 

@@ -180,6 +180,7 @@ def _row_name(row: PublishedRow, printed: PublishedTable) -> str:
 
 
 def _column_name(row: PublishedRow) -> str:
+    """The task, as our tables name it, and the metric."""
     tasks = [setting_text(_setting(name), value) for name, value in row.axes.items() if _is_task(name)]
     return ", ".join([*tasks, f"{row.metric} ({UNITS[row.metric][0]})" if row.metric in UNITS else row.metric])
 
@@ -222,6 +223,7 @@ def _not_comparable(printed: PublishedTable, row: PublishedRow, place: Place, fr
 
 
 def _within(ours: TableEntry, paper: TableEntry) -> TableEntry:
+    """Say whether the difference is no larger than both spreads together."""
     if ours.value is None or paper.value is None or ours.spread is None or paper.spread is None:
         return words("–")
     return words("yes" if abs(ours.value - paper.value) <= ours.spread + paper.spread else "no")

@@ -73,6 +73,7 @@ def _ended(cells: list[Cell]) -> list[Cell]:
 
 
 def _guesses(store: Store, place: Place) -> list[float]:
+    """The accuracy of guessing for each of the place's cells that diverged."""
     return [store.chance(cell.task) for cell in place.cells if cell.state == "diverged"]
 
 
@@ -93,6 +94,7 @@ def _accuracy(figure: Figure, store: Store, place: Place) -> TableEntry:
 
 
 def _client_accuracy(store: Store, place: Place) -> TableEntry:
+    """Accuracy of the client that the paper calls `c1`, `c2` and so on."""
     number = int(place.axes["client_id"].removeprefix("c")) - 1
     by_cell = [_rows_of(clients_of(store), cell).set_index("client")["accuracy"] for cell in place.cells]
     return _over_seeds([float(accuracies[number]) for accuracies in by_cell if number in accuracies])
@@ -141,6 +143,7 @@ def _last_rounds(count: int, store: Store, place: Place) -> TableEntry:
 
 
 def _curve(cell: Cell, figure: Figure) -> "pd.Series[float]":
+    """Test accuracy in percent by evaluated round."""
     return figure.accuracies(cell.view.table("metrics")).set_index("round")["value"]
 
 

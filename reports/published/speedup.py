@@ -92,6 +92,7 @@ def _line(curve: pd.DataFrame, task: str, row: str, base: str, target: float, pa
 
 
 def _by_seed(curve: pd.DataFrame, task: str, row: str, target: float) -> dict[str, tuple[float, float]]:
+    """Rounds and seconds to the target, of the seeds that reach it."""
     row_curve = curve[(curve["row"] == row) & (curve["task"] == task)]
     firsts = {str(seed): reached(group, target) for seed, group in row_curve.groupby("seed")}
     return {seed: (first["round"], first["seconds"]) for seed, first in firsts.items() if first is not None}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,8 @@ SELECTION = {"honest": "validation", "paper": "best"}
 _NAMES = ("row", "task", "seed")
 _PREFERRED: tuple[CellState, ...] = (*FINISHED, "running", "interrupted", "failed", "waiting")
 """Which copy of a cell is shown where several runs have one."""
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -297,6 +298,7 @@ class Store:
 
     @cached_property
     def _measured(self) -> dict[str, set[tuple[str, ...]]]:
+        """The figures that some row has on a task."""
         figures: dict[str, set[tuple[str, ...]]] = {task: set() for task in self.tasks}
         for _, task, *figure in self._scores:
             figures[task].add(tuple(figure))
@@ -318,19 +320,20 @@ class Store:
         return scores
 
 
-def remembered(function: _Function) -> _Function:
+def remembered(function: Callable[Concatenate[Store, _P], _T]) -> Callable[Concatenate[Store, _P], _T]:
     """Compute a function of a store once for the same arguments: a league's tables ask for the same comparisons of all
     methods dozens of times. The answer is shared, so that nobody may change it."""
 
     @wraps(function)
-    def recall(store: Store, *args: Any, **options: Any) -> Any:
+    def recall(store: Store, /, *args: _P.args, **options: _P.kwargs) -> _T:
         hashable = tuple(tuple(value) if isinstance(value, list) else value for value in args)
         key = (function, hashable, tuple(options.items()))
         if key not in store.answers:
             store.answers[key] = function(store, *args, **options)
-        return store.answers[key]
+        answer: _T = store.answers[key]
+        return answer
 
-    return cast(_Function, recall)
+    return recall
 
 
 def load(runs: Sequence[Path | RunView]) -> Store:

@@ -47,7 +47,7 @@ class Standing:
     """A method against the best of the others.
 
     Attributes:
-        difference, low, high: in percentage points at the level of that best one.
+        difference, low, high: in percentage points at the level of that best one, with the simultaneous interval.
         verdict: `better`: than every other. `worse`: than the best. `equivalent`: at most the margin below the best,
             or above every other. `undecided`: neither is shown.
         seeds: units per task at which one point of difference would be found four times in five; 0: more than 10,000.
@@ -185,6 +185,7 @@ def outcomes(
 
 
 def _outcome(mean: float, other: float, half: float, margin: float) -> TaskOutcome:
+    """Decide between two methods, from their mean logits and half the interval of the difference."""
     low, high = (_points(np.array([max(mean, other)]), end - abs(mean - other)) for end in (-half, half))
     verdict = _verdict(low, high, margin)
     if verdict == "worse":

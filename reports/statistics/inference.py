@@ -117,7 +117,7 @@ def summarise(values: Sequence[float] | Floats, level: float = LEVEL, least: flo
 
     Args:
         values: one of each run.
-        level: as `LEVEL`.
+        level: probability that the interval misses.
         least: standard deviation that the interval supposes at least (`least_deviation`); 0 for what is not counted.
     """
     x = np.asarray(values, dtype=float)

@@ -91,6 +91,7 @@ def main_table(
 
 
 def _spelled_out(store: Store) -> list[str]:
+    """A note on the settings of cases."""
     cases = {cell.case: ", ".join(cell.case_settings) or "none of these" for cell in store.cells if cell.case}
     return [f"Cases. {'; '.join(f'{name}: {text}' for name, text in cases.items())}."] if cases else []
 
@@ -224,6 +225,7 @@ def ranking(store: Store, figure: Figure) -> inference.CriticalDifference:
 
 
 def _column(store: Store, task: str, figure: Figure, usual: int, *, marked: bool) -> dict[str, TableEntry]:
+    """One column of the main table, by row."""
     marks, clones = column_marks(store, task, figure)
     derived = derived_rows(store, [task], figure)
     column = {}

@@ -89,6 +89,7 @@ def _pairs(old: list[_Compared], new: list[_Compared]) -> list[tuple[_Compared |
 
 
 def _changed(old: Cell, new: Cell) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ, with both values."""
     a, b = old.flat, new.flat
     names = [name for name in dict.fromkeys([*a, *b]) if name not in PRESENTATION]
     return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}

@@ -287,7 +287,7 @@ def test_every_bad_place_has_a_good_answer(slot: str) -> None:
     [
         ("evaluate good --tests 3", "tests: 3: should be a name or a mapping"),
         ("run --grid grid.yaml --dry-run --set tests=[3]", "--set tests: tests[0] = 3 should be a name or a mapping"),
-        ("data table.csv --label \udcff", "data set 'csv': holds text that is not in UTF-8"),
+        ("data table.csv --label \udcff", 'label_column = "?" is not text in UTF-8'),
         ("sweep --study study.yaml --storage sqlite:///\udcff", "is not text in UTF-8: give another one"),
     ],
     ids=ascii,

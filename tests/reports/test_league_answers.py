@@ -19,7 +19,7 @@ from reports.league.rule import _family, by_case, ranked, task_weights
 from reports.pictures.trends import sensitivity
 from reports.reading.load import PM, Store, load
 from reports.statistics.inference import LEVEL, Summary
-from reports.statistics.ranking import differences
+from reports.statistics.reference import differences
 from reports.tables.accuracy import main_table
 from reports.tables.fairness import client_accuracies
 from reports.tables.standings import Family

@@ -13,7 +13,8 @@ from scipy import stats
 from reports.reading.load import PM, Store, load
 from reports.statistics.best import against_best, outcomes
 from reports.statistics.inference import Bounded, bootstrap, iqm, least_deviation, p_value, paired, summarise
-from reports.statistics.ranking import differences, rank
+from reports.statistics.ranking import rank
+from reports.statistics.reference import differences
 from reports.tables.accuracy import aggregate_table, all_figures_table, comparison_table
 from reports.tables.standings import family
 from reports.tables.table import Table

@@ -5,7 +5,7 @@ import pytest
 from scipy import special, stats
 
 from reports.statistics.best import pairs_of
-from reports.statistics.ranking import differences
+from reports.statistics.reference import differences
 from tests.reports.parts import parts
 from tools.simulation.components import components
 from tools.simulation.coverage import coverage, equal, resampled, with_guests

@@ -22,7 +22,7 @@ from bench.method import (
     Train,
     Upload,
     cross_entropy,
-)  # fmt: skip
+)
 from bench.profiles import Profile
 from bench.sites.messages import decode
 from bench.sites.rehearsal import LocalHub, differences, simulate

@@ -24,7 +24,7 @@ from bench.data import Floats
 from bench.rng import generator
 from reports.statistics import ranking
 from reports.statistics.inference import LEVEL
-from reports.statistics.ranking import Differences, differences
+from reports.statistics.reference import Differences, differences
 from tools.simulation.components import Components, components
 from tools.simulation.design import Design, league
 

@@ -189,21 +189,20 @@ def memory(work: CellWork, device: str, threads: int, cells: int = 1) -> tuple[f
         return max(2 * data, data + weights + threads * working), 0
     weights = models(settings, clients) * trained + frozen
     if keep_on_host(settings, clients, size.shape, size.classes, device, cells):
-        on_gpu = (
-            max(kept(settings), _new(settings, clients)) * min(lanes, settings.participation * clients) * trained
-            + frozen
-        )
+        each = max(kept(settings), _new(settings, clients))
+        on_gpu = each * min(lanes, settings.participation * clients) * trained + frozen
         return max(2 * data, data + weights), data + on_gpu + working
     return 2 * data + frozen, data + weights + working
 
 
 def kept(settings: Settings) -> int:
     """The number of models that a client keeps between rounds, what a channel did not send yet among them."""
-    return _of_method(settings) + _unsent(settings)
+    unsent = sum(bool(CHANNELS.declaration(entry.name).stage == "select") for entry in settings.channel)
+    return _of_method(settings) + unsent
 
 
 def _of_method(settings: Settings) -> int:
-    """One more than is known for a method of the user's."""
+    """The number of models that a client of the method keeps; one more than is known for a method of the user's."""
     return KEPT.get(settings.method, trainings(settings) + is_external(METHODS.declaration(settings.method)))
 
 
@@ -212,14 +211,9 @@ def _new(settings: Settings, clients: int) -> int:
     return 2 * clients if settings.method in MIXES_ALL else _of_method(settings)
 
 
-def _unsent(settings: Settings) -> int:
-    """One for each operation of the channel that remembers what it did not send."""
-    return sum(bool(CHANNELS.declaration(entry.name).stage == "select") for entry in settings.channel)
-
-
 def models(settings: Settings, clients: int) -> float:
-    """Return how many models a cell of so many clients holds at the peak of a round: those that are kept, and
-    the new ones of each selected client; what was not sent yet is changed in place."""
+    """Return how many models a cell of so many clients holds at the peak of a round: those that are kept, and the
+    new ones of each selected client; what was not sent yet is changed in place."""
     return _OF_SERVER + kept(settings) * clients + _new(settings, clients) * settings.participation * clients
 
 
