@@ -1,10 +1,15 @@
 """The discrete Fourier transform (DFT) of long real vectors, such as a network's weights.
 
 GPU libraries transform a length with a large prime factor as a convolution of at least twice the size, for which they
-need memory: some 17 GB for 64 vectors of ResNet-18's 11,173,962 = 2 * 3 * 397 * 4691 weights. Here a length a * b is
-transformed in two steps, as b transforms of length a, a multiplication with roots of unity, and a transforms of length
-b (Cooley and Tukey 1965). It is the same DFT but for rounding. Vectors are taken a few at a time, so that little memory
-is needed.
+need memory: some 17 GB for 64 vectors of ResNet-18's 11,173,962 = 2 * 3 * 397 * 4691 weights. Here a length d = a * b
+is transformed in two steps, as b transforms of length a, a multiplication with roots of unity, and a transforms of
+length b (Cooley and Tukey 1965). It is the same DFT but for rounding. Vectors are taken a few at a time, so that little
+memory is needed.
+
+Entry `j1 * b + j2` of a vector adds to frequency `k2 * a + k1`. Only `k1` up to `a // 2` are computed, because the
+others are conjugates of these: a **half spectrum** is `[a // 2 + 1, b]`, in the order `(k1, k2)`. It has each distinct
+frequency or its conjugate; the rows k1 = 0 and, for even a, a / 2 have both. For a length that is transformed in one
+step, b is 1 and the order is the natural one.
 """
 
 import functools
@@ -24,6 +29,9 @@ from bench import tensors
 LARGEST_PRIME = 127
 """Up to this prime factor cuFFT has transforms of its own."""
 
+COLUMNS = 32
+"""Kernels take up to so many columns of a matrix `[a, b]` at a time."""
+
 _AT_ONCE = 2**25  # numbers transformed at a time, unless one vector has more
 
 
@@ -35,7 +43,7 @@ def rfft(x: Tensor, norm: Literal["backward", "ortho"]) -> Tensor:
     if not (tensors.on_gpu(x) and takes_two_steps(x.shape[-1])):
         plain: Tensor = torch.fft.rfft(x, norm=norm)
         return plain
-    spectrum: Tensor = _Rfft.apply(x, norm)
+    spectrum: Tensor = _Transform.apply(x, x.shape[-1], norm, False)
     return spectrum
 
 
@@ -47,7 +55,7 @@ def irfft(z: Tensor, d: int, norm: Literal["forward", "ortho"]) -> Tensor:
     if not (tensors.on_gpu(z) and takes_two_steps(d)):
         plain: Tensor = torch.fft.irfft(z, n=d, norm=norm)
         return plain
-    vectors: Tensor = _Irfft.apply(z, d, norm)
+    vectors: Tensor = _Transform.apply(z, d, norm, True)
     return vectors
 
 
@@ -87,146 +95,114 @@ def takes_two_steps(d: int) -> bool:
     return LARGEST_PRIME < largest < d
 
 
-class _Rfft(Function):
-    """Transform with a gradient: the transpose counts every frequency once."""
+_ADJOINT_NORMS = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
+
+
+class _Transform(Function):
+    """A transform with a gradient.
+
+    The transpose of `rfft` counts each frequency once, and `irfft` as often as it is among 0 to d - 1.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, norm: str) -> Tensor:
-        spectrum: Tensor = _rfft(x, norm)
-        return spectrum
+    def forward(numbers: Tensor, d: int, norm: str, inverse: bool) -> Tensor:
+        transformed: Tensor = _transform(numbers, d, norm, inverse)
+        return transformed
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None:
-        ctx.d, ctx.norm = inputs[0].shape[-1], inputs[1]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int, str, bool], output: Tensor) -> None:
+        _, ctx.d, ctx.norm, ctx.inverse = inputs
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        return _Irfft.apply(g / _multiplicity(ctx.d, g), ctx.d, "forward" if ctx.norm == "backward" else "ortho"), None
-
-
-class _Irfft(Function):
-    """Inverse transform with a gradient: it counts every frequency as often as it is among 0 to d - 1."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(z: Tensor, d: int, norm: str) -> Tensor:
-        vectors: Tensor = _irfft(z, d, norm)
-        return vectors
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, int, str], output: Tensor) -> None:
-        _, ctx.d, ctx.norm = inputs
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        z = _Rfft.apply(g, "backward" if ctx.norm == "forward" else "ortho")
-        return z * _multiplicity(ctx.d, z), None, None
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        often = torch.full((ctx.d // 2 + 1,), 2.0, dtype=g.dtype.to_real(), device=g.device)
+        often[0] = 1.0
+        if ctx.d % 2 == 0:
+            often[-1] = 1.0
+        g = g if ctx.inverse else g / often
+        gradient = _Transform.apply(g, ctx.d, _ADJOINT_NORMS[ctx.norm], not ctx.inverse)
+        return gradient * often if ctx.inverse else gradient, None, None, None
 
 
 class _Divergence(Function):
-    """Returns the divergence and the spectrum of x."""
+    """Returns the divergence and its slopes."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        x: Tensor, other: Tensor, often: Tensor, eps: Tensor, norm: Literal["backward", "ortho"], *rest: bool
-    ) -> tuple[Tensor, Tensor]:
-        z = rfft(x, norm)
-        return _divergence(z, other, often, eps, *rest), z
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+        total, slopes = _divergence(*inputs)
+        return total, slopes
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, *others, norm, generalised, first = inputs
-        ctx.d, ctx.norm, ctx.rest = x.shape[-1], norm, (generalised, first)
+        ctx.d, ctx.norm = inputs[0].shape[-1], _ADJOINT_NORMS[inputs[4]]
         ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1], *others)
+        ctx.save_for_backward(output[1])
 
     @staticmethod
     def backward(ctx: Any, up: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        slopes = _slopes(*ctx.saved_tensors, up, ctx.d, *ctx.rest)
-        of_x = irfft(slopes, ctx.d, "forward" if ctx.norm == "backward" else "ortho")
-        return of_x, None, None, None, None, None, None
+        return _gradient(*ctx.saved_tensors, up, ctx.d, ctx.norm), None, None, None, None, None, None
 
 
-def _multiplicity(d: int, like: Tensor) -> Tensor:
-    """Count how often each distinct frequency is among 0 to d - 1, itself or as its conjugate: `[d // 2 + 1]`."""
-    counts = torch.full((d // 2 + 1,), 2.0, dtype=like.dtype.to_real(), device=like.device)
-    counts[0] = 1.0
-    if d % 2 == 0:
-        counts[-1] = 1.0
-    return counts
+@custom_op("pfleague::transform_in_two_steps", mutates_args=())
+def _transform(numbers: Tensor, d: int, norm: str, inverse: bool) -> Tensor:
+    flat, (a, b) = numbers.reshape(-1, numbers.shape[-1]).contiguous(), _factors(d)
+    transformed: Tensor = _like_transformed(flat, d, norm, inverse)
+    for part, place in _parts(flat, transformed):
+        if inverse:
+            half = part.new_empty(len(part), a // 2 + 1, b)
+            _order(part, half, a, to_half=True)
+            _inverse(half, torch.full_like(place[:, 0], _scale(d, norm)), place)
+        else:
+            _order(place, _half(part, norm), a, to_half=False)
+    return transformed.view(*numbers.shape[:-1], -1)
 
 
-@custom_op("pfleague::rfft_in_two_steps", mutates_args=())
-def _rfft(x: Tensor, norm: str) -> Tensor:
-    flat = x.reshape(-1, x.shape[-1])
-    spectrum = flat.new_empty(len(flat), x.shape[-1] // 2 + 1, dtype=x.dtype.to_complex())
-    for part, place in _parts(flat, spectrum):
-        _forward(part, norm, place)
-    return spectrum.view(*x.shape[:-1], -1)
-
-
-@custom_op("pfleague::irfft_in_two_steps", mutates_args=())
-def _irfft(z: Tensor, d: int, norm: str) -> Tensor:
-    flat = z.reshape(-1, z.shape[-1])
-    vectors = flat.new_empty(len(flat), d, dtype=z.dtype.to_real())
-    for part, place in _parts(flat, vectors):
-        place.copy_(_inverse(part, d, norm))
-    return vectors.view(*z.shape[:-1], -1)
-
-
-@_rfft.register_fake
-def _(x: Tensor, norm: str) -> Tensor:
-    return x.new_empty(*x.shape[:-1], x.shape[-1] // 2 + 1, dtype=x.dtype.to_complex())
-
-
-@_irfft.register_fake
-def _(z: Tensor, d: int, norm: str) -> Tensor:
-    return z.new_empty(*z.shape[:-1], d, dtype=z.dtype.to_real())
+@_transform.register_fake
+def _like_transformed(numbers: Tensor, d: int, norm: str, inverse: bool) -> Tensor:
+    dtype = numbers.dtype.to_real() if inverse else numbers.dtype.to_complex()
+    return numbers.new_empty(*numbers.shape[:-1], d if inverse else d // 2 + 1, dtype=dtype)
 
 
 @custom_op("pfleague::spectral_divergence", mutates_args=())
-def _divergence(z: Tensor, other: Tensor, often: Tensor, eps: Tensor, generalised: bool, first: bool) -> Tensor:
-    """The divergence of spectra `[..., d // 2 + 1]`, with eps `[...]`."""
-    if kernels := tensors.triton_kernels("bench.dft_kernels", z, other):
-        flat = _flat(z), _flat(other), often, eps.reshape(-1)
-        sums: Tensor = kernels.divergence(*flat, generalised, first)
-        return sums.view(eps.shape)
-    a, b = (z.abs(), other) if first else (other, z.abs())
-    terms = a * torch.log((a + eps[..., None]) / (b + eps[..., None]))
-    return (often * (terms - a + b if generalised else terms)).sum(-1, dtype=torch.float64)
-
-
-@custom_op("pfleague::spectral_divergence_slopes", mutates_args=())
-def _slopes(
-    z: Tensor, other: Tensor, often: Tensor, eps: Tensor, up: Tensor, d: int, generalised: bool, first: bool
-) -> Tensor:
-    """The gradient with respect to the spectrum, of which the inverse transform gives that with respect to x."""
-    if kernels := tensors.triton_kernels("bench.dft_kernels", z, other):
-        middle = d // 2 if d % 2 == 0 else 0
-        flat = _flat(z), _flat(other), often, eps.reshape(-1), up.to(other.dtype).reshape(-1)
-        slopes: Tensor = kernels.slopes(*flat, middle, generalised, first)
-        return slopes.view(z.shape)
-    a, small = z.abs(), eps[..., None]
-    slope = torch.log((a + small) / (other + small)) + a / (a + small) if first else -other / (a + small)
-    slope = slope + (-1.0 if first else 1.0) if generalised else slope
-    often = often / _multiplicity(d, often)  # the inverse transform counts each frequency so often
-    share = torch.where(a > 0, up.to(other.dtype)[..., None] * often * slope / a, 0.0)
-    return z * share
+def _divergence(
+    x: Tensor, other: Tensor, often: Tensor, eps: Tensor, norm: str, generalised: bool, first: bool
+) -> tuple[Tensor, Tensor]:
+    """The divergence of vectors `[..., d]`, with eps `[...]`, and its slopes for `_gradient`."""
+    flat, (a, _) = x.reshape(-1, x.shape[-1]), _factors(x.shape[-1])
+    given = flat, other.reshape(len(flat), -1), eps.reshape(-1)
+    sums, slopes = _like_divergence(*given[:2], often, given[2])
+    for part, of_other, of_eps, place, total in _parts(*given, slopes, sums):
+        total.copy_(_sums(_half(part, norm), a, of_other, often, of_eps, place, generalised, first))
+    return sums.view(eps.shape), slopes.view(*x.shape[:-1], *slopes.shape[1:])
 
 
 @_divergence.register_fake
-def _(z: Tensor, other: Tensor, often: Tensor, eps: Tensor, *_: bool) -> Tensor:
-    return eps.new_empty(eps.shape, dtype=torch.float64)
+def _like_divergence(x: Tensor, other: Tensor, often: Tensor, eps: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    a, b = _factors(x.shape[-1])
+    slopes = x.new_empty(*x.shape[:-1], a // 2 + 1, b, dtype=x.dtype.to_complex())
+    return eps.new_empty(eps.shape, dtype=torch.float64), slopes
 
 
-@_slopes.register_fake
-def _(z: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(z)
+@custom_op("pfleague::spectral_divergence_gradient", mutates_args=())
+def _gradient(slopes: Tensor, up: Tensor, d: int, norm: str) -> Tensor:
+    """The gradient with respect to vectors `[..., d]`, for the divergences' `up`, `[...]`."""
+    up = up.to(slopes.dtype.to_real()) * _scale(d, norm)
+    if slopes.shape[-1] == 1:
+        plain: Tensor = torch.fft.irfft(slopes[..., 0] * up[..., None], n=d, norm="forward")
+        return plain
+    vectors = up.new_empty(up.numel(), d)
+    for place, part, of_up in _parts(vectors, slopes.reshape(-1, *slopes.shape[-2:]), up.reshape(-1)):
+        _inverse(part, of_up, place)
+    return vectors.view(*up.shape, d)
+
+
+@_gradient.register_fake
+def _(slopes: Tensor, up: Tensor, d: int, norm: str) -> Tensor:
+    return slopes.new_empty(*up.shape, d, dtype=slopes.dtype.to_real())
 
 
 def _register_lanes(operation: CustomOpDef) -> None:
@@ -248,82 +224,103 @@ def _register_lanes(operation: CustomOpDef) -> None:
     operation.register_vmap(of_lanes)
 
 
-for _operation in (_rfft, _irfft, _divergence, _slopes):
+for _operation in (_transform, _divergence, _gradient):
     _register_lanes(_operation)
 
 
-def _flat(spectra: Tensor) -> Tensor:
-    return spectra.reshape(-1, spectra.shape[-1]).contiguous()
+def _half(x: Tensor, norm: str) -> Tensor:
+    """The half spectra of vectors `[lanes, d]`."""
+    a, b = _factors(x.shape[-1])
+    if b == 1:
+        plain: Tensor = torch.fft.rfft(x, norm=norm)[..., None]
+        return plain
+    roots, scale = _roots(a, b, x.device, x.dtype.to_complex()), _scale(a * b, norm)
+    if kernels := tensors.triton_kernels("bench.dft_kernels", x):
+        turned = kernels.columns(x, a, b, roots, scale)
+    else:
+        turned = torch.fft.rfft(x.reshape(-1, a, b), dim=1) * _product(roots, b) * scale
+    half: Tensor = torch.fft.fft(turned)
+    return half
 
 
-def _forward(x: Tensor, norm: str, spectrum: Tensor) -> None:
-    """Transform vectors `[lanes, d]` in two steps and write their frequencies to `spectrum`.
+def _inverse(half: Tensor, up: Tensor, out: Tensor) -> None:
+    """Write the vectors `[lanes, d]` of half spectra, as a sum over frequencies times `up`, `[lanes]`.
 
-    Entry `j1 * b + j2` of a vector adds to frequency `k2 * a + k1`. Only `k1` up to `a // 2` are computed, because the
-    others are conjugates of these.
+    Where a row has frequencies and their conjugates, only the real part counts of what the first step gives. So this is
+    also the transpose of `_half`, if the numbers of all other rows are halved before.
     """
-    plan = _plan(x.shape[-1], x.device, x.dtype.to_complex())
-    half = torch.fft.rfft(x.view(-1, plan.a, plan.b), dim=1, norm=norm).mul_(plan.roots)  # [lanes, k1, j2]
-    whole: Tensor = torch.fft.fft(half, dim=2, norm=norm)  # [lanes, k1, k2]
-    _gather(whole.flatten(1), plan.from_half, plan.sign, spectrum)
+    a, b = _factors(out.shape[-1])
+    roots = _roots(a, b, half.device, half.dtype)
+    turned = torch.fft.ifft(half, norm="forward")
+    if kernels := tensors.triton_kernels("bench.dft_kernels", turned, out):
+        kernels.vectors(turned, up, a, b, roots, out)
+    else:
+        turned *= _product(roots, b).conj() * up[:, None, None]
+        turned.imag.masked_fill_(_frequencies(a, b, half.device)[2], 0)  # cuFFT expects it
+        out.copy_(torch.fft.irfft(turned, n=a, dim=1, norm="forward").flatten(1))
 
 
-def _inverse(z: Tensor, d: int, norm: str) -> Tensor:
-    """Invert `_forward`: the same steps in reverse order."""
-    plan = _plan(d, z.device, z.dtype)
-    half = z.new_empty(len(z), len(plan.to_half))
-    _gather(z, plan.to_half, plan.sign_of_half, half)
-    half = torch.fft.ifft(half.view(-1, plan.a // 2 + 1, plan.b), dim=2, norm=norm).mul_(plan.roots_back)
-    vectors: Tensor = torch.fft.irfft(half, n=plan.a, dim=1, norm=norm)
-    return vectors.flatten(1)
+def _scale(d: int, norm: str) -> float:
+    return 1 / math.sqrt(d) if norm == "ortho" else 1.0
 
 
-def _gather(source: Tensor, index: Tensor, sign: Tensor, out: Tensor) -> None:
-    """Write the numbers `source[:, index]` to `out`, conjugated where the sign is -1."""
-    if kernels := tensors.triton_kernels("bench.dft_kernels", source, out):
-        kernels.gather(source, index, sign, out)
+def _order(spectrum: Tensor, half: Tensor, a: int, *, to_half: bool) -> None:
+    """Write natural frequencies `[lanes, d // 2 + 1]` to half spectra, or the other way round."""
+    if kernels := tensors.triton_kernels("bench.dft_kernels", spectrum, half):
+        kernels.order(spectrum, half, a, to_half=to_half)
         return
-    torch.index_select(source, 1, index, out=out)
-    torch.view_as_real(out)[..., 1].mul_(sign)
+    if to_half:
+        k, conjugate, _ = _frequencies(a, half.shape[-1], half.device)
+        numbers, out = spectrum[:, k], half
+    else:
+        k = torch.arange(spectrum.shape[-1], device=half.device)
+        conjugate = k % a > a // 2
+        k = torch.where(conjugate, a * half.shape[-1] - k, k)
+        numbers, out = half[:, k % a, k // a], spectrum
+    out.copy_(torch.where(conjugate, numbers.conj(), numbers))
 
 
-class _Plan:
-    """The factors, roots and indices that all vectors of one length share.
+def _sums(
+    half: Tensor, a: int, other: Tensor, often: Tensor, eps: Tensor, slopes: Tensor, generalised: bool, first: bool
+) -> Tensor:
+    """The divergences of half spectra, `[lanes]`, float64; writes their slopes, halved for `_inverse`."""
+    if kernels := tensors.triton_kernels("bench.dft_kernels", half, other):
+        sums: Tensor = kernels.divergence(half, other, often, eps, slopes, a, generalised, first)
+        return sums
+    k, conjugate, both = _frequencies(a, half.shape[-1], half.device)
+    count = torch.where(conjugate & both, 0.0, often[k])
+    here, there, small = half.abs(), other[:, k], eps[:, None, None]
+    p, q = (here, there) if first else (there, here)
+    logarithm = torch.log((p + small) / (q + small))
+    terms, slope = p * logarithm, logarithm + here / (here + small) if first else -there / (here + small)
+    if generalised:
+        terms, slope = terms - p + q, slope + (-1.0 if first else 1.0)
+    share = count * torch.where(both, 1.0, 0.5) * slope / here
+    torch.mul(half, torch.where(here > 0, share, 0.0), out=slopes)
+    return (count * terms).sum((1, 2), dtype=torch.float64)
 
-    Attributes:
-        a, b: the two lengths.
-        roots, roots_back: `[a // 2 + 1, b]`, `exp(-2 pi i k1 j2 / d)` and its conjugate.
-        from_half, sign: `[d // 2 + 1]`, where a frequency or its conjugate is among the `(k1, k2)`, and the sign of its
-            imaginary part.
-        to_half, sign_of_half: `[(a // 2 + 1) * b]`, the reverse.
+
+def _frequencies(a: int, b: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """A half spectrum's frequencies up to d // 2, whether numbers are conjugates of these, and the rows with both."""
+    k1 = torch.arange(a // 2 + 1, device=device)[:, None]
+    k = k1 + a * torch.arange(b, device=device)
+    return torch.minimum(k, a * b - k), k > a * b // 2, (k1 == 0) | (2 * k1 == a)
+
+
+@functools.lru_cache(maxsize=4)
+def _roots(a: int, b: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Two factors of the roots `exp(-2 pi i k1 j2 / d)`: for multiples of `COLUMNS`, and for j2 less than that.
+
+    They are `[b / COLUMNS, a // 2 + 1]` and `[COLUMNS, a // 2 + 1]`.
     """
-
-    def __init__(self, d: int, device: torch.device, dtype: torch.dtype) -> None:
-        self.a, self.b = a, b = _factors(d)
-        k1, j2 = np.arange(a // 2 + 1)[:, None], np.arange(b)
-        angles = -2j * np.pi * (k1 * j2)  # of a large network 16 bytes for each of millions: no second one beside it
-        angles /= d
-        self.roots = torch.from_numpy(np.exp(angles, out=angles)).to(device, dtype)
-        self.roots_back = self.roots.conj_physical()
-        del angles
-
-        k = np.arange(d // 2 + 1)
-        direct = k % a <= a // 2
-        partner = np.where(direct, k, d - k)  # a frequency and d minus it are conjugates
-        self.from_half, self.sign = _on(device, dtype, partner % a * b + partner // a, direct)
-
-        frequency = (j2 * a + k1).reshape(-1)
-        low = frequency <= d // 2
-        self.to_half, self.sign_of_half = _on(device, dtype, np.where(low, frequency, d - frequency), low)
+    angles = [np.outer(np.arange(*j2), np.arange(a // 2 + 1)) for j2 in ((0, b, COLUMNS), (COLUMNS,))]
+    far, near = (torch.from_numpy(np.exp(-2j * np.pi / (a * b) * angle)).to(device, dtype) for angle in angles)
+    return far, near
 
 
-_plan = functools.lru_cache(maxsize=4)(_Plan)
-
-
-def _on(device: torch.device, dtype: torch.dtype, index: Any, positive: Any) -> tuple[Tensor, Tensor]:
-    """Put indices on a device, and signs that are 1 where `positive` and -1 elsewhere."""
-    sign = torch.from_numpy(np.where(positive, 1.0, -1.0)).to(device, dtype.to_real())
-    return torch.from_numpy(index.astype(np.int32)).to(device), sign
+def _product(roots: tuple[Tensor, Tensor], b: int) -> Tensor:
+    """The roots, `[k1, j2]`."""
+    return (roots[0][:, None] * roots[1]).flatten(0, 1)[:b].T
 
 
 def _parts(*matrices: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -332,7 +329,14 @@ def _parts(*matrices: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(torch.split(matrix, rows) for matrix in matrices), strict=True)
 
 
+@functools.cache
 def _factors(d: int) -> tuple[int, int]:
-    """Two factors of a length, as near to each other as there are, the smaller one first."""
-    a = next(a for a in range(math.isqrt(d), 0, -1) if d % a == 0)
-    return a, d // a
+    """Two factors of a length, as near to each other as there are, the second one even if one is and else the smaller.
+
+    A length that does not take two steps has the factors d and 1.
+    """
+    if not takes_two_steps(d):
+        return d, 1
+    small = next(b for b in range(math.isqrt(d), 0, -1) if d % b == 0)
+    large = d // small
+    return (small, large) if small % 2 > large % 2 else (large, small)

@@ -219,7 +219,7 @@ def _compared(
 def spectra(device: str, tiny: bool) -> Rows:
     """Milliseconds of a cohort's transforms: the magnitudes, the inverse, and the gradient of SCD's divergence.
 
-    By the library, in two steps (the divergence then in two passes), and for a length without a large prime factor,
+    By the library, in two steps (the divergence then in one pass), and for a length without a large prime factor,
     which is what padding would cost.
     """
     length = 3 * 131 if tiny else RESNET18

@@ -1,13 +1,13 @@
 """Runs the kernels on a CPU in Triton's interpreter, which must be selected before Triton is imported.
 
 Prints, as JSON, the differences of convolutions, BatchNorm with ReLU and steps of SGD from PyTorch's in float64,
-relative to 1 + the size of the number, those of the divergence of spectra from PyTorch's in float32, and whether the
-steps of SGD have the bits of PyTorch's in float32. The
-interpreter has no bfloat16, so images are float32 and gradients float16.
+relative to 1 + the size of the number, and those of spectra and their divergence, and whether the steps of SGD have
+the bits of PyTorch's in float32. The interpreter has no bfloat16, so images are float32 and gradients float16.
 """
 
 import itertools
 import json
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -103,29 +103,41 @@ def sgd(momentum: float, decay: float, nesterov: bool, further: bool) -> tuple[f
     return error, all(map(torch.equal, found, same))
 
 
-def spectra(numbers: int, generalised: bool, first: bool) -> float:
-    """The largest error of the divergence and its gradient in three lanes, and of numbers in another order."""
-    z, other = torch.randn(3, numbers, dtype=torch.complex64), torch.rand(3, numbers)
-    z[0, 0] = 0
-    often, eps, up = torch.randint(0, 3, (numbers,)).float(), torch.rand(3) / 1000, torch.randn(3)
-    index = torch.randint(0, numbers, (2 * numbers,)).int()
-    sign = torch.where(torch.rand(2 * numbers) < 0.5, 1.0, -1.0)
-    order, right = (torch.empty(3, 2 * numbers, dtype=torch.complex64) for _ in range(2))
-    dft_kernels.gather(z, index, sign, order)
-    dft._gather(z, index, sign, right)
-    d = 2 * numbers - 1 - numbers % 2
-    found = dft_kernels.divergence(z, other, often, eps, generalised, first), order
-    found += (dft_kernels.slopes(z, other, often, eps, up, 0 if d % 2 else d // 2, generalised, first),)
-    expected = dft._divergence(z, other, often, eps, generalised, first), right
-    expected += (dft._slopes(z, other, often, eps, up, d, generalised, first),)
-    return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, expected, strict=True))
+def spectra(a: int, b: int, generalised: bool, first: bool) -> float:
+    """The largest error of three lanes' divergences and their gradients, and of both transforms.
+
+    One lane has no frequencies at all. Lanes have the same teacher or one each. In memory, vectors begin at an odd
+    number, which no complex number can.
+    """
+    d = a * b
+    x, other = torch.randn(3 * d + 1)[1:].view(3, d), torch.rand(1 if first else 3, d // 2 + 1).expand(3, -1)
+    x[0] = 0
+    often, eps, up = torch.randint(0, 3, (d // 2 + 1,)).float(), torch.rand(3) + 0.1, torch.randn(3)
+    with (
+        mock.patch.object(dft, "_factors", return_value=(a, b)),
+        mock.patch.object(dft.tensors, "triton_kernels", return_value=dft_kernels),
+    ):
+        sums, slopes = dft._divergence(x, other, often, eps, "ortho", generalised, first)
+        found = [sums, dft._gradient(slopes, up, d, "ortho")]
+        if b > 1:
+            z = dft._transform(x, d, "ortho", False)
+            found += z, dft._transform(z, d, "ortho", True)
+    wide = x.double().requires_grad_()
+    spectrum = torch.fft.rfft(wide, norm="ortho")
+    p, q = (spectrum.abs(), other) if first else (other, spectrum.abs())
+    terms = p * torch.log((p + eps[:, None]) / (q + eps[:, None])) + (q - p if generalised else 0)
+    sums = (often * terms).sum(1)
+    right = [sums, *torch.autograd.grad(sums, wide, up.double(), retain_graph=True), spectrum, x]
+    return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=False))
 
 
 if __name__ == "__main__":
     torch.manual_seed(0)
     convolutions = {products: [furthest(case, products) for case in CASES] for products in ("ieee", "tf32x3")}
     steps = [sgd(*options) for options in itertools.product((0.0, 0.9), (0.0, 0.01), (False, True), (False, True))]
-    further = [spectra(*options) for options in itertools.product((2, 7, 2500), (False, True), (False, True))]
+    factors = (2, 2), (3, 34), (40, 67), (71, 33), (600, 3), (34, 34), (7, 1), (1500, 1)
+    flags = itertools.cycle(itertools.product((False, True), repeat=2))
+    further = [spectra(*pair, *both) for pair, both in zip(factors, flags, strict=False)]
     shapes = (2, 20, 3, 3), (7, 16, 8, 5), (6, 48, 1, 1)
     norms = [norm_relu(*options) for options in itertools.product(shapes, *[(False, True)] * 3)]
     print(json.dumps({"convolutions": convolutions, "norm_relu": norms, "sgd": steps, "spectra": further}))
