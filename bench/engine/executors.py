@@ -28,7 +28,7 @@ from bench.engine.recorded_steps import GraphCache, RecordedSteps
 from bench.engine.step import MAIN, Flat, Recipe, flatten, rebuild
 from bench.engine.step_inputs import DevicePacking, Inputs
 from bench.params import filled, tensors_of
-from bench.requests import Trained
+from bench.requests import Train, Trained
 
 Answers = tuple[list[Trained], bool]
 """The answers, and whether all losses and trained values are finite.
@@ -101,14 +101,14 @@ class LaneJob:
     """
 
     def __init__(
-        self, rows: Rows, group: list[Prepared], inputs: Inputs, steps: RecordedSteps, packing: DevicePacking
+        self, rows: Rows, request: Train, recipe: Recipe, inputs: Inputs, steps: RecordedSteps, packing: DevicePacking
     ) -> None:
         self._rows, self._steps, self._packing = rows, steps, packing
-        self._request, self._recipe = group[0].request, replace(group[0].recipe, padded=packing.padded)
+        self._request, self._recipe = request, recipe
         self._rates = inputs.rates(packing.at)
-        lanes, first = packing.at.shape[1], packing.starting[0][0][1]
-        self._context = [torch.stack([t] * lanes) for t in rows.context[first]]
-        self._state = [torch.stack([t[first]] * lanes) for t in rows.tensors()]
+        contexts = zip(*(rows.context[row] for row in packing.first), strict=True)
+        self._context = [torch.stack(tensors) for tensors in contexts]
+        self._state = [t.index_select(0, packing.first_rows) for t in rows.tensors()]
         chunks = inputs.batches(packing.at, packing.widths)
         # The first chunk is not kept in a variable, so that its memory is freed after use.
         self._chunks = itertools.chain([next(chunks)], chunks)
@@ -177,7 +177,8 @@ class Trainer:
         try:
             for together in one_after_another:
                 of_these = itertools.islice(packings, len(together))
-                jobs = (LaneJob(rows, group, inputs, self.steps, packing) for packing in of_these)
+                what = group[0].request, replace(recipe, padded=padded)
+                jobs = (LaneJob(rows, *what, inputs, self.steps, packing) for packing in of_these)
                 side_by_side(threads, jobs, len(together))
         except PaddingUnknownError:
             self.steps.unpadded.add(recipe)

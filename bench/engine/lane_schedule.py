@@ -20,8 +20,6 @@ from bench.engine.prepare import Prepared
 from bench.engine.step import MAIN
 
 IDLE = -1
-SHORT = -1
-"""The size of batches that are padded, in a phase that has them side by side."""
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """How many lanes a narrowed schedule may have: few, as each number is a shape of its own, to be recorded."""
 
@@ -170,29 +168,20 @@ def batch_sizes(request: Prepared) -> Array:
     return np.stack([np.full_like(b.sizes, b.positions.shape[1]) if b.divisor else b.sizes for b in batches], axis=1)
 
 
-def widths_in(request: Prepared, phase: Phase) -> dict[str, int]:
-    """The batch size of each stream in a phase, padding included."""
-    sizes = zip(sorted(request.streams), phase.sizes, strict=True)
-    return {name: request.streams[name].batches.positions.shape[1] if n == SHORT else n for name, n in sizes}
-
-
 def _phases(group: list[Prepared], *, by_epoch: bool, padded: bool) -> list[Phase]:
-    """Divide the steps into phases: one phase, or with moving statistics one per batch size, so that nothing is padded.
+    """Divide the steps into phases: one phase, in which short batches are padded, or with moving statistics that would
+    see the padding one per batch size.
 
     Side batches count too: sizes are compared stream by stream, the main one first. With `by_epoch` runs end with
-    epochs, or clients without short batches would take all their epochs while the others take one. With `padded`, all
-    short batches are in one phase, of size SHORT, whatever their sizes.
+    epochs, or clients without short batches would take all their epochs while the others take one.
     """
     recipe, streams = group[0].recipe, group[0].streams
-    full = tuple(streams[name].batches.positions.shape[1] for name in sorted(streams))
-    if not recipe.moves_statistics or recipe.frozen:
+    if padded or not recipe.moves_statistics or recipe.frozen:
+        full = tuple(streams[name].batches.positions.shape[1] for name in sorted(streams))
         rows = [(row, 0, p.steps) for row, p in enumerate(group) if p.steps]
         return [Phase(full, rows)] if rows else []
-    sizes = [batch_sizes(p) for p in group]
-    if padded:
-        sizes = [np.where(batches == full, batches, SHORT) for batches in sizes]
     epochs = [p.streams[MAIN].batches.per_epoch if by_epoch else 0 for p in group]
-    return phases_of([runs_of(batches, epoch) for batches, epoch in zip(sizes, epochs, strict=True)])
+    return phases_of([runs_of(batch_sizes(p), epoch) for p, epoch in zip(group, epochs, strict=True)])
 
 
 def _shares(phase: Phase, threads: int) -> list[Phase]:

@@ -143,7 +143,8 @@ class Recipe:
 
     @property
     def takes_padding(self) -> bool:
-        """Whether BatchNorm can leave out padding: in layers that know how, of the only stream of batches."""
+        """Whether BatchNorm moves its statistics, and can leave out padding: in layers that know how, of the only
+        stream of batches."""
         specs = [kind for _, kind in self.parts + self.context if isinstance(kind, Spec)]
         layers = [
             layer
@@ -152,7 +153,8 @@ class Recipe:
             if isinstance(layer, _BatchNorm) or getattr(layer, "moves_statistics", False)
         ]
         composed = any(isinstance(spec.module, Composed) for spec in specs)  # they call their parts themselves
-        return not composed and len(self.feeds) == 1 and all(map(has_lane_norm, layers))
+        one_stream = not composed and len(self.feeds) == 1
+        return self.batch_statistics and not self.frozen and one_stream and all(map(has_lane_norm, layers))
 
     @property
     def better_alone(self) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from bench.data import Array
 from bench.engine.batches import network_keys
 from bench.engine.device_data import GATHER, DeviceData
-from bench.engine.lane_schedule import IDLE, SHORT, Packing, Phase, batch_sizes, runs_of, widths_in
+from bench.engine.lane_schedule import IDLE, Packing, Phase, batch_sizes, runs_of
 from bench.engine.prepare import Prepared, Stream
 from bench.engine.private import noise_of
 from bench.engine.step import MAIN
@@ -25,17 +25,19 @@ class DevicePacking(NamedTuple):
 
     Attributes:
         widths: the batch size of each stream, padding included.
-        padded: whether it has padding that BatchNorm has to leave out.
-        starting: per step the (lane, row) pairs of clients that are put into their lanes before it (`Packing.load`).
+        first: the row that is in each lane at the first step; an idle lane has that of another lane.
+        starting: per step but the first the (lane, row) pairs of clients that are put into their lanes before it.
         at: `[steps, lanes]` where in the inputs each lane's step is (IDLE: it has none).
-        load, store: per step the lanes and the rows, `[2, pairs]`, of clients that begin before it and that have ended
-            after it.
+        first_rows: `first`, `[lanes]`.
+        load, store: per step the lanes and the rows, `[2, pairs]`, of clients that begin before it (those of
+            `starting`) and that have ended after it.
     """
 
     widths: dict[str, int]
-    padded: bool
+    first: list[int]
     starting: list[list[tuple[int, int]]]
     at: Tensor
+    first_rows: Tensor
     load: list[Tensor]
     store: list[Tensor]
 
@@ -51,16 +53,25 @@ class Inputs:
 
     def placed(self, packings: list[tuple[Phase, Packing]]) -> Iterator[DevicePacking]:
         """Packings of phases on the device, in two copies."""
+        names = sorted(self._group[0].streams)
         places = [_places(self._group, packing, phase) for phase, packing in packings]
-        at = self._tensor(np.concatenate([np.zeros(0, np.int64), *(place.reshape(-1) for place in places)]))
-        ats = at.split_with_sizes([place.size for place in places])
-        moves = [pairs for _, packing in packings for pairs in (*packing.load, *packing.store)]
+        firsts = [np.where(packing.row[0] == IDLE, packing.row[0].max(), packing.row[0]) for _, packing in packings]
+        numbers = [array.reshape(-1) for pair in zip(places, firsts, strict=True) for array in pair]
+        uploaded = self._tensor(np.concatenate([np.zeros(0, np.int64), *numbers]))
+        positions = iter(uploaded.split_with_sizes([len(array) for array in numbers]))
+        starting = [[[], *packing.load[1:]] for _, packing in packings]
+        moves = [
+            pairs
+            for loaded, (_, packing) in zip(starting, packings, strict=True)
+            for pairs in (*loaded, *packing.store)
+        ]
         ends = self._tensor(np.array([pair for pairs in moves for pair in pairs], np.int64).reshape(-1, 2).T)
         moved = iter(ends.split_with_sizes([len(pairs) for pairs in moves], dim=1))
-        for (phase, packing), place, positions in zip(packings, places, ats, strict=True):
+        for (phase, _), place, first, loaded in zip(packings, places, firsts, starting, strict=True):
+            at, first_rows = next(positions).view(place.shape), next(positions)
             load, store = (list(itertools.islice(moved, len(place))) for _ in range(2))
-            padded, at = SHORT in phase.sizes, positions.view(place.shape)
-            yield DevicePacking(widths_in(self._group[0], phase), padded, packing.load, at, load, store)
+            widths = dict(zip(names, phase.sizes, strict=True))
+            yield DevicePacking(widths, first.tolist(), loaded, at, first_rows, load, store)
 
     def rates(self, at: Tensor) -> dict[str, Tensor]:
         """Learning rates of steps in lanes by part, `[steps, lanes]` as `at`; that of an idle lane is 0."""

@@ -7,8 +7,8 @@ Prints, for a data set of CIFAR-10's size over Dirichlet clients, what share of 
 client, how many lanes a call has on average, and what share of the most lanes (64) trains a client. Then how often the
 step is called, how many packings there are, and how many shapes a step is recorded for (numbers of lanes and of
 samples). With one number of lanes from beginning to end and runs that go on over the ends of epochs; with runs that
-end there; with fewer lanes where those hold all that still train; and with all short batches side by side, padded. It
-needs no pictures, only sizes.
+end there; with fewer lanes where those hold all that still train; and with short batches padded, so that runs need no
+end. It needs no pictures, only sizes.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.data import Dataset
 from bench.engine.batches import DrawAddress, draw_batches, steps_per_epoch
-from bench.engine.lane_schedule import IDLE, SHORT, Packing, Phase, narrowed, pack, phases_of, runs_of
+from bench.engine.lane_schedule import IDLE, Packing, Phase, narrowed, pack, phases_of, runs_of
 from bench.requests import Feed
 from bench.samples.division import make_partition
 
@@ -43,12 +43,12 @@ def client_sizes(alpha: float, clients: int, seed: int) -> list[int]:
 
 
 def phases(sizes: list[int], batch: int, epochs: int, *, by_epoch: bool, padded: bool = False) -> list[Phase]:
-    """With BatchNorm: steps of one batch size each, or full batches and padded ones."""
+    """With BatchNorm: steps of one batch size each, or all of one size, padded."""
     waiting = []
     for n in sizes:
         steps = steps_per_epoch(n, batch, batch_statistics=True)
         own = draw_batches(Feed(), n, batch, epochs * steps, DrawAddress(0, 0, 0), batch_statistics=True).sizes
-        own = np.where(own == batch, own, SHORT) if padded else own
+        own = np.full_like(own, batch) if padded else own
         waiting.append(runs_of(own[:, None], steps if by_epoch else 0))
     return phases_of(waiting)
 
@@ -91,7 +91,7 @@ def main() -> None:
         how = {
             "one number of lanes": phases(sizes, args.batch, args.epochs, by_epoch=False),
             "runs end with epochs": phases(sizes, args.batch, args.epochs, by_epoch=True),
-            "short batches padded": phases(sizes, args.batch, args.epochs, by_epoch=True, padded=True),
+            "short batches padded": phases(sizes, args.batch, args.epochs, by_epoch=False, padded=True),
         }
         whole, split, padded = (
             [(p.sizes, pack(p.lengths(args.clients), args.lanes)) for p in found] for found in how.values()

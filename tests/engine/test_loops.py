@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from bench.engine import step_inputs
 from bench.engine.backends import backends
 from bench.engine.backends.backends import Recorded
-from bench.engine.backends.loops import ClientLoop
+from bench.engine.backends.loops import ClientLoop, CohortLoop
 from bench.engine.device import side_by_side
 from tests.engine.problems import assert_same, everything, run, toy
 from tests.warm import PATIENCE
@@ -30,6 +30,37 @@ def test_a_training_in_chunks_of_a_step_has_the_same_bytes(executor: str, monkey
         states.append(everything(federation))
     for state in states[1:]:
         assert_same(state, states[0], tolerance=0)
+
+
+class Adding(nn.Module):
+    """A recorded step: lane = lane + context. Notes where the lanes are that it gets and returns."""
+
+    owned = (True,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[tuple[int, int]] = []
+
+    def forward(self, tensors: list[Tensor]) -> list[Tensor]:
+        """The new lanes."""
+        lanes = tensors[0] + tensors[2]
+        self.places.append((tensors[0].data_ptr(), lanes.data_ptr()))
+        return [lanes]
+
+
+def test_clients_are_loaded_in_place_only_into_what_the_recorded_step_has_returned() -> None:
+    """What a step returned before it was recorded may be the lanes' contexts themselves."""
+    rows, contexts = [torch.zeros(3, 1)], [[torch.tensor([float(i)])] for i in (1, 10, 100)]
+    lanes, step = torch.tensor([[5.0], [7.0]]), Adding()
+    nobody = torch.empty(2, 0, dtype=torch.int64)
+    load = [torch.tensor([[0], [2]]), nobody, torch.tensor([[1], [0]])]
+    store = [nobody, torch.tensor([[1], [1]]), torch.tensor([[0, 1], [2, 0]])]
+    (found,) = CohortLoop(step)(
+        [[(0, 2)], [], [(1, 0)]], load, store, rows, contexts, [lanes], [lanes], [torch.zeros(3, 2, 1)], []
+    )
+    assert found.tolist() == [[300.0], [1.0]]
+    assert rows[0].tolist() == [[1.0], [21.0], [300.0]]
+    assert step.places[2][0] == step.places[1][1]
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -95,9 +95,19 @@ def test_what_padding_cannot_be_told_from_is_not_padded(monkeypatch: pytest.Monk
         assert not there.engine.fallbacks
 
 
-def test_one_number_of_samples_is_recorded_for_all_short_batches() -> None:
-    with SecondDevice():
-        there = toy("fedavg", model="test_norm", sizes=SIZES, device=NAME)
-        run(there, 1)
+def test_full_and_short_batches_train_in_one_call() -> None:
+    """So that a client enters a lane once in a round, and one shape is recorded for a number of lanes."""
+    seen: list[int] = []
+    with SecondDevice(), pytest.MonkeyPatch().context() as patch:
+        run_it = Recorded.run
+
+        def noted(self: Recorded, examples: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
+            seen.append(calls)
+            return run_it(self, examples, calls, *args)
+
+        patch.setattr(Recorded, "run", noted)
+        there = toy("fedavg", model="test_norm", sizes=SIZES, device=NAME, epochs=1)
+        there.advance()
         kinds = there.engine._trainer.steps.by_recipe
-    assert sorted(recipe.padded for recipe, _ in kinds if not recipe.frozen) == [False, True]
+    assert [recipe.padded for recipe, _ in kinds if not recipe.frozen] == [True]
+    assert there.engine.steps > sum(seen)

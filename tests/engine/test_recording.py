@@ -26,6 +26,35 @@ def test_views_constants_and_repetitions_are_left_out() -> None:
         assert torch.equal(found, expected)
 
 
+def test_a_recording_knows_which_results_share_memory_with_something() -> None:
+    """Such as arguments, views of them, constants, and each other; nothing may be written into these."""
+
+    def function(tensors: list[Tensor]) -> list[Tensor]:
+        x, y = tensors
+        summed, parts = x + y, (x * y).split(2)
+        values, places = (x - y).sort()
+        return [
+            x,
+            y.view(2, 2),
+            torch.zeros(4),
+            summed,
+            parts[0],
+            parts[1],
+            summed.view(2, 2),
+            x.exp().view(2, 2),
+            values,
+            places,
+        ]
+
+    x, y = torch.randn(4), torch.randn(4)
+    recorded = record(function, [x, y])
+    results = recorded(x, y)
+    places = [t.untyped_storage().data_ptr() for t in results]
+    taken = {t.untyped_storage().data_ptr() for t in (x, y, *recorded.buffers())}
+    assert recorded.owned == [place not in taken and places.count(place) == 1 for place in places]
+    assert recorded.owned == [False] * 7 + [True] * 3
+
+
 def test_what_writes_or_draws_stays_as_it_is() -> None:
     def writes(x: Tensor) -> list[Tensor]:
         first = torch.zeros_like(x)

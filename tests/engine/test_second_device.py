@@ -195,13 +195,13 @@ def test_cohorts_become_smaller_where_memory_runs_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "lanes"), [("test_linear", [4] * 4 + [2] * 2 + [1] * 2), ("test_norm", [4, 2, 1, 1] * 2)]
+    ("model", "lanes"), [("test_linear", [4] * 4 + [2] * 2 + [1] * 2), ("test_norm", [4] * 2 + [3] * 2 + [1] * 2)]
 )
 def test_a_call_has_as_many_lanes_as_clients_that_train(
     model: str, lanes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients of 13, 7, 9 and 5 samples, in batches of four. With BatchNorm a last batch of one sample is dropped,
-    and the batch of three samples of the client with 7 is a separate call in each epoch."""
+    and the batch of three samples of the client with 7 is padded beside the others'."""
     found: list[int] = []
 
     def noted(packing: Packing) -> list[Packing]:

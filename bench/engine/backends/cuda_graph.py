@@ -72,7 +72,8 @@ class Captured(nn.Module):
     """A step on a list of tensors that runs on buffers of its own.
 
     If all outputs have the shapes of the first inputs, as those of a training step, they are buffers that the next call
-    takes without a copy. They hold their values until the call after the next one. Other outputs are copies.
+    takes without a copy. They hold their values until the call after the next one. Other outputs are copies. So all are
+    `owned` (`bench/engine/backends/loops.py`).
 
     Args:
         step: the recorded operations; one argument, a list of tensors.
@@ -88,6 +89,7 @@ class Captured(nn.Module):
             raise ValueError(f"it computes on another device than its own ({', '.join(names)})")
         inputs = [t.clone() for t in examples]
         outputs = [t.clone() for t in step(inputs)]
+        self.owned = [True] * len(outputs)
         self._returned = len(outputs) if _fit(outputs, inputs) else 0
         state, self._others = inputs[: self._returned], inputs[self._returned :]
         self._state = [state, outputs]

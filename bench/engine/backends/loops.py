@@ -21,11 +21,18 @@ class CohortLoop(nn.Module):
     Args:
         step: maps (values in the lanes, inputs of the step, contexts of the lanes, fixed values) to the new values in
             the lanes.
+
+    Attributes:
+        owned: for each value in the lanes that a step returns, whether nobody else has its memory, so that clients may
+            be copied into it in place. Empty: this is not known, as the step is not recorded.
     """
+
+    owned: list[bool]
 
     def __init__(self, step: Function) -> None:
         super().__init__()
         self.step = step
+        self.owned = getattr(step, "owned", [])
 
     def forward(
         self,
@@ -45,14 +52,14 @@ class CohortLoop(nn.Module):
             starting, load, store: see `bench.engine.step_inputs.DevicePacking`.
             rows: the clients' values, `[clients, ...]` each.
             row_contexts: the context of each client.
-            lanes: the values in the lanes, `[lanes, ...]` each.
+            lanes: the values in the lanes before the first step, `[lanes, ...]` each.
             lane_context: the contexts in the lanes, `[lanes, ...]` each; changed in place.
             inputs: the inputs of the steps, `[steps, lanes, ...]` each.
             fixed: values that are the same for all lanes and steps.
         """
         for t in range(len(load)):
             if len(starting[t]) > 0:
-                lanes = _load_lanes(load[t], rows, lanes)
+                lanes = _load_lanes(load[t], rows, lanes, self.owned if t > 0 else [])
                 for lane, row in starting[t]:
                     for i in range(len(lane_context)):
                         lane_context[i][lane].copy_(row_contexts[row][i])
@@ -106,17 +113,19 @@ class EvalLoop(nn.Module):
         return results
 
 
-def _load_lanes(load: Tensor, rows: list[Tensor], lanes: list[Tensor]) -> list[Tensor]:
+def _load_lanes(load: Tensor, rows: list[Tensor], lanes: list[Tensor], owned: list[bool]) -> list[Tensor]:
     """Copy new clients into lanes and return the lanes.
 
-    A lane's tensor may also be a context, so it is never changed in place.
+    A lane's tensor may also be a context, so it is changed in place only if it is `owned`.
     """
     loaded: list[Tensor] = []
     for i in range(len(lanes)):
-        if lanes[i].numel() > 0:
-            loaded.append(lanes[i].index_copy(0, load[0], rows[i].index_select(0, load[1])))
-        else:
+        if lanes[i].numel() == 0:
             loaded.append(lanes[i])
+        elif len(owned) > i and owned[i]:
+            loaded.append(lanes[i].index_copy_(0, load[0], rows[i].index_select(0, load[1])))
+        else:
+            loaded.append(lanes[i].index_copy(0, load[0], rows[i].index_select(0, load[1])))
     return loaded
 
 
@@ -124,4 +133,5 @@ def _store_rows(store: Tensor, rows: list[Tensor], lanes: list[Tensor]) -> None:
     """Copy clients that have ended from their lanes to their rows."""
     for i in range(len(lanes)):
         if lanes[i].numel() > 0:
-            rows[i].index_copy_(0, store[1], lanes[i].index_select(0, store[0]))
+            all_end = store.shape[1] == lanes[i].shape[0]  # then they are in the order of the lanes
+            rows[i].index_copy_(0, store[1], lanes[i] if all_end else lanes[i].index_select(0, store[0]))

@@ -24,11 +24,16 @@ _SHAPE_ONLY = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", 
 
 
 def record(function: Function, examples: list[Tensor]) -> fx.GraphModule:
-    """Return a function's operations as a graph with one argument per tensor, without what changes no number."""
+    """Return a function's operations as a graph with one argument per tensor, without what changes no number.
+
+    Its attribute `owned` is that of `bench.engine.backends.loops.CohortLoop`.
+    """
     recorded = make_fx(lambda *tensors: function(list(tensors)))(*examples)
     if any(writes(node) for node in recorded.graph.nodes):  # the backward pass of an FFT does
         recorded = make_fx(functionalize(recorded))(*examples)
-    return tidy(recorded)
+    recorded = tidy(recorded)
+    recorded.owned = _owned(recorded.graph.output_node().args[0])
+    return recorded
 
 
 def of_list(recorded: fx.GraphModule) -> fx.GraphModule:
@@ -55,6 +60,7 @@ def named_by_packet(recorded: fx.GraphModule) -> fx.GraphModule:
                 node.args = tuple(_of_literal(renamed, node, a) if isinstance(a, bool) else a for a in node.args)
             node.target = node.target.overloadpacket
     renamed.recompile()
+    renamed.owned = recorded.owned
     return renamed
 
 
@@ -153,6 +159,23 @@ def _shows(node: fx.Node) -> bool:
     if isinstance(node.target, torch._ops.OpOverload):
         return _name(node) in _VIEWS or any(result.alias_info is not None for result in node.target._schema.returns)
     return _name(node) in _VIEWS | {"split_with_sizes", "select"} or node.target is operator.getitem
+
+
+def _owned(results: Any) -> Any:
+    """Whether each result has memory that no argument, no constant and no other result has."""
+    memory = [_memory(node) for node in results]
+    return [place is not None and memory.count(place) == 1 for place in memory]
+
+
+def _memory(node: fx.Node) -> tuple[fx.Node, Any] | None:
+    """The operation, and which of its results, that has the memory of a node; None for an argument or a constant."""
+    result: Any = 0
+    while _shows(node):
+        source: Any = node.args[0]
+        if node.target is operator.getitem:
+            result = node.args[1] if not _shows(source) else 0  # all parts of a view have one memory
+        node = source
+    return (node, result) if node.op in ("call_function", "call_method") else None
 
 
 def writes(node: fx.Node) -> bool:
