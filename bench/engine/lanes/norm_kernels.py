@@ -3,6 +3,9 @@
 Samples are `[samples, channels, height, width]` in the channels-last memory format, where channels are those of all
 lanes. Each program has some channels: it goes over all their pixels once for sums, and once more for the results. Sums
 are float32. Where batches have padding, `mask [lanes, samples]` is 0 for it, and the statistics leave it out.
+
+Parameters and running statistics are `[lanes, width]` in rows that are further apart, because they are slices of the
+networks' weights; a pitch is the distance of two rows.
 """
 
 from collections.abc import Sequence
@@ -19,15 +22,19 @@ BLOCKS = {"BLOCK_M": 128, "BLOCK_C": 16}
 OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}
 
 
-@triton.jit(do_not_specialize=["pixels", "places", "width"])
+PITCHES = ["weight_pitch", "bias_pitch", "mean_pitch", "var_pitch"]
+
+
+@triton.jit(do_not_specialize=["pixels", "places", "width", *PITCHES])
 def forward_kernel(
     x, residual, mask, weight, bias, mean, var, out, new_mean, new_var, batch_mean, batch_scale, pixels, channels,
-    places, width, momentum, eps,
+    places, width, weight_pitch, bias_pitch, mean_pitch, var_pitch, momentum, eps,
     RESIDUAL: tl.constexpr, MASKED: tl.constexpr, RELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """The outputs of some channels, and their statistics."""
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    real, row = c < channels, mask + c // width * (pixels // places)
+    lane, within = (c // width).to(tl.int64), c % width
+    real, row = c < channels, mask + lane * (pixels // places)
     count = tl.zeros((BLOCK_C,), tl.float32) + pixels
     # Sums of differences from the first pixel, because squares of large means would leave few digits for the variance.
     first = tl.load(x + c, real, 0.0).to(tl.float32)
@@ -51,12 +58,12 @@ def forward_kernel(
     middle, scale = first + away, tl.rsqrt(spread + eps)
     tl.store(batch_mean + c, middle, real)
     tl.store(batch_scale + c, scale, real)
-    running = tl.load(mean + c, real, 0.0)
+    running = tl.load(mean + lane * mean_pitch + within, real, 0.0)
     tl.store(new_mean + c, running + momentum * (middle - running), real)
-    running = tl.load(var + c, real, 0.0)
+    running = tl.load(var + lane * var_pitch + within, real, 0.0)
     tl.store(new_var + c, running + momentum * (spread * (count / (count - 1)) - running), real)
-    scale = scale * tl.load(weight + c, real, 0.0)
-    offset = tl.load(bias + c, real, 0.0)
+    scale = scale * tl.load(weight + lane * weight_pitch + within, real, 0.0)
+    offset = tl.load(bias + lane * bias_pitch + within, real, 0.0)
     for start in range(0, pixels, BLOCK_M):
         m = start + tl.arange(0, BLOCK_M)
         inside, at = (m < pixels)[:, None] & real[None, :], m[:, None] * channels + c[None, :]
@@ -68,15 +75,16 @@ def forward_kernel(
         tl.store(out + at, value.to(out.dtype.element_ty), inside)
 
 
-@triton.jit(do_not_specialize=["pixels", "places", "width"])
+@triton.jit(do_not_specialize=["pixels", "places", "width", "weight_pitch"])
 def backward_kernel(
     g, x, out, mask, weight, batch_mean, batch_scale, of_x, of_weight, of_bias, of_residual, pixels, channels, places,
-    width,
+    width, weight_pitch,
     RESIDUAL: tl.constexpr, MASKED: tl.constexpr, RELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """The gradients of some channels. What the ReLU lets pass is the gradient of the residual."""
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    real, row = c < channels, mask + c // width * (pixels // places)
+    lane, within = (c // width).to(tl.int64), c % width
+    real, row = c < channels, mask + lane * (pixels // places)
     count = tl.zeros((BLOCK_C,), tl.float32) + pixels
     middle, scale = tl.load(batch_mean + c, real, 0.0), tl.load(batch_scale + c, real, 0.0)
     total, products = tl.zeros((BLOCK_M, BLOCK_C), tl.float32), tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
@@ -94,7 +102,7 @@ def backward_kernel(
     of_offset, of_scale = tl.sum(total, 0), tl.sum(products, 0) * scale
     tl.store(of_bias + c, of_offset, real)
     tl.store(of_weight + c, of_scale, real)
-    slope = scale * tl.load(weight + c, real, 0.0)
+    slope = scale * tl.load(weight + lane * weight_pitch + within, real, 0.0)
     if MASKED:
         count = tl.sum(counts, 0)
     level, tilt = of_offset / count, of_scale * scale / count
@@ -129,11 +137,12 @@ def forward(
     """Outputs, new running mean and variance, and the batch's mean and 1 / standard deviation."""
     x, *residual = map(in_order, (x, *residual))
     out = torch.empty_like(x)
-    statistics = [torch.empty_like(weight) for _ in range(4)]
-    parameters = [t.contiguous() for t in (weight, bias, mean, var)]
+    statistics = [weight.new_empty(weight.shape) for _ in range(4)]
+    parameters = [_in_rows(t) for t in (weight, bias, mean, var)]
     forward_kernel[_grid(x)](
-        x, residual[0] if residual else x, mask[0].contiguous() if mask else weight, *parameters, out, *statistics,
-        *_sizes(x, mask), momentum, eps, bool(residual), bool(mask), relu, **BLOCKS, **OPTIONS,
+        x, residual[0] if residual else x, mask[0].contiguous() if mask else x, *parameters, out, *statistics,
+        *_sizes(x, weight), *(t.stride(0) for t in parameters), momentum, eps, bool(residual), bool(mask), relu,
+        **BLOCKS, **OPTIONS,
     )  # fmt: skip
     return out, statistics[0], statistics[1], statistics[2], statistics[3]
 
@@ -151,12 +160,13 @@ def backward(
 ) -> list[Tensor]:
     """The gradients of samples, weight, bias and, where there is one, the residual."""
     g, x, out = map(in_order, (g, x, out))
-    parameters = [t.contiguous() for t in (weight, batch_mean, batch_scale)]
-    gradients = [torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)]
+    weight = _in_rows(weight)
+    gradients = [torch.empty_like(x), weight.new_empty(weight.shape), weight.new_empty(weight.shape)]
     gradients += [torch.empty_like(g)] if has_residual else []
     backward_kernel[_grid(x)](
-        g, x, out, mask[0].contiguous() if mask else weight, *parameters, *gradients[:3], gradients[-1],
-        *_sizes(x, mask), has_residual, bool(mask), relu, **BLOCKS, **OPTIONS,
+        g, x, out, mask[0].contiguous() if mask else x, weight, batch_mean.contiguous(), batch_scale.contiguous(),
+        *gradients[:3], gradients[-1], *_sizes(x, weight), weight.stride(0), has_residual, bool(mask), relu,
+        **BLOCKS, **OPTIONS,
     )  # fmt: skip
     return gradients
 
@@ -165,7 +175,12 @@ def _grid(x: Tensor) -> tuple[int]:
     return (triton.cdiv(x.shape[1], BLOCKS["BLOCK_C"]),)
 
 
-def _sizes(x: Tensor, mask: Sequence[Tensor]) -> tuple[int, int, int, int]:
+def _sizes(x: Tensor, weight: Tensor) -> tuple[int, int, int, int]:
     """Numbers of pixels, of channels, of pixels of a sample, and of channels of a lane."""
-    places, lanes = x.shape[2] * x.shape[3], len(mask[0]) if mask else 1
-    return len(x) * places, x.shape[1], places, x.shape[1] // lanes
+    places = x.shape[2] * x.shape[3]
+    return len(x) * places, x.shape[1], places, weight.shape[1]
+
+
+def _in_rows(t: Tensor) -> Tensor:
+    """Parameters whose rows may be further apart than they are long."""
+    return t if t.stride(1) == 1 else t.contiguous()

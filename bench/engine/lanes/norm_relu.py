@@ -2,8 +2,9 @@
 
 As operations of their own, the sum and the ReLU read and write all samples once more each, and so do their derivatives.
 On a GPU the operation and its derivative are kernels (`bench/engine/lanes/norm_kernels.py`), which round
-once; elsewhere they consist of PyTorch's operations. Lanes are channels, as in `bench/engine/lanes/norm.py`, and images
-are in the channels-last memory format.
+once; elsewhere they consist of PyTorch's operations. Lanes of samples are channels, as in `bench/engine/lanes/norm.py`,
+and images are in the channels-last memory format. Parameters and statistics are `[lanes, channels]`, and are read where
+they lie among a network's other weights.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,6 @@ from torch.library import custom_op
 from bench import tensors
 from bench.engine.lanes.common import (
     backward_by_hand,
-    channels_apart,
-    channels_merged,
     in_order,
     normalise_by_hand,
     samples_merged,
@@ -45,8 +44,9 @@ def norm_relu(
         rest: momentum of the running statistics, epsilon, and whether a ReLU follows.
     """
     masks = None if mask is None else mask.to(weight.dtype).unsqueeze(0)
-    out, mean, var, _, _ = _NormRelu.apply(x, residual, masks, weight, bias, mean, var, *rest)
-    return out, mean, var
+    of_lane = (t.unsqueeze(0) for t in (weight, bias, mean, var))
+    out, mean, var, _, _ = _NormRelu.apply(x, residual, masks, *of_lane, *rest)
+    return out, mean.squeeze(0), var.squeeze(0)
 
 
 class _NormRelu(Function):
@@ -72,12 +72,12 @@ class _NormRelu(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        lanes, (x, residual, mask) = info.batch_size, args[:3]
+        lanes, (x, residual) = info.batch_size, args[:2]
         x = samples_merged(x, in_dims[0], lanes)
         residual = None if residual is None else samples_merged(residual, in_dims[1], lanes)
-        channels = [channels_merged(t, dim, lanes) for t, dim in zip(args[3:7], in_dims[3:7], strict=True)]
-        out, *rest = _NormRelu.apply(x, residual, _masks_merged(mask, in_dims[2], lanes), *channels, *args[7:])
-        return (out.unflatten(1, (lanes, -1)), *(channels_apart(t, lanes) for t in rest)), (1, 0, 0, 0, 0)
+        mask, *channels = (_rows(t, dim, lanes) for t, dim in zip(args[2:7], in_dims[2:7], strict=True))
+        out, *rest = _NormRelu.apply(x, residual, mask, *channels, *args[7:])
+        return (out.unflatten(1, (lanes, -1)), *(t.unflatten(0, (lanes, -1)) for t in rest)), (1, 0, 0, 0, 0)
 
 
 class _Backward(Function):
@@ -100,7 +100,9 @@ class _Backward(Function):
 
         def plain(g: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
             passed = g * (out > 0) if ctx.relu else g
-            of_norm = backward_by_hand(passed, x, weight, weight, weight, training=True, eps=ctx.eps, real=real)
+            flat = weight.flatten()
+            of_x, *channels = backward_by_hand(passed, x, flat, flat, flat, training=True, eps=ctx.eps, real=real)
+            of_norm = of_x, *(t.view_as(weight) for t in channels)
             return (*of_norm, passed) if ctx.has_residual else of_norm
 
         of_g, of_x, of_weight = torch.func.vjp(plain, g, x, weight)[1](gradients)
@@ -110,10 +112,9 @@ class _Backward(Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         lanes = info.batch_size
         samples = [samples_merged(t, dim, lanes) for t, dim in zip(args[:3], in_dims[:3], strict=True)]
-        mask = _masks_merged(args[3], in_dims[3], lanes)
-        channels = [channels_merged(t, dim, lanes) for t, dim in zip(args[4:7], in_dims[4:7], strict=True)]
-        of_x, of_weight, of_bias, *rest = _Backward.apply(*samples, mask, *channels, *args[7:])
-        of_channels = [channels_apart(t, lanes) for t in (of_weight, of_bias)]
+        rows = [_rows(t, dim, lanes) for t, dim in zip(args[3:7], in_dims[3:7], strict=True)]
+        of_x, of_weight, of_bias, *rest = _Backward.apply(*samples, *rows, *args[7:])
+        of_channels = [t.unflatten(0, (lanes, -1)) for t in (of_weight, of_bias)]
         of_samples = [t.unflatten(1, (lanes, -1)) for t in (of_x, *rest)]
         return (of_samples[0], *of_channels, *of_samples[1:]), (1, 0, 0, *[1] * len(rest))
 
@@ -123,11 +124,11 @@ def _listed(tensor: Tensor | None) -> list[Tensor]:
     return [] if tensor is None else [tensor]
 
 
-def _masks_merged(mask: Tensor | None, dim: int | None, lanes: int) -> Tensor | None:
-    """Masks `[lanes, samples]` of the lanes of all levels of `vmap`."""
-    if mask is None:
+def _rows(t: Tensor | None, dim: int | None, lanes: int) -> Any:
+    """A row for each of the lanes of all levels of `vmap`; None as it is."""
+    if t is None:
         return None
-    return (mask.expand(lanes, *mask.shape) if dim is None else mask.movedim(dim, 0)).flatten(0, 1)
+    return (t.expand(lanes, *t.shape) if dim is None else t.movedim(dim, 0)).flatten(0, 1)
 
 
 def _real(mask: Tensor, x: Tensor) -> Tensor:
@@ -154,15 +155,15 @@ def _forward(
             x, residual, mask, weight, bias, mean, var, momentum, eps, relu
         )
         return results
+    flat = weight.flatten(), bias.flatten(), mean.flatten(), var.flatten()
     if mask:
         real = _real(mask[0], x)
-        out, mean, var, *batch = normalise_by_hand(x, real, weight, bias, mean, var, momentum, eps)
+        out, *moved, middle, scale = normalise_by_hand(x, real, *flat, momentum, eps)
     else:
-        out, *batch, mean, var = _aten._native_batch_norm_legit_functional(
-            x, weight, bias, mean, var, True, momentum, eps
-        )
+        out, middle, scale, *moved = _aten._native_batch_norm_legit_functional(x, *flat, True, momentum, eps)
     out = sum(residual, out)
-    return in_order(out.relu() if relu else out), mean, var, batch[0], batch[1]
+    mean, var, middle, scale = (t.view(weight.shape) for t in (*moved, middle, scale))
+    return in_order(out.relu() if relu else out), mean, var, middle, scale
 
 
 @custom_op("pfleague::lane_norm_relu_backward", mutates_args=())
@@ -183,25 +184,25 @@ def _backward(
         of_all: list[Tensor] = kernels.backward(g, x, out, mask, weight, batch_mean, batch_scale, has_residual, relu)
         return of_all
     passed = in_order(_aten.threshold_backward(g, out, 0) if relu else g)
+    flat, middle, scale = (t.flatten() for t in (weight, batch_mean, batch_scale))
     if mask:
         wide, real = (passed.to(weight.dtype), x.to(weight.dtype)), _real(mask[0], x)
         # It computes the statistics again, in place of those that it is given.
-        of_x, *of_channels = backward_by_hand(*wide, weight, batch_mean, batch_mean, training=True, eps=eps, real=real)
+        of_x, *of_channels = backward_by_hand(*wide, flat, middle, middle, training=True, eps=eps, real=real)
         of_x = of_x.to(x.dtype)
     else:
-        statistics = None, None, batch_mean, batch_scale
         rest = True, 0.0, [True, True, True]  # the statistics are those of the batch, so that epsilon is not read
-        of_x, *of_channels = _aten.native_batch_norm_backward(passed, x, weight, *statistics, *rest)
+        of_x, *of_channels = _aten.native_batch_norm_backward(passed, x, flat, None, None, middle, scale, *rest)
     residual = [passed.clone()] if has_residual else []  # no result of a custom operation may be one of its arguments
-    return [in_order(of_x), *of_channels, *residual]
+    return [in_order(of_x), *(t.view(weight.shape) for t in of_channels), *residual]
 
 
 @_forward.register_fake
 def _(x: Tensor, residual: Sequence[Tensor], mask: Sequence[Tensor], weight: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    return in_order(torch.empty_like(x)), *(torch.empty_like(weight) for _ in range(4))
+    return in_order(torch.empty_like(x)), *(weight.new_empty(weight.shape) for _ in range(4))
 
 
 @_backward.register_fake
 def _(g: Tensor, x: Tensor, out: Tensor, mask: Sequence[Tensor], weight: Tensor, *rest: Any) -> list[Tensor]:
-    results = [in_order(torch.empty_like(x)), torch.empty_like(weight), torch.empty_like(weight)]
+    results = [in_order(torch.empty_like(x)), weight.new_empty(weight.shape), weight.new_empty(weight.shape)]
     return [*results, in_order(torch.empty_like(g))] if rest[2] else results

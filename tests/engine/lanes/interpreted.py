@@ -59,13 +59,14 @@ def furthest(
 def norm_relu(shape: tuple[int, int, int, int], residual: bool, padded: bool, relu: bool) -> float:
     """The largest error of BatchNorm with ReLU and its derivatives; the mean is large compared with the deviation.
 
-    Where it is padded there are two lanes, of which the second has half of the samples.
+    Of two lanes the second has half of the samples where it is padded. Parameters are slices of longer rows.
     """
     x, g, more = torch.randn(3, *shape)
-    x, channels, lanes = x + 30, torch.rand(4, shape[1]) + 0.5, 2 if padded else 1
+    x, channels, lanes = x + 30, torch.rand(4, shape[1]) + 0.5, 2
     wide, weight, bias, added = (t.double().requires_grad_() for t in (x, channels[0], channels[1], more))
     mean, var = channels[2:].double()
-    mask = (torch.arange(shape[0]) < torch.tensor([[shape[0]], [(shape[0] + 1) // 2]])).float()
+    samples = [[shape[0]], [(shape[0] + 1) // 2 if padded else shape[0]]]
+    mask = (torch.arange(shape[0]) < torch.tensor(samples)).float()
     outs, width = [], shape[1] // lanes
     for lane in range(lanes):
         part, real = slice(lane * width, (lane + 1) * width), mask[lane].bool()
@@ -73,15 +74,20 @@ def norm_relu(shape: tuple[int, int, int, int], residual: bool, padded: bool, re
         arguments = mean[part], var[part], weight[part], bias[part], True, 0.3, 1e-3
         of_lane[real] = functional.batch_norm(wide[real][:, part], *arguments)
         outs.append(of_lane)
-    g = g * mask[:lanes].T.repeat_interleave(width, 1)[:, :, None, None]
+    g = g * mask.T.repeat_interleave(width, 1)[:, :, None, None]
     out = torch.cat(outs, 1) + (added if residual else 0)
     out = out.relu() if relu else out
     leaves = (wide, weight, bias, added) if residual else (wide, weight, bias)
     right = out, mean, var, *torch.autograd.grad(out, leaves, g.double())
     rest, masks = [more] if residual else [], [mask] if padded else []
-    forward, *moved, middle, scale = norm_kernels.forward(x, rest, masks, *channels, 0.3, 1e-3, relu)
-    gradients = norm_kernels.backward(g, x, forward, masks, channels[0], middle, scale, residual, relu)
-    found = torch.where(g != 0, forward, out.float()), *moved, *gradients  # what padding becomes is nobody's
+    in_rows = [
+        torch.cat([t.view(lanes, -1), torch.full((lanes, i), torch.nan)], 1)[:, :width]
+        for i, t in enumerate(channels, 1)
+    ]
+    forward, *moved, middle, scale = norm_kernels.forward(x, rest, masks, *in_rows, 0.3, 1e-3, relu)
+    gradients = norm_kernels.backward(g, x, forward, masks, in_rows[0], middle, scale, residual, relu)
+    flat = (t.flatten() if t.dim() == 2 else t for t in (*moved, *gradients))
+    found = torch.where(g != 0, forward, out.float()), *flat  # what padding becomes is nobody's
     return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
 
 

@@ -169,7 +169,8 @@ def test_batchnorm_with_relu_loads_many_channels_at_once_and_spills_nothing(
     residual: bool, padded: bool, kind: str, tmp_path: Path
 ) -> None:
     images = dict.fromkeys(("x", "residual", "out", "g", "of_x", "of_residual"), f"*{kind}")
-    numbers = dict.fromkeys(("pixels", "channels", "places", "width"), "i32") | {"momentum": "fp32", "eps": "fp32"}
+    counts = "pixels", "channels", "places", "width", *norm_kernels.PITCHES
+    numbers = dict.fromkeys(counts, "i32") | {"momentum": "fp32", "eps": "fp32"}
     constants = {"RESIDUAL": residual, "MASKED": padded, "RELU": True, **norm_kernels.BLOCKS}
     for function in (norm_kernels.forward_kernel, norm_kernels.backward_kernel):
         found = compiled(function, "*fp32", constants, norm_kernels.OPTIONS, images | numbers, ("channels",))

@@ -231,7 +231,7 @@ def test_padding_is_left_out_of_the_operation_and_its_derivatives(
 @pytest.mark.long
 def test_the_operations_shapes_are_known_beforehand() -> None:
     """Tensors without numbers get the shapes, types and memory formats that the operations give."""
-    images, weight = torch.randn(SAMPLES, 6, 4, 3), torch.rand(5, 6)
+    images, weight = torch.randn(SAMPLES, 6, 4, 3), torch.rand(5, 2, 3)
     slopes = torch.randn(SAMPLES, 6, 1, 1).expand(-1, -1, 4, 3)  # as a mean over all pixels gives it
     checks, masks = ("test_schema", "test_faketensor"), ([], [(torch.rand(2, SAMPLES) < 0.8).float()])
     kinds = torch.float32, torch.bfloat16
