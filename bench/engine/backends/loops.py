@@ -57,15 +57,17 @@ class CohortLoop(nn.Module):
             inputs: the inputs of the steps, `[steps, lanes, ...]` each.
             fixed: values that are the same for all lanes and steps.
         """
+        owned: list[bool] = []  # of what the caller gives nothing is known
         for t in range(len(load)):
             if len(starting[t]) > 0:
-                lanes = _load_lanes(load[t], rows, lanes, self.owned if t > 0 else [])
+                lanes = _load_lanes(load[t], rows, lanes, owned)
                 for lane, row in starting[t]:
                     for i in range(len(lane_context)):
                         lane_context[i][lane].copy_(row_contexts[row][i])
             # An idle lane keeps computing, with a learning rate of 0. Its result is not read, and the next client
             # overwrites it.
             lanes = self.step(lanes + [values[t] for values in inputs] + lane_context + fixed)
+            owned = self.owned
             if store[t].numel() > 0:
                 _store_rows(store[t], rows, lanes)
         return lanes

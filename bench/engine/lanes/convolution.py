@@ -88,7 +88,8 @@ class _InOrder(Function):
 
     @staticmethod
     def forward(w: Tensor, kind: torch.dtype) -> Tensor:
-        return w.permute(0, 2, 3, 1).to(kind, copy=True, memory_format=torch.contiguous_format)
+        ordered: Tensor = _weights_in_order(w, kind)
+        return ordered
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -192,6 +193,20 @@ def _convolution(x: Tensor, w: Tensor, kernel: _Sizes, stride: _Sizes, padding: 
     return _by_columns(x, w.flatten(2).transpose(1, 2), geometry)
 
 
+@custom_op("pfleague::lane_weights", mutates_args=())
+def _weights_in_order(w: Tensor, kind: torch.dtype) -> Tensor:
+    """Weights `[..., filters, channels, kernel height, kernel width]` in the order and type that the kernels read."""
+    if w.dtype == torch.float32 and (kernels := tensors.triton_kernels("bench.engine.lanes.kernels", w)):
+        ordered: Tensor = kernels.weights_in_order(w, kind)
+        return ordered
+    return w.movedim(-3, -1).to(kind, copy=True, memory_format=torch.contiguous_format)
+
+
+@_weights_in_order.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], w: Tensor, kind: torch.dtype) -> tuple[Tensor, int]:
+    return _weights_in_order(w.movedim(in_dims[0] or 0, 0), kind), 0
+
+
 @custom_op("pfleague::lane_convolution_of_input", mutates_args=())
 def _convolution_of_input(
     g: Tensor, w: Tensor, size: _Sizes, kernel: _Sizes, stride: _Sizes, padding: _Sizes
@@ -221,6 +236,11 @@ def _convolution_of_weight(g: Tensor, x: Tensor, lanes: int, kernel: _Sizes, str
     for read, slope, product in _columns(x, lanes, geometry, slopes, out.flatten(2)):
         torch.bmm(slope, read, out=product)
     return out
+
+
+@_weights_in_order.register_fake
+def _(w: Tensor, kind: torch.dtype) -> Tensor:
+    return w.movedim(-3, -1).new_empty((*w.shape[:-3], *w.shape[-2:], w.shape[-3]), dtype=kind)
 
 
 @_convolution.register_fake

@@ -7,6 +7,7 @@ the bits of PyTorch's in float32. The interpreter has no bfloat16, so images are
 
 import itertools
 import json
+import math
 from unittest import mock
 
 import torch
@@ -54,6 +55,14 @@ def furthest(
         in_lanes(derivatives.conv2d_weight(wide, flat.shape, slopes, stride, padding, groups=lanes)),
     )
     return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in zip(found, right, strict=True))
+
+
+def weights_in_order(shape: tuple[int, ...]) -> bool:
+    """Whether weights, which are slices of longer rows, have the right order in 16 bits."""
+    rows = torch.randn(*shape[:-4], math.prod(shape[-4:]) + 5)
+    w = rows[..., 5:].unflatten(-1, shape[-4:])
+    found = kernels.weights_in_order(w, torch.float16)
+    return found.is_contiguous() and torch.equal(found, w.movedim(-3, -1).half())
 
 
 def norm_relu(shape: tuple[int, int, int, int], residual: bool, padded: bool, relu: bool) -> float:
@@ -146,4 +155,15 @@ if __name__ == "__main__":
     further = [spectra(*pair, *both) for pair, both in zip(factors, flags, strict=False)]
     shapes = (2, 20, 3, 3), (7, 16, 8, 5), (6, 48, 1, 1)
     norms = [norm_relu(*options) for options in itertools.product(shapes, *[(False, True)] * 3)]
-    print(json.dumps({"convolutions": convolutions, "norm_relu": norms, "sgd": steps, "spectra": further}))
+    sizes = (2, 3, 5, 3, 3), (3, 2, 2, 70, 5, 7), (2, 4, 2100, 1, 1)
+    print(
+        json.dumps(
+            {
+                "convolutions": convolutions,
+                "norm_relu": norms,
+                "sgd": steps,
+                "spectra": further,
+                "weights_in_order": [weights_in_order(size) for size in sizes],
+            }
+        )
+    )

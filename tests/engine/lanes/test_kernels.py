@@ -43,6 +43,7 @@ def test_they_are_right_in_the_interpreter() -> None:
     errors, same_bits = zip(*found["sgd"], strict=True)
     assert max(errors) < 1e-6
     assert same_bits == (True,) * 16
+    assert found["weights_in_order"] == [True] * 3
     assert len(found["spectra"]) == 8
     assert max(found["spectra"]) < 1e-5
 
@@ -109,6 +110,19 @@ def test_convolutions_use_the_tensor_cores_of_an_h100_and_spill_nothing(
         assert ("wgmma.mma_async" in found.asm["ptx"]) == (products != "ieee")
         assert ("cp.async" in found.asm["ptx"]) == (even or kind == "fp32")
         assert bytes_of_stack(found, tmp_path) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("channels", "taps", "even"), [(512, 9, True), (64, 9, True), (3, 49, False)])
+def test_weights_are_written_many_at_once_in_their_new_order(
+    channels: int, taps: int, even: bool, tmp_path: Path
+) -> None:
+    function: Any = kernels.in_order_kernel
+    constants = {"TAPS": taps, **kernels.order_blocks(channels, taps)}
+    tensors = {"w": "*fp32", "out": "*bf16"}
+    found = compiled(function, "i32", constants, kernels.OPTIONS, tensors, ("channels",) if even else ())
+    assert ("st.global.v4" in found.asm["ptx"]) == even
+    assert bytes_of_stack(found, tmp_path) == 0
 
 
 @pytest.mark.long
