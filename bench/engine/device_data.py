@@ -202,20 +202,16 @@ class DeviceData:
         """Copy a tensor to the device."""
         return tensor if self.home == self.device else tensor.to(self.device, non_blocking=True)
 
-    def matrix(self, vectors: list[Tensor]) -> Tensor:
-        """Tensors of one shape as rows `[rows, ...]` on the device.
+    def empty_rows(self, count: int, like: Tensor) -> Tensor:
+        """Rows `[count, ...]` on the device for tensors such as `like`.
 
         On a GPU each vector begins at a multiple of `ROW` bytes, as one that lies alone does: where it has been trained
         must not decide which algorithm computes with it, or a resumed cell would have other bytes.
         """
-        like = vectors[0]
         if self.device.type == "cpu" or like.dim() != 1:
-            return self.to_device(torch.stack(vectors))
+            return torch.empty((count, *like.shape), dtype=like.dtype, device=self.device)
         whole = -(-like.nbytes // ROW) * ROW // like.itemsize
-        rows = torch.empty((len(vectors), whole), dtype=like.dtype, device=self.device)[:, : len(like)]
-        if self.home == self.device:
-            return torch.stack(vectors, out=rows)
-        return rows.copy_(torch.stack(vectors), non_blocking=True)
+        return torch.empty((count, whole), dtype=like.dtype, device=self.device)[:, : len(like)]
 
     def to_home(self, tensor: Tensor) -> Tensor:
         """Move a tensor to where models are kept. It may be read there only after the device has been waited for."""

@@ -9,7 +9,7 @@ steps into lanes (`bench/engine/lane_schedule.py`), and the lanes' batches throu
 import functools
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from bench.engine.anomalies import Watch
 from bench.engine.backends.loops import ClientLoop
 from bench.engine.device import side_by_side
 from bench.engine.device_data import DeviceData
-from bench.engine.lane_schedule import schedule
+from bench.engine.lane_schedule import Phase, schedule
 from bench.engine.lanes.norm import PaddingUnknownError
 from bench.engine.prepare import Prepared
 from bench.engine.private import refuse_mixing
@@ -38,19 +38,39 @@ The second is computed from their sum: where the sum overflows, it is False alth
 
 
 class Rows:
-    """The training state of a cohort: one row per client, in matrices on the device."""
+    """The clients of a cohort: what each begins with, and matrices on the device for what they end with.
+
+    Attributes:
+        values: the tensors that a client begins a phase with, in the order of `tensors()`, by row.
+        context: the tensors of its context, by row.
+        parts, state, loss: the results, `[rows, ...]` each.
+    """
 
     def __init__(self, group: list[Prepared], device_data: DeviceData) -> None:
         self._device_data = device_data
-        self.parts = self._stack([flatten(p.request.values) for p in group])
-        names = group[0].state
-        self.state = {name: self._stack([dict(p.state[name]) for p in group]) for name in names}
-        contexts = (tensors_of([flatten(p.request.context)]) for p in group)
-        self.context = [[device_data.to_device(t) for t in context] for context in contexts]
-        self.loss = next(iter(self.parts.values())).new_zeros(len(group))
+        flats = [flatten(p.request.values) for p in group]
+        zero = next(iter(flats[0].values())).new_zeros((), device=device_data.device)
+        begin = [
+            (flat, {name: dict(p.state[name]) for name in p.state}, zero) for flat, p in zip(flats, group, strict=True)
+        ]
+        self.values = [list(tensors_of(nested)) for nested in begin]
+        self.context = [[device_data.to_device(t) for t in tensors_of([flatten(p.request.context)])] for p in group]
+        matrices = (device_data.empty_rows(len(group), t) for t in self.values[0])
+        self.parts, self.state, self.loss = filled(begin[0], matrices)
+        for row, prepared in enumerate(group):
+            if not prepared.steps:  # it ends with what it has begun with
+                for matrix, value in zip(self.tensors(), self.values[row], strict=True):
+                    matrix[row].copy_(value)
 
-    def _stack(self, rows: list[Flat]) -> Flat:
-        return {name: self._device_data.matrix([row[name] for row in rows]) for name in rows[0]}
+    def in_lanes(self, begin: list[int], values: list[list[Tensor]]) -> list[Tensor]:
+        """Values of some rows, side by side in lanes, `[lanes, ...]` each."""
+        tensors = zip(*(values[row] for row in begin), strict=True)
+        return [self._device_data.to_device(torch.stack(of_rows)) for of_rows in tensors]
+
+    def begin_from_results(self, phase: Phase) -> None:
+        """Let the clients of a phase begin the next one with what they have ended with."""
+        for row, _, _ in phase.rows:
+            self.values[row] = [matrix[row] for matrix in self.tensors()]
 
     @property
     def nested(self) -> tuple[Any, ...]:
@@ -94,38 +114,60 @@ def _finite(tensors: Iterable[Tensor]) -> bool:
 
 
 class LaneJob:
-    """The training of one packing, in lanes of its own; it runs once.
+    """The training of one phase, in lanes of its own; it runs once.
 
-    Its first batches are gathered when it is made, while earlier jobs run: two threads that both run Python would wait
-    for each other at every operation.
+    Its first lanes and batches are gathered when it is made, while earlier jobs run: two threads that both run Python
+    would wait for each other at every operation.
+
+    Args:
+        widths: the batch size of each stream, padding included.
     """
 
     def __init__(
-        self, rows: Rows, request: Train, recipe: Recipe, inputs: Inputs, steps: RecordedSteps, packing: DevicePacking
+        self,
+        rows: Rows,
+        request: Train,
+        recipe: Recipe,
+        inputs: Inputs,
+        steps: RecordedSteps,
+        widths: dict[str, int],
+        packings: list[DevicePacking],
     ) -> None:
-        self._rows, self._steps, self._packing = rows, steps, packing
-        self._request, self._recipe = request, recipe
-        self._rates = inputs.rates(packing.at)
-        contexts = zip(*(rows.context[row] for row in packing.first), strict=True)
-        self._context = [torch.stack(tensors) for tensors in contexts]
-        self._state = [t.index_select(0, packing.first_rows) for t in rows.tensors()]
-        chunks = inputs.batches(packing.at, packing.widths)
+        self._rows, self._request, self._recipe, self._steps = rows, request, recipe, steps
+        begin = [row for _, row in packings[0].load[0]]  # in the first lanes; idle ones have another's values
+        begin += begin[:1] * (packings[0].at.shape[1] - len(begin))
+        self._state, self._context = (rows.in_lanes(begin, of) for of in (rows.values, rows.context))
+        loaded = packings[0]._replace(load=[[], *packings[0].load[1:]])
+        chunks = _chunks([loaded, *packings[1:]], inputs, widths)
         # The first chunk is not kept in a variable, so that its memory is freed after use.
         self._chunks = itertools.chain([next(chunks)], chunks)
 
     def __call__(self) -> None:
         """Train, and leave the clients' values in their rows."""
-        rows, packing, hp = self._rows, self._packing, self._steps.hp
-        matrices, fixed, context = rows.tensors(), list(tensors_of([hp])), flatten(self._request.context)
-        for start, batches in self._chunks:
-            at = slice(start, start + len(batches["weight"]))
-            nested = {name: rate[at] for name, rate in self._rates.items()}, batches
+        rows, matrices, hp = self._rows, self._rows.tensors(), self._steps.hp
+        fixed, context = list(tensors_of([hp])), flatten(self._request.context)
+        for packing, at, nested in self._chunks:
+            if len(self._state[0]) != len(packing.kept):  # the next packing, which has fewer lanes
+                self._state, self._context = (
+                    [t.index_select(0, packing.kept) for t in lanes] for lanes in (self._state, self._context)
+                )
             step = self._steps.recorded(self._recipe, (rows.nested, nested, context, hp))
             inputs = list(tensors_of(nested))
             examples = [*self._state, *(values[0] for values in inputs), *self._context, *fixed]
-            moves = packing.starting[at], packing.load[at], packing.store[at]
-            arguments = *moves, matrices, rows.context, self._state, self._context, inputs, fixed
-            self._state = step.run(examples, len(packing.load[at]), *arguments)
+            load = packing.load[at]
+            arguments = load, packing.store[at], rows.values, rows.context, matrices
+            self._state = step.run(examples, len(load), *arguments, self._state, self._context, inputs, fixed)
+
+
+def _chunks(
+    packings: list[DevicePacking], inputs: Inputs, widths: dict[str, int]
+) -> Iterator[tuple[DevicePacking, slice, tuple[Any, ...]]]:
+    """Some steps of a packing at a time, with their learning rates and batches."""
+    for packing in packings:
+        rates = inputs.rates(packing.at)
+        for start, batches in inputs.batches(packing.at, widths):
+            at = slice(start, start + len(batches["weight"]))
+            yield packing, at, ({name: rate[at] for name, rate in rates.items()}, batches)
 
 
 class Trainer:
@@ -172,14 +214,16 @@ class Trainer:
         rows, inputs = Rows(group, self.device_data), Inputs(group, self.device_data, self.dtype)
         on_gpu, recipe = self.device_data.device.type != "cpu", group[0].recipe
         padded = on_gpu and recipe.takes_padding and recipe not in self.steps.unpadded
-        one_after_another = schedule(group, lanes, threads, on_gpu=on_gpu, padded=padded)
-        packings = inputs.placed([packing for together in one_after_another for packing in together])
+        phases = schedule(group, lanes, threads, on_gpu=on_gpu, padded=padded)
+        packings = inputs.placed([phase for together in phases for phase in together])
+        what, names = (group[0].request, replace(recipe, padded=padded), inputs, self.steps), sorted(group[0].streams)
         try:
-            for together in one_after_another:
-                of_these = itertools.islice(packings, len(together))
-                what = group[0].request, replace(recipe, padded=padded)
-                jobs = (LaneJob(rows, *what, inputs, self.steps, packing) for packing in of_these)
+            for together in phases:
+                widths = (dict(zip(names, phase.sizes, strict=True)) for phase, _ in together)
+                jobs = map(functools.partial(LaneJob, rows, *what), widths, packings)
                 side_by_side(threads, jobs, len(together))
+                for phase, _ in together if together is not phases[-1] else ():
+                    rows.begin_from_results(phase)
         except PaddingUnknownError:
             self.steps.unpadded.add(recipe)
             return self.cohort(group, lanes, threads)

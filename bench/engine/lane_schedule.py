@@ -9,7 +9,6 @@ goes on in fewer lanes as soon as those hold all that still train.
 import heapq
 import itertools
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -50,26 +49,16 @@ class Packing:
 
     Attributes:
         row, step: `[steps, lanes]` each (row IDLE: nobody).
+        load: per step the clients that are put into their lanes before it.
+        store: per step the clients that have ended after it and leave their lanes.
+        kept: the lanes of the packing before this one whose clients go on in its first lanes; None: there is none.
     """
 
     row: npt.NDArray[np.int64]
     step: npt.NDArray[np.int64]
-
-    @cached_property
-    def load(self) -> Pairs:
-        """Per step the clients that are put into their lanes before it."""
-        return self._pairs(np.diff(self.row, axis=0, prepend=IDLE - 1))
-
-    @cached_property
-    def store(self) -> Pairs:
-        """Per step the clients that leave their lanes after it: they have ended, or go on in another packing."""
-        return self._pairs(np.diff(self.row, axis=0, append=IDLE - 1))
-
-    def _pairs(self, changes: npt.NDArray[np.int64]) -> Pairs:
-        pairs: Pairs = [[] for _ in self.row]
-        for step, lane in np.argwhere((changes != 0) & (self.row != IDLE)).tolist():
-            pairs[step].append((lane, int(self.row[step, lane])))
-        return pairs
+    load: Pairs
+    store: Pairs
+    kept: list[int] | None = None
 
 
 def runs_of(sizes: npt.NDArray[np.int64], epoch: int = 0) -> list[StepRange]:
@@ -109,10 +98,14 @@ def pack(lengths: list[int], lanes: int) -> Packing:
     total = max((start + lengths[row] for start, _, row in runs), default=0)
     rows = np.full((total, lanes), IDLE, np.int64)
     steps = np.zeros((total, lanes), np.int64)
-    for start, lane, row in runs:
+    load: Pairs = [[] for _ in range(total)]
+    store: Pairs = [[] for _ in range(total)]
+    for start, lane, row in sorted(runs, key=lambda run: run[1]):
         rows[start : start + lengths[row], lane] = row
         steps[start : start + lengths[row], lane] = np.arange(lengths[row])
-    return Packing(rows, steps)
+        load[start].append((lane, row))
+        store[start + lengths[row] - 1].append((lane, row))
+    return Packing(rows, steps, load, store)
 
 
 def lanes_for(clients: int, most: int) -> int:
@@ -122,28 +115,39 @@ def lanes_for(clients: int, most: int) -> int:
 
 def narrowed(packing: Packing) -> list[Packing]:
     """Split a packing where the number of busy lanes falls, each part with the smallest number of lanes from `BUCKETS`
-    that holds them.
-
-    A row that continues in the next packing leaves its lane and enters a new one.
-    """
+    that holds them; a client that goes on is in another lane then."""
     # A lane is idle only when no client waits, so the widths never increase.
     widths = [lanes_for(busy, packing.row.shape[1]) for busy in (packing.row != IDLE).sum(axis=1).tolist()]
     cuts = [0, *(np.flatnonzero(np.diff(widths)) + 1).tolist(), len(widths)]
-    return [_lanes_only(packing, a, b, widths[a]) for a, b in itertools.pairwise(cuts) if b > a]
+    parts: list[Packing] = []
+    before: list[int] = []
+    for a, b in itertools.pairwise(cuts):
+        if b > a:
+            busy = np.flatnonzero(packing.row[a] != IDLE).tolist()
+            kept = [before.index(lane) for lane in busy] if parts else None
+            parts.append(_lanes_only(packing, a, b, busy, widths[a], kept))
+            before = busy
+    return parts
 
 
-def _lanes_only(packing: Packing, start: int, stop: int, lanes: int) -> Packing:
+def _lanes_only(
+    packing: Packing, start: int, stop: int, busy: list[int], width: int, kept: list[int] | None
+) -> Packing:
     """Cut some steps out of a packing, with the lanes that are busy at the first of them."""
-    kept = np.flatnonzero(packing.row[start] != IDLE)
-    rows = np.full((stop - start, lanes), IDLE, np.int64)
-    steps = np.zeros((stop - start, lanes), np.int64)
-    rows[:, : len(kept)], steps[:, : len(kept)] = packing.row[start:stop, kept], packing.step[start:stop, kept]
-    return Packing(rows, steps)
+    rows = np.full((stop - start, width), IDLE, np.int64)
+    steps = np.zeros((stop - start, width), np.int64)
+    rows[:, : len(busy)], steps[:, : len(busy)] = packing.row[start:stop, busy], packing.step[start:stop, busy]
+    lane_of = {lane: i for i, lane in enumerate(busy)}
+    load, store = (
+        [[(lane_of[lane], row) for lane, row in pairs] for pairs in moves[start:stop]]
+        for moves in (packing.load, packing.store)
+    )
+    return Packing(rows, steps, load, store, kept)
 
 
 def schedule(
     group: list[Prepared], lanes: int, threads: int, *, on_gpu: bool, padded: bool
-) -> list[list[tuple[Phase, Packing]]]:
+) -> list[list[tuple[Phase, list[Packing]]]]:
     """Schedule the training of a group.
 
     Args:
@@ -154,12 +158,12 @@ def schedule(
         padded: whether BatchNorm leaves out padding.
 
     Returns:
-        One list after another, each of packings that may run side by side.
+        One list after another, each of phases that may run side by side, with the packings that follow each other.
     """
     phases = _phases(group, by_epoch=on_gpu, padded=padded)
     if on_gpu:
-        return [[(phase, part)] for phase in phases for part in narrowed(pack(phase.lengths(len(group)), lanes))]
-    return [[(s, pack(s.lengths(len(group)), lanes)) for s in _shares(phase, threads)] for phase in phases]
+        return [[(phase, narrowed(pack(phase.lengths(len(group)), lanes)))] for phase in phases]
+    return [[(s, [pack(s.lengths(len(group)), lanes)]) for s in _shares(phase, threads)] for phase in phases]
 
 
 def batch_sizes(request: Prepared) -> Array:

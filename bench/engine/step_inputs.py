@@ -3,7 +3,6 @@
 It is copied before the first step, in a few large arrays, because a copy for each step would be waited for each time.
 """
 
-import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from bench.data import Array
 from bench.engine.batches import network_keys
 from bench.engine.device_data import GATHER, DeviceData
-from bench.engine.lane_schedule import IDLE, Packing, Phase, batch_sizes, runs_of
+from bench.engine.lane_schedule import IDLE, Packing, Pairs, Phase, batch_sizes, runs_of
 from bench.engine.prepare import Prepared, Stream
 from bench.engine.private import noise_of
 from bench.engine.step import MAIN
@@ -24,22 +23,15 @@ class DevicePacking(NamedTuple):
     """A packing whose plan is on the device.
 
     Attributes:
-        widths: the batch size of each stream, padding included.
-        first: the row that is in each lane at the first step; an idle lane has that of another lane.
-        starting: per step but the first the (lane, row) pairs of clients that are put into their lanes before it.
         at: `[steps, lanes]` where in the inputs each lane's step is (IDLE: it has none).
-        first_rows: `first`, `[lanes]`.
-        load, store: per step the lanes and the rows, `[2, pairs]`, of clients that begin before it (those of
-            `starting`) and that have ended after it.
+        kept: `[lanes]` the lane of the packing before it that each lane goes on with; an idle lane has any.
+        load, store: as of `Packing`.
     """
 
-    widths: dict[str, int]
-    first: list[int]
-    starting: list[list[tuple[int, int]]]
     at: Tensor
-    first_rows: Tensor
-    load: list[Tensor]
-    store: list[Tensor]
+    kept: Tensor
+    load: Pairs
+    store: Pairs
 
 
 class Inputs:
@@ -51,27 +43,21 @@ class Inputs:
         self._dtype = dtype
         self._arrays = self._uploaded(_arrays(group))
 
-    def placed(self, packings: list[tuple[Phase, Packing]]) -> Iterator[DevicePacking]:
-        """Packings of phases on the device, in two copies."""
-        names = sorted(self._group[0].streams)
-        places = [_places(self._group, packing, phase) for phase, packing in packings]
-        firsts = [np.where(packing.row[0] == IDLE, packing.row[0].max(), packing.row[0]) for _, packing in packings]
-        numbers = [array.reshape(-1) for pair in zip(places, firsts, strict=True) for array in pair]
-        uploaded = self._tensor(np.concatenate([np.zeros(0, np.int64), *numbers]))
-        positions = iter(uploaded.split_with_sizes([len(array) for array in numbers]))
-        starting = [[[], *packing.load[1:]] for _, packing in packings]
-        moves = [
-            pairs
-            for loaded, (_, packing) in zip(starting, packings, strict=True)
-            for pairs in (*loaded, *packing.store)
-        ]
-        ends = self._tensor(np.array([pair for pairs in moves for pair in pairs], np.int64).reshape(-1, 2).T)
-        moved = iter(ends.split_with_sizes([len(pairs) for pairs in moves], dim=1))
-        for (phase, _), place, first, loaded in zip(packings, places, firsts, starting, strict=True):
-            at, first_rows = next(positions).view(place.shape), next(positions)
-            load, store = (list(itertools.islice(moved, len(place))) for _ in range(2))
-            widths = dict(zip(names, phase.sizes, strict=True))
-            yield DevicePacking(widths, first.tolist(), loaded, at, first_rows, load, store)
+    def placed(self, phases: list[tuple[Phase, list[Packing]]]) -> Iterator[list[DevicePacking]]:
+        """The packings of phases on the device, in one copy."""
+        arrays: list[Array] = []
+        for phase, packings in phases:
+            for packing in packings:
+                kept = np.zeros(packing.row.shape[1], np.int64)
+                kept[: len(packing.kept or [])] = packing.kept or []
+                arrays += [_places(self._group, packing, phase), kept]
+        uploaded = self._tensor(np.concatenate([np.zeros(0, np.int64), *(array.reshape(-1) for array in arrays)]))
+        parts = iter(uploaded.split_with_sizes([array.size for array in arrays]))
+        for _, packings in phases:
+            yield [
+                DevicePacking(next(parts).view(packing.row.shape), next(parts), packing.load, packing.store)
+                for packing in packings
+            ]
 
     def rates(self, at: Tensor) -> dict[str, Tensor]:
         """Learning rates of steps in lanes by part, `[steps, lanes]` as `at`; that of an idle lane is 0."""

@@ -10,8 +10,9 @@ from torch import Tensor, fx, nn
 
 from bench.engine import step_inputs
 from bench.engine.backends import backends
-from bench.engine.backends.backends import Recorded
+from bench.engine.backends.backends import Recorded, TorchScript
 from bench.engine.backends.loops import ClientLoop, CohortLoop
+from bench.engine.backends.recording import of_list, record
 from bench.engine.device import side_by_side
 from tests.engine.problems import assert_same, everything, run, toy
 from tests.warm import PATIENCE
@@ -50,16 +51,15 @@ class Adding(nn.Module):
 
 def test_clients_are_loaded_in_place_only_into_what_the_recorded_step_has_returned() -> None:
     """What a step returned before it was recorded may be the lanes' contexts themselves."""
-    rows, contexts = [torch.zeros(3, 1)], [[torch.tensor([float(i)])] for i in (1, 10, 100)]
-    lanes, step = torch.tensor([[5.0], [7.0]]), Adding()
-    nobody = torch.empty(2, 0, dtype=torch.int64)
-    load = [torch.tensor([[0], [2]]), nobody, torch.tensor([[1], [0]])]
-    store = [nobody, torch.tensor([[1], [1]]), torch.tensor([[0, 1], [2, 0]])]
-    (found,) = CohortLoop(step)(
-        [[(0, 2)], [], [(1, 0)]], load, store, rows, contexts, [lanes], [lanes], [torch.zeros(3, 2, 1)], []
-    )
-    assert found.tolist() == [[300.0], [1.0]]
-    assert rows[0].tolist() == [[1.0], [21.0], [300.0]]
+    values, contexts = ([[torch.tensor([float(i)])] for i in numbers] for numbers in ((0, 0, 0), (1, 10, 100)))
+    moves = [[(0, 2)], [], [(1, 0)]], [[], [(1, 1)], [(0, 2), (1, 0)]]
+    step, like = Adding(), [torch.zeros(2, 1) for _ in range(3)]
+    recorded = of_list(record(lambda tensors: [tensors[0] + tensors[2]], like))
+    for loop in (CohortLoop(step), TorchScript().make(recorded, like, CohortLoop, in_place=False)):
+        lanes, rows = torch.tensor([[5.0], [7.0]]), torch.zeros(3, 1)
+        (found,) = loop(*moves, values, contexts, [rows], [lanes], [lanes], [torch.zeros(3, 2, 1)], [])
+        assert found.tolist() == [[300.0], [1.0]]
+        assert rows.tolist() == [[1.0], [21.0], [300.0]]
     assert step.places[2][0] == step.places[1][1]
 
 

@@ -15,8 +15,8 @@ Function = Callable[[list[Tensor]], list[Tensor]]
 class CohortLoop(nn.Module):
     """Runs the steps of a schedule.
 
-    Before each step, clients that begin are copied into their lanes; after it, clients that have ended are copied back
-    to their rows.
+    Before each step, clients that begin are copied into their lanes; after it, clients that have ended are copied to
+    their rows.
 
     Args:
         step: maps (values in the lanes, inputs of the step, contexts of the lanes, fixed values) to the new values in
@@ -36,11 +36,11 @@ class CohortLoop(nn.Module):
 
     def forward(
         self,
-        starting: list[list[tuple[int, int]]],
-        load: list[Tensor],
-        store: list[Tensor],
+        load: list[list[tuple[int, int]]],
+        store: list[list[tuple[int, int]]],
+        values: list[list[Tensor]],
+        contexts: list[list[Tensor]],
         rows: list[Tensor],
-        row_contexts: list[list[Tensor]],
         lanes: list[Tensor],
         lane_context: list[Tensor],
         inputs: list[Tensor],
@@ -49,9 +49,9 @@ class CohortLoop(nn.Module):
         """Run some steps and return the values in the lanes afterwards. All lists of tensors have the same order.
 
         Args:
-            starting, load, store: see `bench.engine.step_inputs.DevicePacking`.
-            rows: the clients' values, `[clients, ...]` each.
-            row_contexts: the context of each client.
+            load, store: per step the (lane, row) pairs of clients that begin before it and that have ended after it.
+            values, contexts: what each client begins with, by row.
+            rows: the clients' values at the end, `[clients, ...]` each.
             lanes: the values in the lanes before the first step, `[lanes, ...]` each.
             lane_context: the contexts in the lanes, `[lanes, ...]` each; changed in place.
             inputs: the inputs of the steps, `[steps, lanes, ...]` each.
@@ -59,17 +59,20 @@ class CohortLoop(nn.Module):
         """
         owned: list[bool] = []  # of what the caller gives nothing is known
         for t in range(len(load)):
-            if len(starting[t]) > 0:
-                lanes = _load_lanes(load[t], rows, lanes, owned)
-                for lane, row in starting[t]:
-                    for i in range(len(lane_context)):
-                        lane_context[i][lane].copy_(row_contexts[row][i])
+            if len(load[t]) > 0:
+                lanes = _writable(lanes, owned)
+            for lane, row in load[t]:
+                for i in range(len(lanes)):
+                    lanes[i][lane].copy_(values[row][i])
+                for i in range(len(lane_context)):
+                    lane_context[i][lane].copy_(contexts[row][i])
             # An idle lane keeps computing, with a learning rate of 0. Its result is not read, and the next client
             # overwrites it.
-            lanes = self.step(lanes + [values[t] for values in inputs] + lane_context + fixed)
+            lanes = self.step(lanes + [of_steps[t] for of_steps in inputs] + lane_context + fixed)
             owned = self.owned
-            if store[t].numel() > 0:
-                _store_rows(store[t], rows, lanes)
+            for lane, row in store[t]:
+                for i in range(len(lanes)):
+                    rows[i][row].copy_(lanes[i][lane])
         return lanes
 
 
@@ -115,25 +118,12 @@ class EvalLoop(nn.Module):
         return results
 
 
-def _load_lanes(load: Tensor, rows: list[Tensor], lanes: list[Tensor], owned: list[bool]) -> list[Tensor]:
-    """Copy new clients into lanes and return the lanes.
-
-    A lane's tensor may also be a context, so it is changed in place only if it is `owned`.
-    """
-    loaded: list[Tensor] = []
+def _writable(lanes: list[Tensor], owned: list[bool]) -> list[Tensor]:
+    """The lanes, copied unless they are `owned`: a lane's tensor may also be a context, and must not change then."""
+    writable: list[Tensor] = []
     for i in range(len(lanes)):
-        if lanes[i].numel() == 0:
-            loaded.append(lanes[i])
-        elif len(owned) > i and owned[i]:
-            loaded.append(lanes[i].index_copy_(0, load[0], rows[i].index_select(0, load[1])))
+        if len(owned) > i and owned[i]:
+            writable.append(lanes[i])
         else:
-            loaded.append(lanes[i].index_copy(0, load[0], rows[i].index_select(0, load[1])))
-    return loaded
-
-
-def _store_rows(store: Tensor, rows: list[Tensor], lanes: list[Tensor]) -> None:
-    """Copy clients that have ended from their lanes to their rows."""
-    for i in range(len(lanes)):
-        if lanes[i].numel() > 0:
-            all_end = store.shape[1] == lanes[i].shape[0]  # then they are in the order of the lanes
-            rows[i].index_copy_(0, store[1], lanes[i] if all_end else lanes[i].index_select(0, store[0]))
+            writable.append(lanes[i].clone())
+    return writable
