@@ -19,7 +19,7 @@ from bench.engine.backends.recording import _shows, tidy, writes
 from bench.engine.recorded_steps import RecordedSteps
 
 CLIENTS = 4  # few, so that any machine has memory for them; bytes are given for each lane
-COPIES = {"_to_copy", "clone", "copy", "cat"}
+COPIES = {"_to_copy", "clone", "copy", "cat", "lane_weights"}
 
 
 def recordings(device: str, tiny: bool) -> Rows:
