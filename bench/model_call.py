@@ -81,7 +81,7 @@ class _Templates(threading.local):
                 refuse_single_values(self.calls[at])
             if on_gpu:
                 _gpu_form(self.calls[at])
-            elif arithmetic.bf16:
+            if arithmetic.bf16:
                 batchnorm_in_float32(self.calls[at])
         return self.calls[at]
 

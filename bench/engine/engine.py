@@ -328,9 +328,14 @@ class Engine:
         return [answer for trained, _ in parts for answer in trained], all(finite for _, finite in parts)
 
     def _cohort_that_fits(self, group: list[Prepared]) -> Answers:
+        recipe = group[0].recipe
+        one_lane = self.device_data.device.type != "cpu" and recipe.in_groups
+        notice = f"{recipe.name} trains one client after the other: its network has convolutions that cohorts lack"
+        if one_lane and notice not in self.notices:
+            self.notices.append(notice)
         while True:
             try:
-                return self._trainer.cohort(group, self.lanes, self._cohorts)
+                return self._trainer.cohort(group, 1 if one_lane else self.lanes, self._cohorts)
             except UserError:  # clients one by one would be refused alike
                 raise
             except Exception as error:  # the loss cannot be mapped, or has a bug; a bug is raised again one by one
@@ -397,7 +402,12 @@ class Engine:
             WrongRecordingError: one of them computes other numbers.
         """
         for step in self._trainer.steps.used:
-            step.check(times)
+            try:
+                step.check(times)
+            except Exception as error:
+                if not gpu_memory_ran_out(error):
+                    raise
+                self.notices.append("a recorded step was not compared with the step itself, as GPU memory ran out")
 
     def _look_for_failures(self) -> None:
         """Add one notice for each backend that has failed."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.engine.lanes import with_lanes
+from bench.engine.lanes.convolution import in_groups
 from bench.engine.lanes.norm import Padding, has_lane_norm
 from bench.engine.lanes.sgd import update
 from bench.model_call import Arithmetic, Composed, Forward, use_on_gpus
@@ -160,6 +161,12 @@ class Recipe:
     def better_alone(self) -> bool:
         """Whether a part is a network that gains nothing from others of its kind side by side."""
         return any(isinstance(kind, Spec) and better_alone(kind) for _, kind in self.parts)
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether a part that trains has a convolution that a cohort would compute with a group for each client."""
+        specs = [kind for _, kind in self.parts if isinstance(kind, Spec)]
+        return any(in_groups(layer) for spec in specs for layer in spec.moving_layers)
 
     @property
     def recordable(self) -> bool:

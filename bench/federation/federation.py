@@ -9,6 +9,7 @@ A round reads from top to bottom: `advance` has the server select clients and br
 `evaluate` scores the version.
 """
 
+import math
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -119,6 +120,7 @@ class Federation(CellContext):
                     inbox = self._tick()
             self._aggregate(inbox)
         except Diverged as error:
+            self.engine.check_recordings(math.inf)
             raise Diverged(error.what, self.version) from None
         if self.channel is not None:
             self.channel.close(self.selector.rate)

@@ -9,6 +9,7 @@ import math
 import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -77,12 +78,16 @@ class SecondDevice(TorchDispatchMode):
     def __enter__(self) -> "SecondDevice":
         """Switch the device on."""
         torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(1.0, device=...)` then starts on the CPU
+        enabled = torch.is_autocast_enabled  # PyTorch refuses to say so of devices such as this one
+        self._autocast = mock.patch.object(torch, "is_autocast_enabled", lambda kind: kind != NAME and enabled(kind))
+        self._autocast.start()
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         """Switch the device off."""
         super().__exit__(*error)
+        self._autocast.stop()
         self._arrive()
         torch._C._set_only_lift_cpu_tensors(False)
 

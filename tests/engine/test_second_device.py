@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from bench.engine import step_inputs
+from bench.engine.backends.backends import Recorded
 from bench.engine.device import gpu_memory_ran_out, make_deterministic
 from bench.engine.lane_schedule import Packing, narrowed
 from bench.engine.step import Recipe
 from bench.errors import UserError, shortage
 from bench.method import cross_entropy
+from bench.models.network import with_head
+from bench.plugin import MODELS
 from tests.engine.problems import assert_same, everything, personal, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
 from tests.methods.resume import assert_resumes
@@ -285,3 +289,40 @@ def test_a_gpu_s_settings_go_through_the_current_interface() -> None:
         deterministic.fill_uninitialized_memory = filled
         for place, value in zip(places, before, strict=True):  # convolutions and RNNs must agree, or exports fail
             place.fp32_precision = value
+
+
+class Doubled(nn.BatchNorm1d):
+    """A layer that computes something else than its base."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Twice the normalised samples."""
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_layers_that_lanes_do_not_take_train_as_on_a_cpu(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cohort has no convolution with many groups: those clients train one after another, and a notice says so."""
+
+    def network(shape: tuple[int, ...], classes: int) -> nn.Module:
+        convolution = nn.Conv1d(4, 4, 1, groups=groups)
+        layers = nn.Unflatten(1, (4, 1)), convolution, Doubled(4), nn.Flatten(), nn.Linear(4, classes)
+        return with_head(nn.Sequential(*layers), "4")
+
+    monkeypatch.setitem(MODELS._items, "test_derived", network)
+    lanes: set[int] = set()
+    run_it = Recorded.run
+
+    def noted(self: Recorded, examples: list[Tensor], calls: int, *args: Any) -> list[Tensor]:
+        lanes.add(len(examples[0]))
+        return run_it(self, examples, calls, *args)
+
+    here = toy("fedavg", model="test_derived")
+    run(here, 2)
+    monkeypatch.setattr(Recorded, "run", noted)
+    with SecondDevice():
+        there = toy("fedavg", model="test_derived", device=NAME)
+        there.advance()
+        there.advance()
+        assert_same(everything(there), everything(here))
+    assert (lanes == {1}) == (groups > 1)
+    assert any("one client after the other" in warning for warning in there.warnings) == (groups > 1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench.data import TokenShape
-from bench.engine.lanes import LaneConv2d, with_lanes
+from bench.engine.lanes import LaneConvolution, with_lanes
 from bench.errors import UserError
 from bench.models import adapters
 from bench.models.factory import build
@@ -295,7 +295,7 @@ def test_layers_with_adapters_stay_what_they_are_on_a_gpu() -> None:
     """Convolutions for lanes know no adapters, and would leave them out."""
     net = filled(build("resnet18", (3, 8, 8), 3, {}, LORA.model_copy(update={"layers": ("conv2",)})))
     lanes = with_lanes(copy.deepcopy(net))
-    assert isinstance(lanes.get_submodule("body.layer1.0.conv1"), LaneConv2d)
+    assert isinstance(lanes.get_submodule("body.layer1.0.conv1"), LaneConvolution)
     assert list(lanes.state_dict()) == list(net.state_dict())
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     with torch.no_grad():

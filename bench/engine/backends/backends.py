@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bench.engine.backends.cuda_graph import Captured
 from bench.engine.backends.loops import Function
+from bench.engine.device import gpu_memory_ran_out
 
 MakeLoop = Callable[[Any], nn.Module]
 LoopFunction = Callable[..., list[Tensor]]
@@ -295,6 +296,8 @@ class Recorded:
                 if args:
                     _compare(self._call(built, [_copies(arg) for arg in args]), expected_all)
             except Exception as error:  # the next simpler backend does it, whatever is wrong with this one
+                if gpu_memory_ran_out(error):  # but for memory, of which a smaller cohort needs less
+                    raise
                 self.failed.setdefault(backend.name, one_line(error))
                 break
             fastest_loop = built

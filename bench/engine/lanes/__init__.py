@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bench.engine.lanes.convolution import LaneConv2d, PlaceMean, has_lane_convolution
+from bench.engine.lanes.convolution import LaneConvolution, PlaceMean, has_lane_convolution
 from bench.engine.lanes.norm import LaneBatchNorm, has_lane_norm
 
 
@@ -17,8 +17,8 @@ def with_lanes(net: nn.Module) -> nn.Module:
         if has_lane_norm(child):
             setattr(net, name, LaneBatchNorm(child))
         elif has_lane_convolution(child):
-            setattr(net, name, LaneConv2d(child))
-        elif isinstance(child, nn.AdaptiveAvgPool2d) and child.output_size in (1, (1, 1)):
+            setattr(net, name, LaneConvolution(child))
+        elif type(child) is nn.AdaptiveAvgPool2d and child.output_size in (1, (1, 1)) and not child._forward_hooks:
             setattr(net, name, PlaceMean())
         else:
             setattr(net, name, _with_relus(with_lanes(child)))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.library import custom_op
 from torch.nn import functional
+from torch.nn.modules.conv import _ConvNd
 
 from bench import tensors
 from bench.engine.lanes.common import Geometry, in_order, samples_merged
@@ -33,21 +34,26 @@ for columns. docs/performance-log.md has the table that decides it."""
 _AT_ONCE = 2**28  # numbers of the columns that are in memory at a time, unless a lane has more
 
 
-class LaneConv2d(nn.Module):
-    """Replacement for a `Conv2d` layer; the parameters have the same names."""
+class LaneConvolution(nn.Module):
+    """Replacement for a `Conv2d`, or a `Conv1d`, whose signals are images of one row; parameters keep their names."""
 
-    def __init__(self, layer: nn.Conv2d) -> None:
+    def __init__(self, layer: nn.Conv1d | nn.Conv2d) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
-        self.geometry = _geometry(layer.kernel_size, layer.stride, layer.padding)
+        padding = (0,) * len(layer.kernel_size) if layer.padding == "valid" else layer.padding
+        self.one_row = len(layer.kernel_size) == 1
+        row = ((1,), (1,), (0,)) if self.one_row else ((), (), ())
+        sizes = zip(row, (layer.kernel_size, layer.stride, padding), strict=True)
+        self.geometry = _geometry(*((*first, *rest) for first, rest in sizes))
         self.train(layer.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs `[samples, filters, rows, columns]`, in autocast's dtype where it is on."""
+        """Outputs `[samples, filters, ...]`, in autocast's dtype where it is on."""
         kind = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-        w = _InOrder.apply(self.weight, kind)
-        out = convolve(x.to(kind), w.unsqueeze(0), self.geometry)
-        return out if self.bias is None else out + self.bias.to(out.dtype).view(-1, 1, 1)
+        images, weight = (x.unsqueeze(-2), self.weight.unsqueeze(-2)) if self.one_row else (x, self.weight)
+        out = convolve(images.to(kind), _InOrder.apply(weight, kind).unsqueeze(0), self.geometry)
+        out = out if self.bias is None else out + self.bias.to(out.dtype).view(-1, 1, 1)
+        return out.squeeze(-2) if self.one_row else out
 
 
 def convolve(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
@@ -69,16 +75,27 @@ class PlaceMean(nn.Module):
         return x.mean((-2, -1), keepdim=True)
 
 
-def has_lane_convolution(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Return whether `LaneConv2d` can replace the layer."""
+def has_lane_convolution(layer: nn.Module) -> TypeGuard[nn.Conv1d | nn.Conv2d]:
+    """Return whether `LaneConvolution` can replace the layer.
+
+    A layer of a derived type may compute something else, and one with hooks is an adapter's.
+    """
     return (
-        isinstance(layer, nn.Conv2d)
+        type(layer) in (nn.Conv1d, nn.Conv2d)
+        and isinstance(layer, nn.Conv1d | nn.Conv2d)
         and layer.groups == 1
-        and layer.dilation == (1, 1)
+        and set(layer.dilation) == {1}
         and layer.padding_mode == "zeros"
-        and not isinstance(layer.padding, str)
-        and not layer._forward_hooks  # of an adapter
+        and layer.padding != "same"
+        and not layer._forward_hooks
+        and not layer._forward_pre_hooks
     )
+
+
+def in_groups(layer: nn.Module) -> bool:
+    """Return whether a cohort would compute the layer as a convolution with a group for each client, which no GPU
+    library does well."""
+    return isinstance(layer, _ConvNd) and not has_lane_convolution(layer) and not layer._forward_hooks
 
 
 class _InOrder(Function):

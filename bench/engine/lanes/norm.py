@@ -120,8 +120,15 @@ def masked(net: nn.Module, mask: Tensor | Literal["unknown"]) -> Iterator[None]:
 
 
 def has_lane_norm(layer: nn.Module) -> TypeGuard[_BatchNorm]:
-    """Return whether `LaneBatchNorm` can replace the layer."""
-    return isinstance(layer, _BatchNorm) and layer.affine and layer.track_running_stats
+    """Return whether `LaneBatchNorm` can replace the layer; one of a derived type may compute something else."""
+    return (
+        type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+        and isinstance(layer, _BatchNorm)
+        and layer.affine
+        and layer.track_running_stats
+        and layer.momentum is not None
+        and not layer._forward_hooks
+    )
 
 
 class _Norm(Function):

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils import _pytree as pytree
 
 from bench import model_call
-from bench.engine.lanes import LaneBatchNorm, LaneBlock, LaneConv2d, norm_relu, sgd, with_lanes
+from bench.engine.lanes import LaneBatchNorm, LaneBlock, LaneConvolution, norm_relu, sgd, with_lanes
 from bench.engine.lanes.common import Geometry
 from bench.engine.lanes.convolution import convolve
 from bench.engine.lanes.norm import masked
@@ -69,7 +69,7 @@ def everything_of(net: nn.Module, shared: tuple[str, ...], training: bool) -> li
 def test_lanes_get_what_pytorch_s_own_layers_give_each(training: bool, shared: tuple[str, ...]) -> None:
     net = network()
     mine = with_lanes(copy.deepcopy(net))
-    taken = LaneConv2d, LaneBatchNorm, LaneBatchNorm
+    taken = LaneConvolution, LaneBatchNorm, LaneBatchNorm
     assert tuple(type(mine[i]) for i in (0, 1, 5)) == taken  # type: ignore[index]
     assert list(dict(mine.named_parameters())) == list(dict(net.named_parameters()))
     found, expected = (everything_of(one, shared, training) for one in (mine, net))
@@ -78,15 +78,61 @@ def test_lanes_get_what_pytorch_s_own_layers_give_each(training: bool, shared: t
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+class Act(nn.BatchNorm2d):
+    """A layer that computes something else than its base."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalised samples and their ReLU, as in timm."""
+        return super().forward(x).relu()
+
+
+class Standardised(nn.Conv2d):
+    """Another one."""
+
+
+class Pooled(nn.AdaptiveAvgPool2d):
+    """Another one."""
+
+
 def test_layers_of_another_kind_stay() -> None:
-    """BatchNorm without weights or running statistics, and convolutions that are not plain ones of images."""
-    kinds = (
-        nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, track_running_stats=False),
+    """BatchNorm without weights or running statistics, convolutions that are not plain, derived layers, and those with
+    hooks."""
+    kinds = [
+        nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, track_running_stats=False), nn.BatchNorm1d(3, momentum=None),
         nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(2, 4, 3, dilation=2), nn.Conv2d(2, 4, 3, padding="same"),
-        nn.Conv2d(2, 4, 3, padding_mode="circular"), nn.Conv1d(2, 4, 3),
-    )  # fmt: skip
+        nn.Conv2d(2, 4, 3, padding_mode="circular"), nn.Conv3d(2, 4, 3), Act(3), Standardised(2, 4, 3), Pooled(1),
+    ]  # fmt: skip
+    for hooked in (nn.BatchNorm2d(3), nn.Conv2d(2, 4, 3), nn.AdaptiveAvgPool2d(1)):
+        hooked.register_forward_hook(lambda *_: None)
+        kinds.append(hooked)
+    before = nn.Conv2d(2, 4, 3)
+    before.register_forward_pre_hook(lambda *_: None)
+    kinds.append(before)
     for layer in kinds:
         assert with_lanes(nn.Sequential(layer))[0] is layer  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv1d(2, 4, 3, stride=2, padding=1),
+        nn.Conv1d(2, 4, 2, padding="valid", bias=False),
+        nn.Conv2d(2, 4, 3, padding="valid"),
+    ],
+    ids=str,
+)
+def test_signals_and_padding_by_name(layer: nn.Conv1d | nn.Conv2d) -> None:
+    layer = copy.deepcopy(layer).double()
+    x, weights = drawn(LANES, SAMPLES, 2, *[7] * len(layer.kernel_size)), drawn(LANES, *layer.weight.shape)
+
+    def loss(net: nn.Module, x: Tensor, weight: Tensor) -> Tensor:
+        return functional_call(net, {"weight": weight}, (x,)).square().sum()
+
+    found, expected = (
+        vmap(grad(lambda x, w, net=net: loss(net, x, w), argnums=(0, 1)))(x, weights)
+        for net in (LaneConvolution(layer), layer)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.long
@@ -105,7 +151,7 @@ def test_in_bfloat16_they_round_once() -> None:
     """As in PyTorch's own convolutions, only the inputs, the weights and the output are rounded."""
     layer, x = nn.Conv2d(16, 8, 3, padding=1), torch.randn(4, 16, 8, 8)
     with torch.autocast("cpu", torch.bfloat16):
-        found, expected = LaneConv2d(layer)(x), layer(x)
+        found, expected = LaneConvolution(layer)(x), layer(x)
     assert found.dtype == expected.dtype == torch.bfloat16
     torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-2)
 
