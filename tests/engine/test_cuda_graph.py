@@ -153,10 +153,12 @@ def test_what_a_captured_step_reads_stays_while_it_lives() -> None:
 
 
 def test_a_capture_is_possible_after_the_last_one_is_gone(device: SimulatedCuda) -> None:
+    """And all captures have one pool, so that their memory does not add up."""
     for number in (2, 4):
         Captured(recorded(with_constants, [torch.ones(2, 4)]), [torch.ones(2, 4)])
         gc.collect()
         assert device.captures == number
+    assert len(device.holders) == 1
 
 
 def test_a_capture_that_fails_leaves_the_process_as_it_was(device: SimulatedCuda) -> None:
@@ -209,6 +211,14 @@ def test_all_that_a_recorded_step_reads_lies_on_its_device(method: str, monkeypa
     for function, examples in {tuple(t.shape for t in examples): (f, examples) for f, examples in seen}.values():
         far = [example.to("meta") for example in examples]
         assert on_other_devices(record(function, far), far[0].device) == []
+
+
+def test_a_large_constant_of_another_device_is_kept_on_the_step_s() -> None:
+    def of_places(tensors: list[Tensor]) -> list[Tensor]:
+        return [tensors[0][torch.arange(2**17) % 4]]
+
+    far = [torch.ones(4, device="meta")]
+    assert on_other_devices(record(of_places, far), far[0].device) == []
 
 
 def test_only_few_lanes_are_captured() -> None:

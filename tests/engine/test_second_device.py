@@ -301,12 +301,13 @@ class Doubled(nn.BatchNorm1d):
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_layers_that_lanes_do_not_take_train_as_on_a_cpu(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cohort has no convolution with many groups: those clients train one after another, and a notice says so."""
+    """A cohort has no convolution with many groups: those clients train one after another, and a notice says so. What
+    dropout draws is the same on both."""
 
     def network(shape: tuple[int, ...], classes: int) -> nn.Module:
         convolution = nn.Conv1d(4, 4, 1, groups=groups)
-        layers = nn.Unflatten(1, (4, 1)), convolution, Doubled(4), nn.Flatten(), nn.Linear(4, classes)
-        return with_head(nn.Sequential(*layers), "4")
+        layers = nn.Unflatten(1, (4, 1)), convolution, Doubled(4), nn.Flatten(), nn.Dropout(0.3), nn.Linear(4, classes)
+        return with_head(nn.Sequential(*layers), "5")
 
     monkeypatch.setitem(MODELS._items, "test_derived", network)
     lanes: set[int] = set()
