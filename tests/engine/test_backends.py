@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.engine.anomalies import Diverged
 from bench.engine.backends import backends
-from bench.engine.backends.backends import BACKENDS, Recorded, WrongRecordingError, fastest
+from bench.engine.backends.backends import BACKENDS, Graph, Recorded, WrongRecordingError, fastest
 from bench.engine.backends.loops import ClientLoop, CohortLoop
 from bench.engine.recorded_steps import GraphCache
 from bench.method import cross_entropy
@@ -199,3 +200,44 @@ def test_what_a_wrong_recording_blows_up_has_not_diverged(monkeypatch: pytest.Mo
         constant.fill_(math.nan)
     with pytest.raises(WrongRecordingError):
         federation.advance()
+
+
+def test_class_statistics_of_a_wrong_recording_have_not_diverged(
+    drifts: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = toy("fedavg", rounds=6)
+    run(federation, 3)
+    drifts()
+
+    def diverge() -> None:
+        raise Diverged("the class statistics of client 0 are not finite", owner=0)
+
+    monkeypatch.setattr(federation, "_everyone", diverge)
+    with pytest.raises(WrongRecordingError):
+        federation.advance()
+
+
+def out_of_memory(*_: Any, **__: Any) -> Any:
+    """A device without room."""
+    raise torch.OutOfMemoryError("no room")
+
+
+def test_memory_that_runs_out_while_a_step_is_recorded_is_no_fault_of_the_backend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A smaller cohort may have room."""
+    monkeypatch.setattr(backends, "_RECORD_AFTER", 0)
+    monkeypatch.setattr(Graph, "make", out_of_memory)
+    recorded, like = Recorded(lambda tensors: [tensors[0] + 1], ClientLoop), [torch.zeros(2)]
+    with pytest.raises(torch.OutOfMemoryError):
+        recorded.run(like, 2, [torch.zeros(2)], [torch.zeros(2, 1)], [])
+
+
+def test_a_cell_goes_on_where_there_is_no_room_to_compare_its_recordings(
+    drifts: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = toy("fedavg", rounds=6)
+    federation.advance()
+    monkeypatch.setattr(Recorded, "check", out_of_memory)
+    federation.evaluate()
+    assert any("was not compared" in warning for warning in federation.warnings)
