@@ -173,7 +173,7 @@ def _divergence(
 ) -> tuple[Tensor, Tensor]:
     """The divergence of vectors `[..., d]`, with eps `[...]`, and its slopes for `_gradient`."""
     flat, (a, _) = x.reshape(-1, x.shape[-1]), _factors(x.shape[-1])
-    given = flat, other.reshape(len(flat), -1), eps.reshape(-1)
+    given = flat, other.reshape(len(flat), -1), eps.reshape(-1).contiguous()
     sums, slopes = _like_divergence(*given[:2], often, given[2])
     for part, of_other, of_eps, place, total in _parts(*given, slopes, sums):
         total.copy_(_sums(_half(part, norm), a, of_other, often, of_eps, place, generalised, first))

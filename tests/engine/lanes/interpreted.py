@@ -125,9 +125,11 @@ def spectra(a: int, b: int, generalised: bool, first: bool) -> float:
     number, which no complex number can.
     """
     d = a * b
-    x, other = torch.randn(3 * d + 1)[1:].view(3, d), torch.rand(1 if first else 3, d // 2 + 1).expand(3, -1)
+    x, often = torch.randn(3 * d + 1)[1:].view(3, d), torch.randint(0, 3, (d // 2 + 1,)).float()
     x[0] = 0
-    often, eps, up = torch.randint(0, 3, (d // 2 + 1,)).float(), torch.rand(3) + 0.1, torch.randn(3)
+    teachers = 1 if first else 3
+    other, eps = torch.rand(teachers, d // 2 + 1).expand(3, -1), (torch.rand(teachers) + 0.1).expand(3)
+    up = torch.randn(teachers).expand(3)
     with (
         mock.patch.object(dft, "_factors", return_value=(a, b)),
         mock.patch.object(dft.tensors, "triton_kernels", return_value=dft_kernels),
