@@ -1,6 +1,8 @@
 """`make gpu` where there is no GPU: it says so, and its table compares what two runs have in common."""
 
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -32,3 +34,43 @@ def test_its_table_says_how_far_apart_two_runs_are(tmp_path: Path) -> None:
     (tmp_path / "mlp" / "gpu").rename(tmp_path / "first")
     (tmp_path / "mlp" / "other").rename(tmp_path / "mlp" / "gpu")
     assert (gpu.differences(tmp_path, "mlp")["largest difference"] > 0).any()
+
+
+def test_a_run_that_was_ended_is_compared_as_far_as_it_came(tmp_path: Path) -> None:
+    """Here after two rounds of four; a run that never began gives no rows."""
+    common = ["seeds=[0]", "alphas=[1]", "eval_every=1", "methods=[local]", "model_options={hidden: 8}"]
+    for place, rounds in (("processor", 4), ("gpu", 2)):
+        changes = [*common, f"rounds={rounds}"]
+        bench.run("quickstart", out=tmp_path / "mlp" / place, overrides=changes, quiet=True)
+    (found,) = gpu.differences(tmp_path, "mlp").to_dict("records")
+    assert found["round"] == 2
+    assert found["largest difference"] == 0
+    assert found["last, processor"] == found["last, GPU"] > 0
+    assert gpu.differences(tmp_path, "resnet18").empty
+
+
+@pytest.mark.long
+def test_tests_that_take_too_long_say_what_had_passed_and_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The third test waits for longer than there is."""
+    file = tmp_path / "test_slow.py"
+    text = "import time\ndef test_a(): pass\ndef test_b(): assert 0\ndef test_c(): time.sleep(600)\n"
+    file.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(gpu, "FILE", str(file))
+    monkeypatch.setattr(gpu, "TESTS", 15)
+    assert gpu.tests() == 1
+    said = capfd.readouterr().out
+    assert "1 failed, 1 passed" in said
+    assert "FAILED" in said
+    assert "more than 15 seconds" in said
+
+
+def test_a_process_that_does_not_end_is_killed() -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        process.stdout.readline()
+        process.terminate()
+        assert gpu.wait_or_kill(process, time.monotonic() + 0.1) == -9
