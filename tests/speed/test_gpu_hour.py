@@ -46,9 +46,15 @@ def test_every_section_runs(tmp_path: Path, environment: dict[str, str]) -> None
         elif section == "lane_operations":
             assert max(row["relative_errors"]) < (2**-7 if "bf16" in name else 1e-6)
         elif section == "correctness":
-            assert row["finite"]
-            assert row["accuracies"] == row["on_the_cpu"] != []
-            assert row["relative_difference"] == 0
+            beside = found[section]["rows"][f"{name.rpartition(',')[0]}, on the CPU"]
+            assert row["accuracies"] == beside["accuracies"] != []
+            assert row is beside or row["finite"]
+            assert beside["relative_differences"] == {"fp32": 0}
+        elif section == "profile":
+            assert row["calls_of_steps"]["torchscript"] == sum(row["calls_of_steps"].values())
+            assert row["seconds_of_kernels"] > 0
+            assert (row["kinds"]["spectra"]["calls"] > 0) == ("scd" in name)
+            assert len(row["longest"]) == 12
         elif section == "resume":
             assert row["same_logits"] and row["same_state_later"] and row["same_logits_later"]  # noqa: PT018
             assert row["logits"] > 0
@@ -90,3 +96,84 @@ def test_lanes_are_counted_as_they_are_packed() -> None:
         one.row.shape[1]: len(one.row) for one in packings
     }
     assert len(packings) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Memcpy DtoD (Device -> Device)", "copies"),
+        (
+            "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda(...)::{lambda()#3}>",
+            "copies",
+        ),
+        ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<...>", "copies"),
+        ("convolve_kernel", "convolutions"),
+        ("of_weight_kernel", "convolutions"),
+        ("cudnn::cnn::wgrad2d_grouped_direct_kernel", "convolutions"),
+        ("sgd_kernel", "SGD"),
+        ("backward_kernel", "BatchNorm"),
+        ("void regular_fft_factor<397u, ...>", "spectra"),
+        ("gather_kernel", "spectra"),
+        ("void at::native::vectorized_gather_kernel<16, long>", "scatter and index"),
+        ("void at::native::index_elementwise_kernel<128, 4, ...>", "scatter and index"),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, ...>",
+            "other elementwise",
+        ),
+        ("void at::native::reduce_kernel<512, 1, ...>", "rest"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_cublas", "rest"),
+    ],
+)
+def test_kernels_have_kinds(name: str, kind: str) -> None:
+    assert SCRIPT["profiles"].kind_of(name) == kind
+
+
+ROWS = """
+import json, runpy, sys, time
+script = runpy.run_path(sys.argv[1])["main"].__globals__
+class Slow:
+    def __del__(self):
+        time.sleep(1)  # the first alarm comes here, and is lost
+def loses_it():
+    Slow()
+    while True:
+        time.sleep(0.01)
+rows = {"quick": dict, "loses its alarm": loses_it, "hangs in C": lambda: sum(range(10**15)), "never": dict}
+script["SECTIONS"].clear()
+script["SECTIONS"]["one"] = script["Section"](lambda device, tiny: rows, 1)
+script["MOST"], script["HANGS"] = 0.5, 3
+sys.argv[1:] = ["--out", sys.argv[2], "--device", "cpu"]
+script["main"]()
+"""
+
+
+@pytest.mark.long
+def test_a_row_that_takes_too_long_ends_and_one_that_hangs_ends_the_script(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """What was measured is kept, and the row that hung is named."""
+    out = tmp_path / "found.json"
+    done = subprocess.run(
+        [sys.executable, "-c", ROWS, FOLDER, out],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr
+    found = json.loads(out.read_text(encoding="utf-8"))["sections"]["one"]
+    assert list(found["rows"]) == ["quick", "loses its alarm"]
+    assert "more than" in found["rows"]["loses its alarm"]["error"]
+    assert found["running"] == "hangs in C"
+    assert found["left_out"] == ["hangs in C", "never"]
+    assert [file.name for file in tmp_path.iterdir()] == [out.name]
+
+
+def test_tests_on_the_device_take_no_plug_ins_that_happen_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    done = subprocess.CompletedProcess([], 0, "3 passed", "")
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: (seen.append(how["env"]), done)[1])
+    assert CELLS.device_tests("cpu", True)["lanes"]()["says"] == "3 passed"
+    assert seen[0]["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"

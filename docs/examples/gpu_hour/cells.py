@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import subprocess
 import sys
 import time
@@ -57,40 +58,54 @@ def dataset(tiny: bool) -> Dataset:
 
 
 def correctness(device: str, tiny: bool) -> Rows:
-    """Twenty rounds on images with something to learn, compared with the CPU in float32: accuracies and weights."""
+    """Twenty rounds on images with something to learn: what the device computes, and then what the CPU does in float32,
+    which takes longer, with the differences of the weights."""
+    found: dict[tuple[str, str, str], Federation] = {}
 
-    @functools.cache
-    def after(device: str, method: str, executor: str, precision: str) -> tuple[Federation, list[float]]:
+    def trained(device: str, method: str, executor: str, precision: str) -> Federation:
         net = {"model": "flower_cnn"} if method == "fedproto" else {"model": "cnn", "model_options": {"hidden": 32}}
         how = {"batch_size": 10, "lr": 0.02, "precision": precision, "alpha": 1.0, "eval_every": 20}
         settings = Settings(method=method, clients=4, **net, **how)  # type: ignore[arg-type]
-        data = replace(WORKLOADS["mnist_mlp"], train=40 if tiny else 200, test=100).dataset()
+        data = replace(WORKLOADS["mnist_mlp"], train=40 if tiny else 100, test=100).dataset()
         chosen: Found = {"device": device, "executor": executor}
         cell = Federation(settings, dataset=data, partition=load_partition(settings, data), public=None, **chosen)
         for _ in range(2 if tiny else 20):
             cell.advance()
-        found = cell.evaluate().metrics
-        return cell, [row["value"] for row in found if row["quantity"] == "accuracy" and row["split"] == "test"]
+        return cell
 
-    def row(method: str, executor: str, precision: str) -> Found:
-        cell, scores = after(device, method, executor, precision)
-        right, expected = after("cpu", method, executor, "fp32")
-        there, here = cell.state()[0], right.state()[0]
-        off = [float((there[name].cpu() - here[name]).double().norm()) for name in here]
-        size = [float(one.double().norm()) for one in here.values()]
-        return {
-            "accuracies": scores,
-            "on_the_cpu": expected,
-            "relative_difference": sum(off) / max(sum(size), 1e-9),
-            "finite": all(bool(one.isfinite().all()) for one in there.values() if one.is_floating_point()),
-            "notices": cell.warnings,
-        }
+    def accuracies(cell: Federation) -> list[float]:
+        metrics = cell.evaluate().metrics
+        return [row["value"] for row in metrics if row["quantity"] == "accuracy" and row["split"] == "test"]
 
-    return {
-        f"{method}, {executor}, {precision}": functools.partial(row, method, executor, precision)
-        for precision in (("fp32",) if tiny else ("fp32", "bf16", "tf32"))
+    def there(method: str, executor: str, precision: str) -> Found:
+        cell = found[method, executor, precision] = trained(device, method, executor, precision)
+        weights = [one for one in cell.state()[0].values() if one.is_floating_point()]
+        finite = all(bool(one.isfinite().all()) for one in weights)
+        return {"accuracies": accuracies(cell), "finite": finite, "notices": cell.warnings}
+
+    def here(method: str, executor: str) -> Found:
+        cell = trained("cpu", method, executor, "fp32")
+        expected = cell.state()[0]
+        size = sum(float(one.double().norm()) for one in expected.values())
+        differences = {}
+        for precision in precisions:
+            if (method, executor, precision) in found:  # else its row failed or was left out
+                state = found[method, executor, precision].state()[0]
+                off = sum(float((state[name].cpu() - one).double().norm()) for name, one in expected.items())
+                differences[precision] = off / max(size, 1e-9)
+        return {"accuracies": accuracies(cell), "relative_differences": differences}
+
+    precisions, executors = ("fp32",) if tiny else ("fp32", "bf16", "tf32"), ("cohort", "sequential")
+    rows: Rows = {
+        f"{method}, {executor}, {precision}": functools.partial(there, method, executor, precision)
+        for precision in precisions
         for method in ("scd", "ditto", "fedavg", "fedproto")
-        for executor in ("cohort", "sequential")
+        for executor in executors
+    }
+    return rows | {
+        f"{method}, {executor}, on the CPU": functools.partial(here, method, executor)
+        for method in ("fedavg", "ditto", "fedproto", "scd")
+        for executor in executors
     }
 
 
@@ -291,8 +306,10 @@ def device_tests(device: str, tiny: bool) -> Rows:
         if not tests.exists():
             return {"skipped": "there are no tests beside this script"}
         command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "not slow", "-k", expression]
+        how: Found = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": SECONDS_OF_TESTS}
+        how["env"] = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # any plug-in may be installed here
         try:
-            done = subprocess.run([*command, tests], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS_OF_TESTS)
+            done = subprocess.run([*command, tests], **how)
         except subprocess.TimeoutExpired as error:
             said = (error.stdout or b"").decode().splitlines()
             return {"error": f"more than {SECONDS_OF_TESTS} s", "passed": sum(" PASSED" in line for line in said)}
