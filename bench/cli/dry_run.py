@@ -25,6 +25,7 @@ CALIBRATION = 10.0
 SHARED, PYTHON = 900_000_000, 300_000_000
 """Approximate bytes of Python and its libraries: of the command, and of each cell's process beside it."""
 
+_UNRECORDED = " (timed with steps that were not recorded: a run whose steps are may be tens of times as fast)"
 BASIS = """\
 Time: an estimate to within a factor of two or so, by {timed} kinds of cells that were timed here (`--measure`), else by
 the rates of a core of today; a busy machine takes longer. Sent: one model each way for each client's round, or what
@@ -160,7 +161,8 @@ def _print_runs(
     # Cells that share a GPU are not taken to be faster than one after the other.
     seconds = sum(cost.seconds * run.left for run, cost in known) / (1 if gpu else side_by_side)
     needs = f"{_bytes(memory)} of memory" + (f", {_bytes(gpu)} of the GPU's" if gpu else "")
-    print(f"{total}: about {duration_text(seconds)}, {needs}, at most {_bytes(disk)} of disk for checkpoints")
+    eager = _UNRECORDED * any(run.left and not cost.recorded for run, cost in known)
+    print(f"{total}: about {duration_text(seconds)}{eager}, {needs}, at most {_bytes(disk)} of disk for checkpoints")
     print(BASIS.format(timed=timed))
     _print_shortages(memory + SHARED + PYTHON * side_by_side, gpu, disk, folder)
 
@@ -190,8 +192,9 @@ def _costs(
 
     rates = measured([cost.work for cost in costs if cost], execution[1], limit)
     timed = {i: cost_of(run, rates[key]) for i, run in enumerate(runs) if (key := kind(run.settings)) in rates}
-    before = sum(cost.seconds for i in timed if (cost := costs[i]))
-    after = sum(cost.seconds for cost in timed.values() if cost)
+    usual = {i: cost for i, cost in timed.items() if cost and cost.recorded}
+    before = sum(cost.seconds for i in usual if (cost := costs[i]))
+    after = sum(cost.seconds for cost in usual.values())
     scaled = [cost and cost._replace(seconds=cost.seconds * (after / before if before else 1)) for cost in costs]
     return [timed.get(i, cost) for i, cost in enumerate(scaled)], len(rates)
 
@@ -209,9 +212,11 @@ def _line(group: str, members: "Sequence[tuple[Run, Estimate | None]]") -> str:
         sum(getattr(cost, amount) * run.left for run, cost in known) for amount in ("seconds", "steps", "sent")
     )
     work = known[0][1].work
+    eager = _UNRECORDED * any(run.left and not cost.recorded for run, cost in known)
     return (
         f"{text}, {work.settings.rounds} rounds of {work.selected} of {work.clients} clients with about "
-        f"{work.shares.train} samples each, about {duration_text(seconds)} of computing, {steps:.2g} steps of clients, "
+        f"{work.shares.train} samples each, about {duration_text(seconds)} of computing{eager}, "
+        f"{steps:.2g} steps of clients, "
         f"{_bytes(sent)} sent"
     )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.runs.forecast.estimate import Rates
 from tests.conftest import ROOT
 from tests.runs.conftest import Bench, Grid
 
@@ -45,6 +46,18 @@ def test_cells_that_are_not_timed_are_scaled_as_the_timed_ones(
     plain, timed = (bench_here(*common, *more).stdout for more in ((), ("--measure",)))
     assert "by 0 kinds of cells that were timed here" in plain
     assert "by 1 kinds of cells that were timed here" in timed
+
+
+def test_hours_of_steps_that_were_not_recorded_say_so(
+    bench_here: Bench, grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the line of the cells and in that of the total."""
+    path = grid(methods=["fedavg"], rounds=2)
+    for recorded, times in ((True, 0), (False, 2)):
+        rates = Rates(step=1.0, client=0.0, evaluated=0.0, sent=8.0, recorded=recorded)
+        monkeypatch.setattr("bench.runs.forecast.timing.measured_rates", lambda work, device, rates=rates: rates)
+        done = bench_here("run", "--grid", path, "--out", "run", "--device", "cpu", "--dry-run", "--measure")
+        assert done.stdout.count("steps that were not recorded") == times
 
 
 @pytest.mark.parametrize(

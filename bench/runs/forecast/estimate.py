@@ -43,12 +43,14 @@ _SHARE = 0.5  # of a GPU's memory for models; the rest is for data, activations 
 
 class Rates(NamedTuple):
     """Rates of a cell: seconds of a client's step, of its round and of its evaluation beside steps and samples, and of
-    an evaluated sample; bytes that a client receives and sends in a round."""
+    an evaluated sample; bytes that a client receives and sends in a round; whether the steps that were timed had been
+    recorded, as those of a run are."""
 
     step: float
     client: float
     evaluated: float
     sent: float
+    recorded: bool = True
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ class Estimate(NamedTuple):
         memory: bytes of the data set, of tensors at the peak of a round and of a checkpoint that is being written;
             Python and its libraries come on top.
         gpu: the same of a GPU's memory.
+        recorded: whether the seconds are of recorded steps.
     """
 
     work: CellWork
@@ -135,6 +138,7 @@ class Estimate(NamedTuple):
     checkpoint: int
     memory: int
     gpu: int
+    recorded: bool
 
 
 def estimate(
@@ -165,6 +169,7 @@ def estimate(
         checkpoint=state,
         memory=round(here) + state,  # what a checkpoint that is being written holds
         gpu=round(gpu),
+        recorded=rates.recorded,
     )
 
 

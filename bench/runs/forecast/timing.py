@@ -1,12 +1,15 @@
 """Measure the rates of cells in rounds of few clients, for `bench run --dry-run --measure` and where there is a GPU."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable
 
 import torch
 
+from bench.engine.backends.backends import EAGER
 from bench.engine.sizes import lanes_on
+from bench.federation.federation import Federation
 from bench.runs.forecast.estimate import CellWork, Rates
 from bench.runs.forecast.outline import ClientShares, client_steps, selected
 from bench.runs.forecast.stand_in import ALIKE, stand_in
@@ -15,6 +18,10 @@ from bench.settings import Settings
 _ROUND = 0.5  # seconds that a round and an evaluation should take; they have fewer samples where they would take longer
 _FEWEST = 10  # samples of a client's tests, if it has so many
 _WARM = 2.0  # seconds of rounds before those that are timed, in which steps are recorded
+# The same of a GPU, where a step that is not recorded takes tens of times longer.
+_ROUND_ON_GPU = 1.5
+_WARM_ON_GPU, _WARM_ROUNDS = 10.0, 8  # no round for recording is begun after so many seconds or rounds
+_CALL, _CORES = 2e-3, 400.0  # seconds of a cohort's call at the least, and how many cores of today compute as much
 _SENT = "up", "up_buffers", "down_receivers", "down_receivers_buffers"
 
 
@@ -43,15 +50,17 @@ def measured_rates(work: CellWork, device: str) -> Rates:
     Raises:
         UserError: the cell would be refused.
     """
-    few, cut = _few(work, device)
+    few, cut = fewer(work, device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         federation = stand_in(few, work.size, cut, device=device)
-        warm = time.process_time() + _WARM
-        while not federation.version or time.process_time() < warm:
-            federation.advance()
-        each = min(_timed(federation.advance, device) for _ in range(2)) / selected(few, cut.clients)
+        warm_up(federation, device)
+        rounds, eager = list[float](), list[int]()
+        for _ in range(2):
+            rounds.append(_timed(federation.advance, device))
+            eager.append(federation.engine.calls[EAGER])
+        each = min(rounds) / selected(few, cut.clients)
         evaluation = min(_timed(federation.evaluate, device) for _ in range(2))
     finally:
         torch.set_num_threads(threads)
@@ -61,17 +70,43 @@ def measured_rates(work: CellWork, device: str) -> Rates:
         client=0.0 if steps else each,
         evaluated=evaluation / max(1, cut.clients * (cut.validation + cut.test) + cut.common),
         sent=sum(federation.ledger[-1][column] for column in _SENT) / selected(few, cut.clients),
+        recorded=device == "cpu" or eager[0] == eager[1],
     )
 
 
-def _few(work: CellWork, device: str) -> tuple[Settings, ClientShares]:
-    """Settings and samples of the stand-in: two cohorts of clients, with fewer batches where a round would be long."""
+def warm_up(federation: Federation, device: str) -> None:
+    """Run rounds in which steps are recorded: on a GPU until one had recorded steps only."""
+    if device == "cpu":
+        warm = time.process_time() + _WARM
+        while not federation.version or time.process_time() < warm:
+            federation.advance()
+        return
+    end = time.monotonic() + _WARM_ON_GPU
+    for _ in range(_WARM_ROUNDS):
+        eager = federation.engine.calls[EAGER]
+        federation.advance()
+        if federation.engine.calls[EAGER] == eager or time.monotonic() >= end:
+            return
+
+
+def fewer(work: CellWork, device: str) -> tuple[Settings, ClientShares]:
+    """Settings and samples of the stand-in: two cohorts of clients, or on a GPU all that take part if there is time,
+    with fewer batches where a round would be long."""
     settings, whole, rates = work.settings, work.shares, work.rates()
     alone = device == "cpu" and any(network.alone for network in work.networks)
     lanes = 1 if alone else lanes_on(device, round(work.model))
+    limit, cores = (_ROUND, 1.0) if device == "cpu" else (_ROUND_ON_GPU, _CORES)
+
+    def seconds(clients: int) -> float:
+        """Of a round: an estimate."""
+        calls = 0 if device == "cpu" else math.ceil(clients / lanes) * work.steps
+        return calls * _CALL + clients * work.steps * rates.step / cores
+
     clients = max(2, len(work.networks), min(2 * lanes, work.selected))
-    part = min(1.0, _ROUND / max(1e-9, clients * work.steps * rates.step))
-    tests = max(_FEWEST, round(_ROUND / max(1e-9, 3 * clients * rates.evaluated)))
+    if device != "cpu" and seconds(work.selected) < limit:
+        clients = max(clients, work.selected)
+    part = min(1.0, limit / max(1e-9, seconds(clients)))
+    tests = max(_FEWEST, round(limit * cores / max(1e-9, 3 * clients * rates.evaluated)))
     shares = ClientShares(
         clients=clients,
         train=min(whole.train, max(settings.batch_size, round(part * whole.train))),
