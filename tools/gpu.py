@@ -36,7 +36,7 @@ GRIDS = {
 """What is changed in the grid `quickstart`, by its model."""
 COMMON = ["seeds=[0]", "alphas=[1]", "eval_every=1"]
 TESTS, RUNS = 140, 80
-"""Seconds that the tests and the runs may take."""
+"""Seconds that the tests and the runs may take; the runs also get what the tests have left of theirs."""
 GRACE = 8
 """Seconds in which a process that is told to end writes what it has; then it is killed."""
 FILE = "tests/engine/test_gpu.py"
@@ -66,9 +66,9 @@ def wait_or_kill(process: subprocess.Popen[bytes], end: float) -> int:
         return process.wait()
 
 
-def runs(out: Path, device: str) -> list[str]:
-    """Run the grids on both devices, all at once, and return the names of those that did not end well."""
-    left, end = {}, time.monotonic() + RUNS
+def runs(out: Path, device: str, end: float) -> list[str]:
+    """Run the grids on both devices, all at once, and return the names of those that did not end well by then."""
+    left = {}
     for model, changes in GRIDS.items():
         for place, kind in (("processor", "cpu"), ("gpu", device)):
             shutil.rmtree(out / model / place, ignore_errors=True)  # the table may not be of an earlier run
@@ -116,8 +116,9 @@ def main() -> int:
     if given.device == "cuda" and not torch.cuda.is_available():
         print("There is no GPU here that PyTorch can use. `make gpu DEVICE=cpu` rehearses without one.")
         return 1
+    end = time.monotonic() + TESTS + RUNS
     failed = [] if tests() in (0, 5) else ["the tests"]  # 5: all were skipped
-    failed += runs(given.out, given.device)
+    failed += runs(given.out, given.device, end)
     table = pd.concat([differences(given.out, model) for model in GRIDS])
     print(
         "No two runs had a round in common."

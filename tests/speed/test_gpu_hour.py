@@ -1,6 +1,7 @@
 """The script for the first hour on a GPU: rehearsed here, so that none of that hour goes into mending it."""
 
 import json
+import re
 import runpy
 import shutil
 import subprocess
@@ -113,7 +114,8 @@ def test_lanes_are_counted_as_they_are_packed() -> None:
         ("sgd_kernel", "SGD"),
         ("backward_kernel", "BatchNorm"),
         ("void regular_fft_factor<397u, ...>", "spectra"),
-        ("gather_kernel", "spectra"),
+        ("columns_kernel", "spectra"),
+        ("in_order_kernel", "copies"),
         ("void at::native::vectorized_gather_kernel<16, long>", "scatter and index"),
         ("void at::native::index_elementwise_kernel<128, 4, ...>", "scatter and index"),
         (
@@ -126,6 +128,13 @@ def test_lanes_are_counted_as_they_are_packed() -> None:
 )
 def test_kernels_have_kinds(name: str, kind: str) -> None:
     assert SCRIPT["profiles"].kind_of(name) == kind
+
+
+def test_no_kernel_of_the_package_is_without_a_kind() -> None:
+    files = [*(ROOT / "bench" / "engine" / "lanes").glob("*kernel*.py"), ROOT / "bench" / "dft_kernels.py"]
+    names = [name for file in files for name in re.findall(r"^def (\w+_kernel)\(", file.read_text(), re.MULTILINE)]
+    assert len(names) > 8
+    assert not [name for name in names if SCRIPT["profiles"].kind_of(name) in ("rest", "other elementwise")]
 
 
 ROWS = """

@@ -13,11 +13,11 @@ from torch.profiler import ProfilerActivity, profile
 from bench.engine.backends import backends
 
 KINDS = {
-    "spectra": r"fft|^gather_kernel|^divergence_kernel|^slopes_kernel",
+    "spectra": r"fft|^(columns|pairs|vector|order|divergence)_kernel",
     "SGD": r"sgd",
     "convolutions": r"conv(?!ert)|^of_input_kernel|^of_weight_kernel|fprop|dgrad|wgrad|im2col|col2im",
     "BatchNorm": r"^forward_kernel|^backward_kernel|batch_?norm|bn_[fb]w",
-    "copies": r"copy|memcpy|memset|aten::cat$|aten::clone",
+    "copies": r"^in_order_kernel|copy|memcpy|memset|aten::cat$|aten::clone",
     "scatter and index": r"scatter|index|gather",
     "other elementwise": r"elementwise|aten::(add|sub|mul|div|neg|pow|sqrt|exp|log|where|fill|threshold|relu|[gl][te])",
 }
