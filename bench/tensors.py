@@ -24,6 +24,11 @@ def on_gpu(tensor: Tensor) -> bool:
     return tensor.device.type not in ("cpu", "meta")
 
 
+def gpu_memory_ran_out(error: Exception) -> bool:
+    """Return whether an error means that memory ran out, so a smaller cohort might fit; cuFFT has its own message."""
+    return isinstance(error, torch.OutOfMemoryError) or "CUFFT_ALLOC_FAILED" in str(error)
+
+
 def triton_kernels(module: str, *tensors: Tensor) -> Any:
     """The module of that name with Triton kernels, or None where they cannot take these tensors.
 

@@ -26,11 +26,6 @@ _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", 
 """Environment variables that hold oneDNN and MKL to older ones, or MKL to its strict mode (`bench/__init__.py`)."""
 
 
-def gpu_memory_ran_out(error: Exception) -> bool:
-    """Return whether an error means that memory ran out, so a smaller cohort might fit; cuFFT has its own message."""
-    return isinstance(error, torch.OutOfMemoryError) or "CUFFT_ALLOC_FAILED" in str(error)
-
-
 def make_deterministic(device: torch.device, precision: str) -> None:
     """Make torch deterministic: it must not choose algorithms by timing, and results must not depend on threads.
 

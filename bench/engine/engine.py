@@ -14,7 +14,6 @@ from torch import Tensor
 from bench.engine.anomalies import Diverged, Watch, check, owner_name
 from bench.engine.backends.backends import EAGER, fastest, one_line
 from bench.engine.batches import DrawAddress
-from bench.engine.device import gpu_memory_ran_out
 from bench.engine.device_data import SERVER, DeviceData
 from bench.engine.executors import Answers, Trainer
 from bench.engine.lane_schedule import lanes_for
@@ -31,6 +30,7 @@ from bench.method import Hyperparameters, Message, Program, is_static
 from bench.model_call import Arithmetic
 from bench.requests import Exchange, Gradient, Train, Trained
 from bench.settings import Executor, Settings
+from bench.tensors import gpu_memory_ran_out
 
 
 class EngineOptions(TypedDict, total=False):

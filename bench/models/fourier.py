@@ -5,7 +5,7 @@ NNPACK, a part of PyTorch, computes it this way on a CPU, but PyTorch itself use
 NNPACK does not support AVX-512, so PyTorch's usual convolution is faster on a processor with AVX-512.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,12 @@ class FourierConv2d(nn.Conv2d):
 
     Transforms are used only for float32 on a CPU without AVX-512, outside transforms of `torch.func`, and unless
     `torch.backends.nnpack.set_flags(False)` was called. In all other cases it calls `nn.Conv2d`.
+
+    Attributes:
+        computes_as: the layer that a cohort on a GPU may take it for.
     """
+
+    computes_as: ClassVar[type[nn.Module]] = nn.Conv2d
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
         super().__init__(in_channels, out_channels, kernel_size)

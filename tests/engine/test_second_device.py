@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from bench.engine import step_inputs
 from bench.engine.backends.backends import Recorded
-from bench.engine.device import gpu_memory_ran_out, make_deterministic
+from bench.engine.device import make_deterministic
 from bench.engine.lane_schedule import Packing, narrowed
 from bench.engine.step import Recipe
 from bench.errors import UserError, shortage
 from bench.method import cross_entropy
 from bench.models.network import with_head
 from bench.plugin import MODELS
+from bench.tensors import gpu_memory_ran_out
 from tests.engine.problems import assert_same, everything, personal, run, toy
 from tests.engine.second_device import NAME, SecondDevice, There
 from tests.methods.resume import assert_resumes

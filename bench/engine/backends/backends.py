@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from bench.engine.backends.cuda_graph import Captured
 from bench.engine.backends.loops import Function
-from bench.engine.device import gpu_memory_ran_out
+from bench.tensors import gpu_memory_ran_out
 
 MakeLoop = Callable[[Any], nn.Module]
 LoopFunction = Callable[..., list[Tensor]]

@@ -78,10 +78,11 @@ class PlaceMean(nn.Module):
 def has_lane_convolution(layer: nn.Module) -> TypeGuard[nn.Conv1d | nn.Conv2d]:
     """Return whether `LaneConvolution` can replace the layer.
 
-    A layer of a derived type may compute something else, and one with hooks is an adapter's.
+    A layer of a derived type may compute something else, unless it says which layer it `computes_as`; one with hooks is
+    an adapter's.
     """
     return (
-        type(layer) in (nn.Conv1d, nn.Conv2d)
+        getattr(layer, "computes_as", type(layer)) in (nn.Conv1d, nn.Conv2d)
         and isinstance(layer, nn.Conv1d | nn.Conv2d)
         and layer.groups == 1
         and set(layer.dilation) == {1}

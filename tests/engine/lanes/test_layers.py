@@ -15,8 +15,9 @@ from torch.utils import _pytree as pytree
 from bench import model_call
 from bench.engine.lanes import LaneBatchNorm, LaneBlock, LaneConvolution, norm_relu, sgd, with_lanes
 from bench.engine.lanes.common import Geometry
-from bench.engine.lanes.convolution import convolve
+from bench.engine.lanes.convolution import convolve, in_groups
 from bench.engine.lanes.norm import masked
+from bench.models.factory import build
 from bench.models.image_networks import resnet18, resnet18_gn, resnet50
 from tests.engine.problems import assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice
@@ -110,6 +111,17 @@ def test_layers_of_another_kind_stay() -> None:
     kinds.append(before)
     for layer in kinds:
         assert with_lanes(nn.Sequential(layer))[0] is layer  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "model", ["cnn", "spfl_cnn", "comet_cnn", "lenet", "flower_cnn", "vgg11", "resnet18_gn", "resnet50"]
+)
+def test_cohorts_take_the_convolutions_of_our_own_networks(model: str) -> None:
+    """Other networks train one client at a time on a GPU."""
+    net = build(model, (3, 32, 32), 10, {}, None)
+    convolutions = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d)]
+    assert convolutions
+    assert not any(map(in_groups, convolutions))
 
 
 @pytest.mark.parametrize(
