@@ -37,7 +37,7 @@ _BACKWARD = 3  # times as long as its forward pass takes a gradient
 _CLIENT = 4e-4  # seconds of a client's round beside its steps, and of its evaluation
 
 _OF_SERVER = 3  # models that a cell holds anyway: the server's, its first one, and one in passing
-_IN_STEP = 4  # a step's model, its gradient, its new values, and what lies between; and one for each training
+_IN_STEP = 3  # a step's model, its gradient and its new values; and one for each training
 _SHARE = 0.5  # of a GPU's memory for models; the rest is for data, activations and what lies between tensors
 
 
