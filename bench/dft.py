@@ -255,7 +255,7 @@ def _inverse(half: Tensor, up: Tensor, out: Tensor) -> None:
     if kernels := tensors.triton_kernels("bench.dft_kernels", turned, out):
         kernels.vectors(turned, up, a, b, roots, out)
     else:
-        turned *= _product(roots, b).conj() * up[:, None, None]
+        turned *= _product(roots, b).conj_physical() * up[:, None, None]
         turned.imag.masked_fill_(_frequencies(a, b, half.device)[2], 0)  # cuFFT expects it
         out.copy_(torch.fft.irfft(turned, n=a, dim=1, norm="forward").flatten(1))
 
@@ -277,7 +277,7 @@ def _order(spectrum: Tensor, half: Tensor, a: int, *, to_half: bool) -> None:
         conjugate = k % a > a // 2
         k = torch.where(conjugate, a * half.shape[-1] - k, k)
         numbers, out = half[:, k % a, k // a], spectrum
-    out.copy_(torch.where(conjugate, numbers.conj(), numbers))
+    out.copy_(torch.where(conjugate, numbers.conj_physical(), numbers))
 
 
 def _sums(
