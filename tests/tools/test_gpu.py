@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import bench
+from tests.warm import PATIENCE
 from tools import gpu
 
 
@@ -53,17 +54,29 @@ def test_a_run_that_was_ended_is_compared_as_far_as_it_came(tmp_path: Path) -> N
 def test_tests_that_take_too_long_say_what_had_passed_and_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The third test waits for longer than there is."""
-    file = tmp_path / "test_slow.py"
-    text = "import time\ndef test_a(): pass\ndef test_b(): assert 0\ndef test_c(): time.sleep(600)\n"
-    file.write_text(text, encoding="utf-8")
+    """The third test waits for longer than there is; the time is over once it has begun."""
+    file, begun = tmp_path / "test_slow.py", tmp_path / "begun"
+    waits = f"open({str(begun)!r}, 'w').close(); time.sleep(600)"
+    file.write_text(
+        f"import time\ndef test_a(): pass\ndef test_b(): assert 0\ndef test_c(): {waits}\n", encoding="utf-8"
+    )
     monkeypatch.setattr(gpu, "FILE", str(file))
-    monkeypatch.setattr(gpu, "TESTS", 15)
+    monkeypatch.setattr(gpu, "GRACE", PATIENCE)
+    wait = subprocess.Popen.wait
+
+    def until_it_has_begun(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout != gpu.TESTS:
+            return wait(process, timeout)
+        while not begun.exists():
+            time.sleep(0.1)
+        raise subprocess.TimeoutExpired("pytest", timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", until_it_has_begun)
     assert gpu.tests() == 1
     said = capfd.readouterr().out
     assert "1 failed, 1 passed" in said
     assert "FAILED" in said
-    assert "more than 15 seconds" in said
+    assert f"more than {gpu.TESTS} seconds" in said
 
 
 def test_a_process_that_does_not_end_is_killed() -> None:
