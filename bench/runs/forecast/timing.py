@@ -98,7 +98,7 @@ def fewer(work: CellWork, device: str) -> tuple[Settings, ClientShares]:
     limit, cores = (_ROUND, 1.0) if device == "cpu" else (_ROUND_ON_GPU, _CORES)
 
     def seconds(clients: int) -> float:
-        """Of a round: an estimate."""
+        """An estimate of a round's."""
         calls = 0 if device == "cpu" else math.ceil(clients / lanes) * work.steps
         return calls * _CALL + clients * work.steps * rates.step / cores
 
