@@ -18,6 +18,7 @@ from bench.runs.forecast.networks import NetworkSize, network_size
 from bench.runs.forecast.outline import (
     KEPT,
     MIXES_ALL,
+    SPECTRAL,
     ClientShares,
     DataSize,
     client_steps,
@@ -186,8 +187,8 @@ def memory(work: CellWork, device: str, threads: int, cells: int = 1) -> tuple[f
     clients = work.clients + settings.new_clients if settings.clients == "all" else settings.clients
     frozen, trained = network.frozen * work.itemsize, network.trained * work.itemsize  # of the largest
     lanes = 1 if device == "cpu" and network.alone else lanes_on(device, trained)
-    step = (_IN_STEP + trainings(settings)) * trained + settings.batch_size * network.training * work.itemsize / 4
-    working = lanes * step
+    in_step = _IN_STEP + trainings(settings) + SPECTRAL.get(settings.method, 0)
+    working = lanes * (in_step * trained + settings.batch_size * network.training * work.itemsize / 4)
 
     if device != "cuda":
         weights = models(settings, clients) * work.model + frozen

@@ -204,6 +204,9 @@ of the methods that hold more than one for each training. They were counted in r
 MIXES_ALL = {"apple"}
 """Methods whose clients get the models of all clients in a round, and weigh them in a copy."""
 
+SPECTRAL = {"scd": 2}
+"""Models that a step holds beside its own: a spectrum, its slopes, and the one that they are compared with."""
+
 
 def trainings(settings: Settings) -> int:
     """The number of trainings of a client's round, each of one model."""
