@@ -330,9 +330,11 @@ class Engine:
     def _cohort_that_fits(self, group: list[Prepared]) -> Answers:
         recipe = group[0].recipe
         one_lane = self.device_data.device.type != "cpu" and recipe.in_groups
-        notice = f"{recipe.name} trains one client after the other: its network has convolutions that cohorts lack"
-        if one_lane and notice not in self.notices:
-            self.notices.append(notice)
+        if one_lane:
+            self.notices.append(
+                f"{recipe.name} trains one client after the other: its network has convolutions in groups, with a "
+                "dilation, or of a type that is not PyTorch's, for which there is no cohort"
+            )
         while True:
             try:
                 return self._trainer.cohort(group, 1 if one_lane else self.lanes, self._cohorts)
@@ -404,7 +406,7 @@ class Engine:
         for step in self._trainer.steps.used:
             try:
                 step.check(times)
-            except Exception as error:
+            except RuntimeError as error:
                 if not gpu_memory_ran_out(error):
                     raise
                 self.notices.append("a recorded step was not compared with the step itself, as GPU memory ran out")

@@ -243,10 +243,9 @@ class Federation(CellContext):
         return evaluation
 
     def _collect_notices(self) -> None:
-        self.warnings += self.engine.notices
-        for part in (self.channel, self.forger):
-            if part is not None:
-                self.warnings += [notice for notice in part.sent.notices if notice not in self.warnings]
+        parts = [part.sent for part in (self.channel, self.forger) if part is not None]
+        for notices in (self.engine.notices, *(part.notices for part in parts)):
+            self.warnings += [notice for notice in dict.fromkeys(notices) if notice not in self.warnings]
         self.engine.notices.clear()
 
     # -- looking at it ------------------------------------------------------------------------------------------------

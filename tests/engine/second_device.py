@@ -79,7 +79,9 @@ class SecondDevice(TorchDispatchMode):
         """Switch the device on."""
         torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(1.0, device=...)` then starts on the CPU
         enabled = torch.is_autocast_enabled  # PyTorch refuses to say so of devices such as this one
-        self._autocast = mock.patch.object(torch, "is_autocast_enabled", lambda kind: kind != NAME and enabled(kind))
+        self._autocast = mock.patch.object(
+            torch, "is_autocast_enabled", lambda *kind: NAME not in kind and enabled(*kind)
+        )
         self._autocast.start()
         super().__enter__()
         return self

@@ -150,7 +150,7 @@ def loses_it():
 rows = {"quick": dict, "loses its alarm": loses_it, "hangs in C": lambda: sum(range(10**15)), "never": dict}
 script["SECTIONS"].clear()
 script["SECTIONS"]["one"] = script["Section"](lambda device, tiny: rows, 1)
-script["MOST"], script["HANGS"] = 0.5, 3
+script["MOST"], script["HANGS"] = 0.5, 20
 sys.argv[1:] = ["--out", sys.argv[2], "--device", "cpu"]
 script["main"]()
 """

@@ -18,7 +18,7 @@ def with_lanes(net: nn.Module) -> nn.Module:
             setattr(net, name, LaneBatchNorm(child))
         elif has_lane_convolution(child):
             setattr(net, name, LaneConvolution(child))
-        elif type(child) is nn.AdaptiveAvgPool2d and child.output_size in (1, (1, 1)) and not child._forward_hooks:
+        elif type(child) is nn.AdaptiveAvgPool2d and child.output_size in (1, (1, 1)) and not _has_hooks(child):
             setattr(net, name, PlaceMean())
         else:
             setattr(net, name, _with_relus(with_lanes(child)))
@@ -54,14 +54,24 @@ class LaneBlock(nn.Module):
 
 
 def _with_relus(net: nn.Module) -> nn.Module:
-    """Let the BatchNorm layers of a ResNet or of a block take the ReLU that follows, if they are those for lanes."""
+    """Let the BatchNorm layers of a ResNet or of a block take the ReLU that follows, if they are those for lanes.
+
+    An activation that was put in its place stays, and so does a block with hooks.
+    """
     from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
     kind, norms = type(net), [layer for name, layer in net.named_children() if name.startswith("bn")]
     if kind not in (BasicBlock, Bottleneck, ResNet) or not all(isinstance(layer, LaneBatchNorm) for layer in norms):
+        return net
+    relu = net.get_submodule("relu")
+    if type(relu) is not nn.ReLU or _has_hooks(relu) or _has_hooks(net):
         return net
     if kind is not ResNet:
         return LaneBlock(net)
     stem: Any = net
     stem.bn1.relu, stem.relu = True, nn.Identity()
     return net
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torchvision
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils import _pytree as pytree
@@ -18,6 +19,7 @@ from bench.engine.lanes.common import Geometry
 from bench.engine.lanes.convolution import convolve, in_groups
 from bench.engine.lanes.norm import masked
 from bench.models.factory import build
+from bench.models.fourier import FourierConv2d
 from bench.models.image_networks import resnet18, resnet18_gn, resnet50
 from tests.engine.problems import assert_same, everything, run, toy
 from tests.engine.second_device import NAME, SecondDevice
@@ -95,6 +97,10 @@ class Pooled(nn.AdaptiveAvgPool2d):
     """Another one."""
 
 
+class Transformed(FourierConv2d):
+    """Another one, whose base says what it computes as."""
+
+
 def test_layers_of_another_kind_stay() -> None:
     """BatchNorm without weights or running statistics, convolutions that are not plain, derived layers, and those with
     hooks."""
@@ -102,6 +108,7 @@ def test_layers_of_another_kind_stay() -> None:
         nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, track_running_stats=False), nn.BatchNorm1d(3, momentum=None),
         nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(2, 4, 3, dilation=2), nn.Conv2d(2, 4, 3, padding="same"),
         nn.Conv2d(2, 4, 3, padding_mode="circular"), nn.Conv3d(2, 4, 3), Act(3), Standardised(2, 4, 3), Pooled(1),
+        Transformed(2, 4, 3),
     ]  # fmt: skip
     for hooked in (nn.BatchNorm2d(3), nn.Conv2d(2, 4, 3), nn.AdaptiveAvgPool2d(1)):
         hooked.register_forward_hook(lambda *_: None)
@@ -111,6 +118,18 @@ def test_layers_of_another_kind_stay() -> None:
     kinds.append(before)
     for layer in kinds:
         assert with_lanes(nn.Sequential(layer))[0] is layer  # type: ignore[index]
+
+
+def test_a_resnet_s_other_activations_and_blocks_with_hooks_stay() -> None:
+    """A fused layer would take a ReLU in their place, or drop the hook."""
+    for change in ("stem", "block", "hook"):
+        net = torchvision.models.resnet18(num_classes=3).double().eval()
+        if change == "hook":
+            net.layer1[0].register_forward_hook(lambda layer, given, out: 2 * out)
+        else:
+            (net if change == "stem" else net.layer1[0]).relu = nn.SiLU()
+        x = drawn(2, 3, 32, 32)
+        torch.testing.assert_close(with_lanes(copy.deepcopy(net))(x), net(x), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
